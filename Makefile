@@ -1,0 +1,80 @@
+# The front door. `make` alone lists what there is.
+#   PYTHON=...  the Python that .venv is made from, where the choice below is not the one you want
+#   ARGS=...    passed on to pytest, to `precede demo` and to the benchmarks, as in: make test-kernel ARGS="-k fifo"
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+PYTEST = $(BIN)/python -m pytest
+CHECKED = $(wildcard precede streaming udfs ingest tests bench examples)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup java demo test test-kernel test-shard test-spark test-system check format bench clean
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: java $(STAMP) ## Make .venv with pinned versions; again only when they change
+
+demo: setup ## Broker, stream and a lively group on this machine; ARGS="--seconds 60" ends by itself
+	@$(BIN)/precede demo $(ARGS)
+
+test: setup ## All tests, the fast ones first
+	@$(PYTEST) tests $(ARGS)
+
+test-kernel: $(STAMP) ## The ordering kernel alone: seconds, no Java
+	@$(PYTEST) tests/kernel tests/scenarios $(ARGS)
+
+test-shard: $(STAMP) ## The function that Spark calls, with real state but no JVM: seconds
+	@$(PYTEST) tests/shard $(ARGS)
+
+test-spark: setup ## Local Spark queries: minutes
+	@$(PYTEST) tests/spark $(ARGS)
+
+test-system: setup ## Real broker, real stream, real Delta: minutes
+	@$(PYTEST) tests/system $(ARGS)
+
+check: $(STAMP) ## Style, types and house rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy $(CHECKED)
+	@$(PYTEST) -q tests/test_tidy.py
+
+format: $(STAMP) ## Put the sources into the one style
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+bench: setup ## Measure against the plain ways, as ratios
+	@$(BIN)/python -m bench $(ARGS)
+
+clean: ## Remove .venv and caches; data (checkpoints, delta) stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each candidate is run, not only looked up: a name on PATH may be a shim for a version that is not there.
+$(STAMP): pyproject.toml constraints.txt
+	@set -e; found=; \
+	enough='import ensurepip, sys, venv; raise SystemExit(sys.version_info < (3, 11))'; \
+	if ! $(BIN)/python -c "$$enough" 2>/dev/null; then \
+		for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+			if "$$python" -c "$$enough" 2>/dev/null; then found=$$python; break; fi; \
+		done; \
+		if [ -z "$$found" ]; then \
+			echo "precede needs Python 3.11 or newer with its venv module: install it (for example: apt install python3 python3-venv) or say where it is: make PYTHON=/path/to/python3" >&2; \
+			exit 1; \
+		fi; \
+		"$$found" -m venv --clear $(VENV); \
+	fi; \
+	echo "Installing the pinned versions into $(VENV) (once, about 1 GB on disk) ..."; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' || { \
+		echo "The packages could not be installed: see pip's message above; behind a mirror, set PIP_INDEX_URL." >&2; exit 1; }; \
+	touch $@
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+		echo "precede needs Java 17 or newer: install it (for example: apt install openjdk-17-jre-headless) or set JAVA_HOME to where it is." >&2; \
+		exit 1; \
+	fi
