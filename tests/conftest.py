@@ -1,4 +1,4 @@
-"""What all tests share: a level for each test, taken from the folder it stands in, and the slow things made once a session."""
+"""What all tests share: a level for each test, from the folder it stands in, and the slow things made once a session."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The streaming job: settings, Spark session and jars, sources, the two queries, sinks."""
