@@ -1,0 +1,459 @@
+"""The hold-back engine: one group, record by record.
+
+Every order is the same loop, and this is it. A message that is ready is delivered; one that is not watches ONE thing it
+waits for (an id, or a join) and is judged again when that happens, so no record ever causes a rescan. The engine owns
+holding, duplicates, gaps, giving up, limits, positions and accounting; the order (orders/) answers what to wait for.
+
+Same state and same record give the same output: one step is one record, and all it frees is delivered before the next.
+The checks stand in the contract's order (section 3, "Order of checks").
+"""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from msgspec import UNSET
+
+from udfs import codes
+from udfs.codes import Refusal
+from udfs.held import Held, HeldMessage, Watch
+from udfs.limits import Limits
+from udfs.membership import Membership
+from udfs.messages import Abandon, Create, Id, Message, Options
+from udfs.orders import ORDERS
+from udfs.orders.order import Order
+from udfs.outbox import Outbox
+from udfs.senders import Sender
+from udfs.wire import DeadLetter, encode_dead_letter, encode_name
+
+LISTED_MAX = 20
+"""How many missing ids of one held message are listed."""
+
+
+class Group:
+    """The state of one group, and what one more record does to it."""
+
+    def __init__(self, key: bytes, *, order: str, limits: Limits, partition: int, outbox: Outbox) -> None:
+        self.key = key
+        self.name = key.decode()
+        self.limits = limits
+        self.outbox = outbox
+        self.partition = partition
+        self.position = 0
+        self.begun = False
+        """Whether a record of this group was accepted; until then nothing of it need be kept."""
+        self.senders: dict[tuple[str, int], Sender] = {}
+        self.held: dict[Id, HeldMessage] = {}
+        self.held_bytes = 0
+        self.waiting: dict[Watch, dict[Id, HeldMessage]] = {}
+        self.membership = Membership(self)
+        self.configure(order, Options())
+
+    def configure(self, order: str, options: Options) -> None:
+        """Take the order and the options; before anything else of the group was accepted."""
+        self.options = options
+        self.window: int = self.limits.window if options.window is UNSET else options.window  # type: ignore[assignment]
+        self.digests: int = self.limits.digests if options.digests is UNSET else options.digests  # type: ignore[assignment]
+        self.closed = options.closed is True
+        self.order: Order = ORDERS[order](self)
+        where = f'","partition":{self.partition},"offset":'
+        self._delivered = f',"order":"{order}","status":"delivered{where}'
+        self._abandoned = f',"order":"{order}","status":"abandoned{where}'
+
+    # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def receive_message(self, message: Message, value: bytes, offset: int, now_ms: int) -> None:
+        """One step: a message arrives at `offset`, taken by the log at `now_ms`."""
+        seq: int = message.seq  # type: ignore[assignment]  # the reader let only integers through
+        epoch: int = 0 if message.epoch is UNSET else message.epoch  # type: ignore[assignment]
+        name = message.sender
+        sender = self.senders.get((name, epoch))
+        if sender is None:
+            sender = self.membership.new_sender(name, epoch)
+        id_: Id = (name, epoch, seq)
+        verdict: Refusal | Watch | None
+        if seq <= sender.highest or seq > sender.fence:
+            verdict = self._known(sender, id_, message, value)
+            if verdict is _COPY:
+                self.outbox.duplicates += 1
+                return
+        elif seq > sender.highest + self.window:
+            verdict = self.order.fault(message) or Refusal(
+                codes.SEQ_JUMP,
+                f"seq {seq} is more than {self.window} past {sender.highest}, the highest seen of {name!r}.",
+            )
+        else:
+            verdict = self.order.fault(message)
+        if verdict is None:
+            verdict = self._judge(id_, message)
+        if verdict is None:
+            if sender.settled.highs and seq != sender.settled.highs[-1] + 1 and self._too_many_runs(sender, seq):
+                verdict = self._runs_refusal(name)
+            else:
+                self._accept(sender, id_)
+                self._deliver_at_once(sender, id_, value, offset, now_ms)
+                return
+        one = HeldMessage(id_, message, value, offset, now_ms)
+        if verdict.__class__ is tuple:
+            refusal = self._no_room(sender, seq, value)
+            if refusal is None:
+                self._accept(sender, id_)
+                self.hold(one, verdict)  # type: ignore[arg-type]
+                return
+            verdict = refusal
+        assert isinstance(verdict, Refusal)
+        if verdict.code in TAKING_ID:
+            self._accept(sender, id_)
+            self._condemn(one, verdict)
+        else:
+            self.refuse(verdict, name, epoch, seq, value, offset, now_ms)
+
+    def _known(self, sender: Sender, id_: Id, message: Message, value: bytes) -> Refusal | None:
+        """The checks of an id at or below the highest seen, or above the fence: copy, fenced, late, stamp, equivocation."""
+        seq = id_[2]
+        held = self.held.get(id_)
+        settled = held is None and seq in sender.settled
+        abandoned = settled and sender.abandoned is not None and seq in sender.abandoned
+        if settled and not abandoned and not sender.differs(seq, value, self.digests):
+            return _COPY
+        if held is not None and held.value == value:
+            return _COPY
+        if seq > sender.fence:
+            return Refusal(codes.FENCED, f"Of {_whose(id_)} nothing above seq {sender.fence} counts any more.")
+        if abandoned or (held is not None and held.value is None):
+            return Refusal(codes.LATE, "The group has given up on this message; another record stands in its place.")
+        fault = self.order.fault(message)
+        if fault is not None:
+            return fault
+        if settled or held is not None:
+            return Refusal(codes.EQUIVOCATION, "Another message came first with the same id and other content.")
+        if sender.refused is not None and seq in sender.refused:
+            verdict = self.order.wait(id_, message)
+            if isinstance(verdict, Refusal):
+                return verdict
+            return Refusal(codes.EQUIVOCATION, "A message with the same id and other content was refused before.")
+        if seq > sender.highest + self.window:
+            return Refusal(codes.SEQ_JUMP, f"seq {seq} is more than {self.window} past {sender.highest}.")
+        return None
+
+    def _judge(self, id_: Id, message: Message) -> Watch | Refusal | None:
+        """What a message waits for: to be a member where the group is closed, then what its order says."""
+        if self.closed and not self.membership.has(id_[0], id_[1]):
+            return id_[:2]
+        return self.order.wait(id_, message)
+
+    def _accept(self, sender: Sender, id_: Id) -> None:
+        """From here on the record counts."""
+        self.begun = True
+        if id_[2] > sender.highest:
+            if sender.highest == 0:
+                self.senders[id_[:2]] = sender
+            sender.highest = id_[2]
+
+    # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _too_many_runs(self, sender: Sender, seq: int) -> bool:
+        return len(sender.settled) >= self.limits.runs_max and sender.settled.opens_run(seq)
+
+    def _runs_refusal(self, name: str) -> Refusal:
+        return Refusal(codes.BACKPRESSURE, f"{name!r} has left {self.limits.runs_max} gaps open; no room for another.")
+
+    def _no_room(self, sender: Sender, seq: int, value: bytes) -> Refusal | None:
+        """Why a message that would have to be held cannot be."""
+        if len(self.held) >= self.limits.held_max:
+            return Refusal(codes.BACKPRESSURE, f"The group already holds {len(self.held)} messages, its limit.")
+        if self.held_bytes + len(value) > self.limits.held_bytes_max:
+            return Refusal(codes.BACKPRESSURE, f"The group already holds {self.held_bytes} bytes, nearly its limit.")
+        if self._too_many_runs(sender, seq):
+            return self._runs_refusal("The sender")
+        return None
+
+    # ── the hold-back loop ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _deliver_at_once(self, sender: Sender, id_: Id, value: bytes, offset: int, now_ms: int) -> None:
+        """The common case, kept short: the message is ready on arrival."""
+        position = self.position = self.position + 1
+        tail = (
+            f',"position":{position}{self._delivered}{offset},"arrived_ms":{now_ms}'
+            f',"released_offset":{offset},"released_ms":{now_ms}}}'
+        )
+        outbox = self.outbox
+        outbox.ordered.append(value[:-1] + tail.encode())
+        outbox.ordered_keys.append(self.key)
+        seq = id_[2]
+        sender.settled.add(seq)
+        if self.digests:
+            sender.remember(seq, value, self.digests)
+        if self.waiting and id_ in self.waiting:
+            self._settle(self._woken_by(id_), offset, now_ms)
+
+    def hold(self, one: HeldMessage, watch: Watch) -> None:
+        one.watch = watch
+        self.held[one.id] = one
+        if one.value is not None:
+            self.held_bytes += len(one.value)
+        self.waiting.setdefault(watch, {})[one.id] = one
+        if len(watch) == 3:
+            self.order.on_hold(one)
+
+    def _release(self, one: HeldMessage) -> None:
+        """Take a message out of the held ones; the caller says where it ends."""
+        del self.held[one.id]
+        if one.value is not None:
+            self.held_bytes -= len(one.value)
+        self.order.on_removal(one)
+
+    def _stop_watching(self, one: HeldMessage) -> None:
+        assert one.watch is not None
+        watchers = self.waiting[one.watch]
+        del watchers[one.id]
+        if not watchers:
+            del self.waiting[one.watch]
+
+    def _woken_by(self, watch: Watch) -> list[HeldMessage]:
+        """Those that watched this, in arrival order, each judged again; the ready ones are returned, no longer held."""
+        watchers = self.waiting.pop(watch, None)
+        if watchers is None:
+            return []
+        woken = list(watchers.values())
+        if len(woken) > 1:
+            woken.sort(key=_arrival)
+        ready: list[HeldMessage] = []
+        for one in woken:
+            verdict = self.turn(one.id) if one.message is None else self._judge(one.id, one.message)
+            self._release(one)
+            if verdict is None:
+                ready.append(one)
+            elif isinstance(verdict, Refusal):
+                self._condemn(one, verdict)
+            else:
+                self.hold(one, verdict)
+        return ready
+
+    def _settle(self, ready: list[HeldMessage], offset: int, now_ms: int) -> None:
+        """Deliver what is ready and all it frees; after every single delivery the ready set is taken anew."""
+        if self.order.depth_first:
+            ready.reverse()
+            while ready:
+                one = ready.pop()
+                self._deliver(one, offset, now_ms)
+                freed = self._woken_by(one.id)
+                freed.reverse()
+                ready += freed
+            return
+        ranked = [(one.offset, one.rank, one) for one in ready]
+        heapify(ranked)
+        while ranked:
+            one = heappop(ranked)[2]
+            self._deliver(one, offset, now_ms)
+            for freed_one in self._woken_by(one.id):
+                heappush(ranked, (freed_one.offset, freed_one.rank, freed_one))
+
+    def _deliver(self, one: HeldMessage, offset: int, now_ms: int) -> None:
+        """The next position goes to this message, or to the stand-in of one given up on."""
+        name, epoch, seq = one.id
+        sender = self.senders[name, epoch]
+        if one.value is None:
+            sender.give_up(seq)
+            fields = f'{{"group":{encode_name(self.name)},"sender":{encode_name(name)},"epoch":{epoch},"seq":{seq}'
+            self._emit(fields.encode(), self._abandoned, one.offset, one.arrived_ms, offset, now_ms)
+            return
+        sender.settled.add(seq)
+        if self.digests:
+            sender.remember(seq, one.value, self.digests)
+        self._emit(one.value[:-1], self._delivered, one.offset, one.arrived_ms, offset, now_ms)
+
+    def _emit(self, head: bytes, status: str, arrived_at: int, arrived_ms: int, offset: int, now_ms: int) -> None:
+        self.position += 1
+        tail = (
+            f',"position":{self.position}{status}{arrived_at},"arrived_ms":{arrived_ms}'
+            f',"released_offset":{offset},"released_ms":{now_ms}}}'
+        )
+        self.outbox.ordered.append(head + tail.encode())
+        self.outbox.ordered_keys.append(self.key)
+
+    def deliver_control(self, value: bytes, offset: int, now_ms: int) -> None:
+        """A membership record that takes effect has its place in the sequence."""
+        self.begun = True
+        self._emit(value[:-1], self._delivered, offset, now_ms, offset, now_ms)
+
+    def wake(self, watch: Watch, offset: int, now_ms: int) -> None:
+        """Something other than a delivery happened that held messages may wait for."""
+        self._settle(self._woken_by(watch), offset, now_ms)
+
+    def turn(self, id_: Id) -> Id | None:
+        """Where each sender's order is kept: the sender's previous id, if that is not settled yet."""
+        name, epoch, seq = id_
+        if seq == 1:
+            return None
+        sender = self.senders.get((name, epoch))
+        if sender is not None and seq - 1 in sender.settled:
+            return None
+        return (name, epoch, seq - 1)
+
+    def missing_before(self, id_: Id, at_most: int) -> list[Id]:
+        """The ids below this one, of its sender, that are neither settled nor here."""
+        name, epoch, seq = id_
+        missing: list[Id] = []
+        for number in self.senders[name, epoch].settled.missing(1, seq - 1):
+            if len(missing) >= at_most:
+                break
+            if (name, epoch, number) not in self.held:
+                missing.append((name, epoch, number))
+        return missing
+
+    # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def refuse(
+        self,
+        refusal: Refusal,
+        name: str | None,
+        epoch: int | None,
+        seq: int | None,
+        value: bytes,
+        offset: int,
+        arrived_ms: int,
+    ) -> None:
+        """Write the dead letter of one record."""
+        letter = DeadLetter(
+            code=refusal.code,
+            reason=refusal.reason,
+            group=self.name,
+            sender=name,
+            epoch=epoch,
+            seq=seq,
+            partition=self.partition,
+            offset=offset,
+            arrived_ms=arrived_ms,
+        )
+        self.outbox.dead.append(encode_dead_letter(letter, value))
+        self.outbox.dead_keys.append(self.key)
+
+    def refuse_held(self, one: HeldMessage, refusal: Refusal) -> None:
+        """Write the dead letter of a message that was, or would have been, held."""
+        assert one.value is not None
+        self.refuse(refusal, *one.id, one.value, one.offset, one.arrived_ms)
+
+    def _condemn(self, one: HeldMessage, refusal: Refusal) -> None:
+        """Refuse a message and take its id for ever; what is held under it can never be delivered either."""
+        follower = Refusal(codes.ORPHAN, "What it answers was refused, so it can never be delivered.")
+        if refusal.code == codes.CYCLE:
+            follower = Refusal(codes.CYCLE, "It stands in or under a circle of messages that name each other as parents.")
+        condemned = [one]
+        for member in condemned:  # grows while it is walked
+            name, epoch, seq = member.id
+            self.senders[name, epoch].refuse(seq)
+            for under in self.waiting.pop(member.id, {}).values():
+                self._release(under)
+                condemned.append(under)
+        for member in sorted(condemned, key=_arrival):
+            self.refuse_held(member, refusal if member is one else follower)
+
+    # ── giving up ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def receive_abandon(self, record: Abandon, offset: int, now_ms: int) -> Refusal | None:
+        """Give up on ids in the order written, each with all it frees; nothing happens where one range is refused."""
+        refusal = self._judge_abandon(record)
+        if refusal is not None:
+            return refusal
+        self.begun = True
+        rank = 0
+        for name, epoch, first, last in record.ids:
+            sender = self.senders.get((name, epoch))  # type: ignore[arg-type]
+            if sender is None:
+                sender = self.senders[name, epoch] = self.membership.new_sender(name, epoch)  # type: ignore[arg-type, index]
+            for seq in list(sender.settled.missing(first, last)):  # type: ignore[arg-type]
+                if seq not in sender.settled and (sender.refused is None or seq not in sender.refused):
+                    rank += 1
+                    self._give_up((name, epoch, seq), sender, rank, offset, now_ms)  # type: ignore[arg-type]
+        return None
+
+    def _judge_abandon(self, record: Abandon) -> Refusal | None:
+        """Refuse what reaches past the window, and what would give up nothing."""
+        count = 0
+        for name, epoch, first, last in record.ids:
+            sender = self.senders.get((name, epoch)) or Sender()  # type: ignore[arg-type]
+            if last > sender.highest + self.window:
+                return Refusal(
+                    codes.SEQ_JUMP,
+                    f"It gives up {name!r} to seq {last}, more than {self.window} past {sender.highest}, the highest seen.",
+                )
+            count += sender.settled.missing_count(first, last)  # type: ignore[arg-type]
+            if len(sender.settled) >= self.limits.runs_max and sender.settled.opens_run(first):  # type: ignore[arg-type]
+                return self._runs_refusal(name)
+        if count > self.window:
+            return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than the window of {self.window}.")
+        if count == 0:
+            return Refusal(codes.LATE, "Every message it would give up is already delivered or given up.")
+        return None
+
+    def _give_up(self, id_: Id, sender: Sender, rank: int, offset: int, now_ms: int) -> None:
+        """Put the stand-in of a missing or held message in its place."""
+        held = self.held.get(id_)
+        if held is not None:
+            if held.value is None:
+                return
+            self._stop_watching(held)
+            self._release(held)
+            if held.watch is not None and len(held.watch) == 2:
+                refusal = Refusal(codes.NOT_MEMBER, f"{id_[0]!r} never joined the closed group, which gave up on this.")
+            else:
+                refusal = Refusal(codes.ABANDONED, "The group gave up on this message while it was held.")
+            self.refuse_held(held, refusal)
+        sender.highest = max(sender.highest, id_[2])
+        stand_in = HeldMessage(id_, None, None, offset, now_ms)
+        stand_in.rank = rank
+        previous = self.turn(id_) if self.order.in_turn else None
+        if previous is None:
+            self._settle([stand_in], offset, now_ms)
+        else:
+            self.hold(stand_in, previous)
+
+    def fence(self, name: str, epoch: int, cut: int, why: str) -> None:
+        """Let no seq above the cut count any more; what is held above it becomes a dead letter now."""
+        sender = self.senders.get((name, epoch))
+        if sender is None:
+            return
+        sender.fence = min(sender.fence, cut)
+        above = [one for one in self.held.values() if one.id[0] == name and one.id[1] == epoch and one.id[2] > cut]
+        for one in above:
+            if one.value is not None:
+                self._stop_watching(one)
+                self._release(one)
+                self.refuse_held(one, Refusal(codes.FENCED, why))
+        if above:
+            self.order.relink(self.held.values())
+
+    # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def held_messages(self) -> Iterator[Held]:
+        """What is held, in arrival order, and what each waits for."""
+        for one in sorted(self.held.values(), key=_arrival):
+            if one.value is None:
+                continue
+            name, epoch, seq = one.id
+            joins = one.watch is not None and len(one.watch) == 2
+            yield Held(
+                group=self.name,
+                sender=name,
+                epoch=epoch,
+                seq=seq,
+                partition=self.partition,
+                offset=one.offset,
+                since_ms=one.arrived_ms,
+                missing=[] if joins else self.order.missing(one, LISTED_MAX),
+                silent=[name] if joins else [],
+            )
+
+
+TAKING_ID = frozenset({codes.SELF_PARENT, codes.CYCLE, codes.ORPHAN})
+"""The refusals that take the id for ever."""
+
+_COPY = Refusal("copy", "An exact copy: dropped and counted, never a dead letter.")
+
+
+def _arrival(one: HeldMessage) -> tuple[int, int]:
+    return one.offset, one.rank
+
+
+def _whose(id_: Id) -> str:
+    return f"{id_[0]!r} (epoch {id_[1]})"

@@ -1,0 +1,205 @@
+"""The kernel as one object: takes the records of a log, of any groups, and says what is delivered and what is not.
+
+Sans I/O: whoever drives it owns the network, the disk and the clock. The caller's duties: hand over the records of each
+partition in offset order, each once, with the time the log took it. Bad input is data and becomes a dead letter; it never
+raises.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from udfs import codes
+from udfs.codes import Refusal
+from udfs.group import Group
+from udfs.held import Held
+from udfs.limits import Limits
+from udfs.messages import Abandon, Create, Evict, Heartbeat, Join, Leave, Message, Record, Tick
+from udfs.orders import ORDERS
+from udfs.outbox import Outbox
+from udfs.snapshot import restore, snapshot
+from udfs.strict import Malformed
+from udfs.wire import DeadLetter, encode_dead_letter, read
+
+SPACE = b" \t\n\r"
+
+
+class Holdback:
+    """The ordering state of many groups; a group nobody created has the default order and is open to every sender."""
+
+    def __init__(self, *, order: str = "s_b", limits: Limits | None = None) -> None:
+        if order not in ORDERS:
+            raise ValueError(f"there is no order {order!r}: choose one of {', '.join(ORDERS)}")
+        self.order = order
+        self.limits = Limits() if limits is None else limits
+        self.outbox = Outbox()
+        self.ordered = self.outbox.ordered
+        self.ordered_keys = self.outbox.ordered_keys
+        self.dead = self.outbox.dead
+        self.dead_keys = self.outbox.dead_keys
+        self.clear = self.outbox.clear
+        self._groups: dict[bytes, Group] = {}
+        self._blobs: dict[bytes, bytes] = {}
+
+    @property
+    def duplicates(self) -> int:
+        """How many exact copies were dropped."""
+        return self.outbox.duplicates
+
+    def receive(self, value: bytes | None, key: bytes | None, partition: int, offset: int, timestamp_ms: int) -> None:
+        """Take one log record; what it lets go is appended to `ordered` and `dead`."""
+        if value is None:
+            refusal = Refusal(codes.MALFORMED, "The record has no value.")
+            return self._refuse(refusal, None, key, partition, offset, timestamp_ms)
+        if len(value) > self.limits.record_bytes_max:
+            refusal = Refusal(codes.OVERSIZE, f"The record has {len(value)} bytes, over {self.limits.record_bytes_max}.")
+            return self._refuse(refusal, value, key, partition, offset, timestamp_ms)
+        trimmed = value
+        if value[:1] != b"{" or value[-1:] != b"}":
+            trimmed = value.strip(SPACE)
+        try:
+            record = read(trimmed, self.limits)
+        except Malformed as error:
+            refusal = Refusal(codes.MALFORMED, error.reason)
+            return self._refuse(refusal, value, key, partition, offset, timestamp_ms, **error.readable)
+        group = self._groups.get(key)  # type: ignore[arg-type]
+        if group is None or record.group != group.name or partition != group.partition:
+            found = self._find_group(record, value, key, partition, offset, timestamp_ms)
+            if found is None:
+                return None
+            group = found
+        if record.__class__ is Message:
+            group.receive_message(record, trimmed, offset, timestamp_ms)
+        else:
+            self._receive_control(group, record, trimmed, offset, timestamp_ms)
+        return None
+
+    def _find_group(
+        self, record: Record, value: bytes, key: bytes | None, partition: int, offset: int, timestamp_ms: int
+    ) -> Group | None:
+        """The group of a record that is not in its group's usual place, or None where that ends it."""
+        group = None
+        refusal = None
+        if record.__class__ is Tick:
+            # No order of the registry waits for time, so a tick of the partition has nothing to let go.
+            if key is None:
+                return None
+            refusal = Refusal(codes.WRONG_KEY, "A tick is for all groups of its partition and has no key.")
+        elif key is None:
+            refusal = Refusal(codes.WRONG_KEY, "The record has no Kafka key; it must be the group in UTF-8.")
+        elif record.group.encode() != key:  # type: ignore[union-attr]
+            refusal = Refusal(codes.WRONG_KEY, "The Kafka key is not the record's group.")
+        else:
+            group = self._group(key, partition)
+            if partition != group.partition:
+                refusal = Refusal(codes.WRONG_PARTITION, f"The group lives in partition {group.partition}.")
+        if refusal is None:
+            return group
+        readable = _readable(record)
+        self._refuse(refusal, value, key, partition, offset, timestamp_ms, **readable)
+        return None
+
+    def _group(self, key: bytes, partition: int) -> Group:
+        """The group of this key: known, to be decoded, or new."""
+        group = self._groups.get(key)
+        if group is not None and not group.begun:
+            del self._groups[key]  # nothing of it was accepted, so it does not live anywhere yet
+            group = None
+        if group is None:
+            blob = self._blobs.get(key)
+            if blob is not None:
+                group = restore(key, blob, limits=self.limits, outbox=self.outbox)
+            else:
+                group = Group(key, order=self.order, limits=self.limits, partition=partition, outbox=self.outbox)
+            self._groups[key] = group
+        return group
+
+    def _receive_control(self, group: Group, record: Record, value: bytes, offset: int, now_ms: int) -> None:
+        """Membership, giving up, signs of life."""
+        refusal: Refusal | None
+        match record:
+            case Heartbeat():
+                group.begun = True
+                return
+            case Abandon():
+                refusal = group.receive_abandon(record, offset, now_ms)
+            case Create():
+                refusal = group.membership.create(record)
+            case Join():
+                refusal = group.membership.join(record, offset, now_ms)
+            case Leave():
+                refusal = group.membership.leave(record)
+            case Evict():
+                refusal = group.membership.evict(record)
+        if refusal is not None:
+            readable = _readable(record)
+            group.refuse(refusal, readable["sender"], readable["epoch"], readable["seq"], value, offset, now_ms)
+        elif not isinstance(record, Abandon):
+            group.deliver_control(value, offset, now_ms)
+            if isinstance(record, Join):
+                group.membership.after_join(record, offset, now_ms)
+
+    def _refuse(
+        self,
+        refusal: Refusal,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        *,
+        group: str | None = None,
+        sender: str | None = None,
+        epoch: int | None = None,
+        seq: int | None = None,
+    ) -> None:
+        """Write the dead letter of a record that reached no group."""
+        letter = DeadLetter(
+            code=refusal.code,
+            reason=refusal.reason,
+            group=group,
+            sender=sender,
+            epoch=epoch,
+            seq=seq,
+            partition=partition,
+            offset=offset,
+            arrived_ms=timestamp_ms,
+        )
+        self.outbox.dead.append(encode_dead_letter(letter, value))
+        self.outbox.dead_keys.append(key)
+
+    # ── looking and keeping ───────────────────────────────────────────────────────────────────────────────────────
+
+    def held(self, group: str | None = None) -> Iterator[Held]:
+        """What is held now, group by group in order of name, and what each message waits for."""
+        keys = sorted(self._groups.keys() | self._blobs.keys()) if group is None else [group.encode()]
+        for key in keys:
+            known = self._groups.get(key)
+            if known is None and key in self._blobs:
+                known = restore(key, self._blobs[key], limits=self.limits, outbox=self.outbox)
+            if known is not None:
+                yield from known.held_messages()
+
+    def load(self, blobs: dict[bytes, bytes]) -> None:
+        """Take the state of groups, by key, as `dump` gave it; each is decoded when it is first touched."""
+        self._blobs.update(blobs)
+
+    def dump(self) -> dict[bytes, bytes]:
+        """The state of all groups, by key; only those that were touched are encoded again."""
+        for key, group in self._groups.items():
+            if group.begun:
+                self._blobs[key] = snapshot(group)
+        return self._blobs
+
+
+def _readable(record: Record) -> dict[str, str | int | None]:
+    """The identity of a record for its dead letter."""
+    readable: dict[str, str | int | None] = {}
+    for name in ("group", "sender", "epoch", "seq"):
+        value = getattr(record, name)
+        readable[name] = value if isinstance(value, str | int) else None
+    if record.__class__ is Message and record.epoch is UNSET:
+        readable["epoch"] = 0
+    if readable["sender"] is None:
+        readable["epoch"] = None
+    return readable

@@ -1,0 +1,115 @@
+"""Who belongs to a group: views as a function of the log (M2MC, chapter 5, in the central form of precede).
+
+A member is known by the largest epoch it joined with and whether it is still in. That is a join-semilattice, (epoch, out
+over in), so a leave of one epoch never undoes the join of a later one: the document's tombstone set, which keeps a
+member out for ever once it has left, is cured by it.
+"""
+
+from typing import TYPE_CHECKING
+
+from udfs import codes
+from udfs.codes import Refusal
+from udfs.messages import Create, Evict, Join, Leave
+from udfs.orders import ORDERS
+from udfs.senders import Sender
+
+if TYPE_CHECKING:
+    from udfs.group import Group
+
+
+class Membership:
+    """The members of one group, and the records that change them."""
+
+    __slots__ = ("group", "members")
+
+    def __init__(self, group: "Group") -> None:
+        self.group = group
+        self.members: dict[str, tuple[int, bool]] = {}
+        """Of each name, the largest epoch that joined, and whether it is in."""
+
+    def has(self, name: str, epoch: int) -> bool:
+        """Whether this sender is a member now, or its messages up to its fence still count as a member's."""
+        known = self.members.get(name)
+        if known is None or epoch > known[0]:
+            return False
+        # Of an older epoch, or one that left, what was in flight still counts: the fence has cut off the rest.
+        return epoch == known[0] or (name, epoch) in self.group.senders
+
+    def new_sender(self, name: str, epoch: int) -> Sender:
+        """The state of a sender never heard of; an epoch older than the joined one is fenced whole."""
+        sender = Sender()
+        known = self.members.get(name)
+        if known is not None and epoch < known[0]:
+            sender.fence = 0
+        return sender
+
+    def create(self, record: Create) -> Refusal | None:
+        """Begin the group: order, options, first members."""
+        group = self.group
+        if group.begun:
+            return Refusal(codes.BAD_STAMP, "A group can be created only before anything else of it was accepted.")
+        options = record.options
+        order = options.order if isinstance(options.order, str) else group.order.name
+        if order not in ORDERS:
+            return Refusal(codes.UNKNOWN_ORDER, f"The order {order[:60]!r} is unknown; there are {', '.join(ORDERS)}.")
+        group.configure(order, options)
+        for name in record.members:
+            self.members[name] = (0, True)
+        return None
+
+    def join(self, record: Join, offset: int, now_ms: int) -> Refusal | None:
+        """A sender becomes a member, or a member comes back with a larger epoch and its old one is fenced."""
+        name = record.sender
+        epoch: int = record.epoch  # type: ignore[assignment]  # the reader let only integers through
+        known = self.members.get(name)
+        if known is not None and epoch == known[0] and known[1]:
+            return Refusal(codes.BAD_STAMP, f"{name!r} is already a member with epoch {epoch}.")
+        if known is not None and epoch <= known[0]:
+            return Refusal(codes.FENCED, f"{name!r} has used epoch {known[0]} already: it must join with a larger one.")
+        self.members[name] = (epoch, True)
+        return None
+
+    def after_join(self, record: Join, offset: int, now_ms: int) -> None:
+        """What the join lets go: the older epochs are fenced, and what waited for the join is judged again."""
+        name = record.sender
+        epoch: int = record.epoch  # type: ignore[assignment]
+        self._fence_older(name, epoch)
+        self.group.wake((name, epoch), offset, now_ms)
+
+    def leave(self, record: Leave) -> Refusal | None:
+        """A member's epoch ends with its last message."""
+        return self._put_out(record.sender, record.epoch, record.last, "left the group")  # type: ignore[arg-type]
+
+    def evict(self, record: Evict) -> Refusal | None:
+        """A member's epoch ends at the cut."""
+        name, epoch = record.member
+        if record.sender == name:
+            return Refusal(codes.BAD_STAMP, f"{name!r} cannot evict itself: it may leave.")
+        return self._put_out(name, epoch, record.cut, "was evicted from the group")  # type: ignore[arg-type]
+
+    def _put_out(self, name: str, epoch: int, cut: int, what: str) -> Refusal | None:
+        group = self.group
+        known = self.members.get(name)
+        sender = group.senders.get((name, epoch))
+        if sender is None and (known is None or known[0] < epoch):
+            return Refusal(codes.UNKNOWN_MEMBER, f"{name!r} was never seen in this group with epoch {epoch}.")
+        if known is not None and (epoch < known[0] or (epoch == known[0] and not known[1])):
+            return Refusal(codes.FENCED, f"Epoch {epoch} of {name!r} has ended already.")
+        highest = 0 if sender is None else sender.highest
+        if cut > highest + group.window:
+            return Refusal(codes.SEQ_JUMP, f"Its last seq {cut} is more than {group.window} past {highest}, the highest seen.")
+        self.members[name] = (epoch, False)
+        if sender is None:
+            group.senders[name, epoch] = sender = Sender()
+        self._fence_older(name, epoch)
+        group.fence(name, epoch, cut, f"{name!r} {what}, and nothing after seq {cut} counts.")
+        return None
+
+    def _fence_older(self, name: str, epoch: int) -> None:
+        """Older epochs end where they were seen last; those that never were members in a closed group, before that."""
+        group = self.group
+        for (other, older), sender in list(group.senders.items()):
+            if other == name and older < epoch:
+                never_in = group.closed and (name, older) in group.waiting
+                cut = 0 if never_in else sender.highest
+                group.fence(name, older, cut, f"{name!r} has come back with epoch {epoch}.")

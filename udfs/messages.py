@@ -1,0 +1,180 @@
+"""The records of the raw log, one type per kind (contract, section 2).
+
+The field types are the wire rules: the fast reader decodes a whole record by them, the strict reader a field at a time.
+An integer is declared `int | float` because msgspec would take 1.0 for an int; the readers then refuse the float.
+"""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+EPOCH_MAX = 2**31 - 1
+SEQ_MAX = 2**53 - 1
+NAME_BYTES_MAX = 255
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=EPOCH_MAX)] | float
+Seq: TypeAlias = Annotated[int, Meta(ge=1, le=SEQ_MAX)] | float
+Integer: TypeAlias = int | float
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=SEQ_MAX)] | float
+Version: TypeAlias = Annotated[int, Meta(ge=1, le=1)] | float
+WireId: TypeAlias = tuple[Name, Epoch, Seq]
+WireRange: TypeAlias = tuple[Name, Epoch, Seq, Seq]
+
+Id: TypeAlias = tuple[str, int, int]
+"""(sender, epoch, seq), the identity of a message; never glued into one string."""
+
+
+class ObjectStamp(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What the object-based order's clients say of a message; the orderer only carries it."""
+
+    instance: tuple[Count, Name] | UnsetType = UNSET
+    op: Name | UnsetType = UNSET
+    sender_op: Name | UnsetType = UNSET
+    type: Literal["request", "response", "data"] | UnsetType = UNSET
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """`message` and `heartbeat`: what a sender says, with the stamps of every order."""
+
+    group: Name
+    sender: Name
+    seq: Seq
+    after: list[WireId] | UnsetType = UNSET
+    data: Raw | UnsetType = UNSET
+    epoch: Epoch | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
+    v: Version | UnsetType = UNSET
+    seen: list[WireId] | UnsetType = UNSET
+    to: list[Name] | UnsetType = UNSET
+    sent: dict[Name, list[WireId]] | UnsetType = UNSET
+    time: Integer | UnsetType = UNSET
+    clock_ms: Integer | UnsetType = UNSET
+    object: ObjectStamp | UnsetType = UNSET
+    signature: str | UnsetType = UNSET
+
+
+class Heartbeat(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A sign of life; `seq` is the next one the sender will use, `time` a promise."""
+
+    group: Name
+    sender: Name
+    seq: Seq
+    epoch: Epoch = 0
+    kind: str
+    v: Version = 1
+    time: Integer | UnsetType = UNSET
+    clock_ms: Integer | UnsetType = UNSET
+    signature: str | UnsetType = UNSET
+
+
+class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What a `create` record may set for its group."""
+
+    order: str | UnsetType = UNSET
+    closed: bool | UnsetType = UNSET
+    window: Seq | UnsetType = UNSET
+    digests: Count | UnsetType = UNSET
+    accuracy_ms: Count | UnsetType = UNSET
+    delay_min_ms: Count | UnsetType = UNSET
+    delay_max_ms: Count | UnsetType = UNSET
+    give_up_ms: Count | UnsetType = UNSET
+    loss: Literal["hold", "abandon"] | UnsetType = UNSET
+    conflicts: list[tuple[str, str]] | UnsetType = UNSET
+    keys: dict[Name, str] | UnsetType = UNSET
+
+
+class Create(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Begins a group: its order, its options and its first members."""
+
+    group: Name
+    kind: str
+    options: Options = msgspec.field(default_factory=Options)
+    members: list[Name] = []
+    sender: Name | UnsetType = UNSET
+    epoch: Epoch = 0
+    seq: Raw | UnsetType = UNSET
+    v: Version = 1
+    signature: str | UnsetType = UNSET
+
+
+class Join(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A sender becomes a member, or comes back with a larger epoch."""
+
+    group: Name
+    kind: str
+    sender: Name
+    epoch: Epoch = 0
+    time: Integer | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    seq: Raw | UnsetType = UNSET
+    v: Version = 1
+    signature: str | UnsetType = UNSET
+
+
+class Leave(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A member's last word: `last` is the last seq it used."""
+
+    group: Name
+    kind: str
+    sender: Name
+    last: Count
+    epoch: Epoch = 0
+    seq: Raw | UnsetType = UNSET
+    v: Version = 1
+    signature: str | UnsetType = UNSET
+
+
+class Evict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A member is put out: of what it says, only seqs up to `cut` still count."""
+
+    group: Name
+    kind: str
+    member: tuple[Name, Epoch]
+    cut: Count
+    sender: Name | UnsetType = UNSET
+    epoch: Epoch = 0
+    seq: Raw | UnsetType = UNSET
+    v: Version = 1
+    signature: str | UnsetType = UNSET
+
+
+class Abandon(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Gives up on missing messages: [sender, epoch, first, last] each."""
+
+    group: Name
+    kind: str
+    ids: list[WireRange]
+    sender: Name | UnsetType = UNSET
+    epoch: Epoch = 0
+    seq: Raw | UnsetType = UNSET
+    v: Version = 1
+    signature: str | UnsetType = UNSET
+
+
+class Tick(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Time passes, for every group of the partition."""
+
+    kind: str
+    group: Name | UnsetType = UNSET
+    sender: Name | UnsetType = UNSET
+    epoch: Epoch = 0
+    seq: Raw | UnsetType = UNSET
+    v: Version = 1
+    signature: str | UnsetType = UNSET
+
+
+Control: TypeAlias = Create | Join | Leave | Evict | Abandon
+Record: TypeAlias = Message | Heartbeat | Control | Tick
+
+KINDS: dict[str, Any] = {
+    "message": Message,
+    "heartbeat": Heartbeat,
+    "create": Create,
+    "join": Join,
+    "leave": Leave,
+    "evict": Evict,
+    "abandon": Abandon,
+    "tick": Tick,
+}

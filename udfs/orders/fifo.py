@@ -1,0 +1,29 @@
+"""`fifo`: each sender's messages in its order (lecture notes on message ordering, section 1: FIFO channels).
+
+Guarantee: of one sender and epoch, seq 1, 2, 3, ... and nothing between senders. With loss, a sender's later messages
+wait until the missing one comes or is abandoned; other senders are untouched.
+Stamp: none beside the id, whose seq is dense.
+
+    arrives a:2   -> held, waits for a:1
+    arrives b:1   -> b:1
+    arrives a:1   -> a:1, a:2
+"""
+
+from udfs.codes import Refusal
+from udfs.held import HeldMessage
+from udfs.messages import Id, Message
+from udfs.orders.order import Order
+
+
+class Fifo(Order):
+    """Waits for the sender's previous message."""
+
+    name = "fifo"
+    after_seed = "001, 1"
+    in_turn = True
+
+    def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
+        return self.group.turn(id_)
+
+    def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
+        return self.group.missing_before(held.id, at_most)

@@ -1,0 +1,106 @@
+"""`s_b`: a reply never before what it answers (Bhavanasi and Iyer, "S_b", sections III to VI; MOP of M2MC, chapter 4).
+
+Guarantee: a message is delivered after its parent, at once when the parent is there, and waits for nothing else; so each
+message is held no longer than any order that keeps replies after questions must hold it. It is not FIFO. With loss,
+only what answers the lost message waits, until the message comes or is abandoned.
+Stamp: `after`, the one parent, or an empty list for a child of the root OTR.
+
+    arrives B1 after OTR   -> B1
+    arrives B3 after B2    -> held, waits for B2          (Fig. 7 of the paper)
+    arrives B4 after B3    -> held, waits for B3
+    arrives B2 after B1    -> B2, B3, B4                  depth first, the children of one message in arrival order
+
+Rulings: Algorithm 3 recurses before it removes a row and never ends on a parent circle, so here the walk is iterative
+and a circle is refused when its last message arrives; a parent is named by (sender, epoch, seq), where Algorithm 1
+takes only a seq; the first free row of OSMT is no order, arrival is.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from udfs import codes
+from udfs.codes import Refusal
+from udfs.held import HeldMessage
+from udfs.messages import Id, Message
+from udfs.orders.order import Order
+
+if TYPE_CHECKING:
+    from udfs.group import Group
+
+
+class SemanticallyBefore(Order):
+    """Each message has one parent; the circle test is a union-find over the parents of held messages."""
+
+    name = "s_b"
+    after_seed = "000, III to VI; 003, 4"
+    depth_first = True
+
+    def __init__(self, group: "Group") -> None:
+        super().__init__(group)
+        self.above: dict[Id, Id] = {}
+        """For each message held for its parent, an ancestor; followed to its end, the id that is not there."""
+
+    def fault(self, message: Message) -> Refusal | None:
+        after = message.after
+        if after is UNSET:
+            return Refusal(codes.MISSING_STAMP, "The order s_b needs the field `after`: the parent's id, or [].")
+        if len(after) > 1:
+            return Refusal(codes.BAD_STAMP, f"In s_b a message has one parent at most, and `after` names {len(after)}.")
+        return None
+
+    def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
+        after = message.after
+        if not after:
+            return None
+        parent: Id = after[0]  # type: ignore[index, assignment]  # the reader let only integers through
+        sender = self.group.senders.get((parent[0], parent[1]))
+        if sender is not None and parent[2] in sender.settled:
+            return None
+        if parent == id_:
+            return Refusal(codes.SELF_PARENT, "The message names itself as its parent.")
+        if sender is not None and sender.refused is not None and parent[2] in sender.refused:
+            return Refusal(codes.ORPHAN, f"Its parent {_text(parent)} was refused, so it can never be delivered.")
+        if self.above and self._top(parent) == id_:
+            return Refusal(codes.CYCLE, f"It closes a circle: its parent {_text(parent)} waits for it.")
+        return parent
+
+    def on_hold(self, held: HeldMessage) -> None:
+        parent: Id = held.watch  # type: ignore[assignment]  # the engine reports only watches that are ids
+        self.above[held.id] = self._top(parent)
+
+    def on_removal(self, held: HeldMessage) -> None:
+        self.above.pop(held.id, None)
+
+    def relink(self, held: Iterable[HeldMessage]) -> None:
+        self.above.clear()
+        for one in held:
+            if one.watch is not None and len(one.watch) == 3:
+                self.on_hold(one)
+
+    def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
+        return [self._top(held.id)]
+
+    def _top(self, id_: Id) -> Id:
+        """The id at the top of the held tree that holds this one, with path halving."""
+        above = self.above
+        while (up := above.get(id_)) is not None:
+            upper = above.get(up)
+            if upper is None:
+                return up
+            above[id_] = upper
+            id_ = upper
+        return id_
+
+    @classmethod
+    def stamp(cls, *, after: list[Id]) -> dict[str, Any]:
+        """Name the parent; RESPOND of section IV-C.6."""
+        if len(after) > 1:
+            raise ValueError(f"in s_b a message answers one message at most, not {len(after)}: pass one id")
+        return {"after": after}
+
+
+def _text(id_: Id) -> str:
+    sender, epoch, seq = id_
+    return f"{sender}:{seq}" if epoch == 0 else f"{sender}@{epoch}:{seq}"

@@ -1,0 +1,24 @@
+"""`total`: one sequence for everybody, the log's (lecture notes on message ordering, section 3.1: the sequencer).
+
+Guarantee: messages are numbered as they arrive and nothing waits. It is total but not causal: if a reply reaches the
+log before what it answers, it is delivered before it. Loss delays nothing.
+Stamp: none beside the id; seqs may come in any order.
+
+    arrives a:2   -> a:2
+    arrives b:1   -> b:1
+    arrives a:1   -> a:1
+"""
+
+from udfs.held import HeldMessage
+from udfs.messages import Id
+from udfs.orders.order import Order
+
+
+class Total(Order):
+    """Never waits."""
+
+    name = "total"
+    after_seed = "001, 3.1"
+
+    def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
+        return []

@@ -1,0 +1,179 @@
+"""The one function Spark calls: a shard's new records and its state go in, packed output rows and the next state come out.
+
+A shard holds many groups. Its state is one binary blob with a version in front, so that Spark never sees what is inside:
+group key -> snapshot, each snapshot decoded only when its group is touched and encoded again only then.
+
+Rows leave packed, up to about a mebibyte of records in one row: between here and the driver every row costs more than a record does.
+A packed row names the raw partition and the last raw offset behind it, and each record in it the offset that released it,
+so that whoever publishes can leave out what is out already.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from udfs.holdback import Holdback
+from udfs.limits import Limits
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.state import GroupState
+
+STATE_VERSION = 1
+STATE_TYPE = "blob binary"
+ROW_TYPE = "shard int, part int, partition int, offset long, bytes int, records binary"
+
+ROWS_MAX = 8192  # records in a packed row
+BYTES_MAX = 1024 * 1024  # bytes of records in a packed row, but for the last one, which may reach over it
+FRAME_BYTES_MAX = 16 * 1024 * 1024  # bytes of packed rows handed to Spark in one frame
+
+Sorted = list[tuple[int, int, bytes | None, bytes | None, int]]
+
+
+class StateTooNew(Exception):  # noqa: N818 (a fact about the state, told to a person)
+    """A newer precede wrote this state."""
+
+
+class Records(msgspec.Struct, array_like=True, gc=False):
+    """What a packed row carries: parallel lists, and what a person wants to know of the records read."""
+
+    ordered: list[bytes]
+    ordered_keys: list[bytes]
+    ordered_offsets: list[int]
+    dead: list[bytes]
+    dead_keys: list[bytes | None]
+    dead_offsets: list[int]
+    read: int  # raw records behind this row
+    duplicates: int
+    held: int  # by how much the number of held messages grew
+
+
+_encode = msgspec.msgpack.encode
+_decode_groups = msgspec.msgpack.Decoder(dict[bytes, bytes]).decode
+unpack = msgspec.msgpack.Decoder(Records).decode
+
+
+class Shard:
+    """Orders one shard's records; picklable, and the same in every batch."""
+
+    def __init__(self, order: str, limits: Limits) -> None:
+        self.order = order
+        self.limits = limits
+
+    def __call__(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
+        shard = int(key[0])
+        before = decode_state(state.get[0]) if state.exists else {}
+        holdback = Holdback(order=self.order, limits=self.limits)
+        holdback.load(before)
+        rows: list[tuple[int, int, int, int, int, bytes]] = []
+        size = 0
+        for part, (partition, offset, records) in enumerate(_receive(holdback, in_log_order(frames))):
+            packed = _encode(records)
+            rows.append((shard, part, partition, offset, len(packed), packed))
+            size += len(packed)
+            if size >= FRAME_BYTES_MAX:
+                yield _frame(rows)
+                rows, size = [], 0
+        if rows:
+            yield _frame(rows)
+        after = holdback.dump()
+        if after != before:
+            state.update((encode_state(after),))
+
+
+def in_log_order(frames: Iterable[pd.DataFrame]) -> Sorted:
+    """All rows of a batch by (partition, offset): Spark hands them over in several chunks and in any order."""
+    rows: Sorted = []
+    for frame in frames:
+        columns = (frame[name].tolist() for name in ("partition", "offset", "key", "value", "timestamp_ms"))
+        rows.extend(zip(*columns, strict=True))
+    rows.sort()  # no two rows share (partition, offset), so keys and values are never compared
+    return rows
+
+
+def _receive(holdback: Holdback, rows: Sorted) -> Iterator[tuple[int, int, Records]]:
+    """Step through the rows; give what came out of them in pieces of one raw partition and bounded size."""
+    receive = holdback.receive
+    ordered, dead = holdback.ordered, holdback.dead
+    ordered_offsets: list[int] = []
+    dead_offsets: list[int] = []
+    ordered_count = dead_count = first = 0
+    last = len(rows) - 1
+    for index, (partition, offset, key, value, timestamp_ms) in enumerate(rows):
+        receive(value, key, partition, offset, timestamp_ms)
+        count = len(ordered)
+        if count != ordered_count:
+            if count - ordered_count == 1:
+                ordered_offsets.append(offset)
+            else:
+                ordered_offsets += [offset] * (count - ordered_count)
+            ordered_count = count
+        count = len(dead)
+        if count != dead_count:
+            dead_offsets += [offset] * (count - dead_count)
+            dead_count = count
+        if index == last or ordered_count + dead_count >= ROWS_MAX or rows[index + 1][0] != partition:
+            yield from _pieces(holdback, ordered_offsets, dead_offsets, partition, offset, index + 1 - first)
+            holdback.clear()
+            ordered_offsets, dead_offsets = [], []
+            ordered_count = dead_count = 0
+            first = index + 1
+
+
+def _pieces(
+    holdback: Holdback, ordered_offsets: list[int], dead_offsets: list[int], partition: int, offset: int, read: int
+) -> Iterator[tuple[int, int, Records]]:
+    """What is in the holdback's lists now, in as many packed rows as their bytes ask for; the last one carries the counts."""
+    ordered, ordered_keys, dead, dead_keys = holdback.ordered, holdback.ordered_keys, holdback.dead, holdback.dead_keys
+    rest = Records(ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets, read, 0, 0)
+    if sum(map(len, ordered)) + sum(map(len, dead)) > BYTES_MAX:
+        for start, stop in _cuts(ordered):
+            cut = slice(start, stop)
+            yield partition, offset, Records(ordered[cut], ordered_keys[cut], ordered_offsets[cut], [], [], [], 0, 0, 0)
+        for start, stop in _cuts(dead):
+            cut = slice(start, stop)
+            yield partition, offset, Records([], [], [], dead[cut], dead_keys[cut], dead_offsets[cut], 0, 0, 0)
+        rest = Records([], [], [], [], [], [], read, 0, 0)
+    yield partition, offset, rest
+
+
+def _cuts(values: list[bytes]) -> Iterator[tuple[int, int]]:
+    """Where to cut a list so that each piece but one large record stays within the bound."""
+    start = size = 0
+    for index, value in enumerate(values):
+        if size + len(value) > BYTES_MAX and index > start:
+            yield start, index
+            start, size = index, 0
+        size += len(value)
+    if start < len(values):
+        yield start, len(values)
+
+
+def _frame(rows: list[tuple[int, int, int, int, int, bytes]]) -> pd.DataFrame:
+    shard, part, partition, offset, size, records = zip(*rows, strict=True)
+    return pd.DataFrame(
+        {
+            "shard": np.array(shard, np.int32),
+            "part": np.array(part, np.int32),
+            "partition": np.array(partition, np.int32),
+            "offset": np.array(offset, np.int64),
+            "bytes": np.array(size, np.int32),
+            "records": list(records),
+        }
+    )
+
+
+def encode_state(groups: dict[bytes, bytes]) -> bytes:
+    """The shard's groups as the one blob Spark keeps."""
+    return bytes((STATE_VERSION,)) + _encode(groups)
+
+
+def decode_state(blob: bytes) -> dict[bytes, bytes]:
+    """The snapshots of a shard's groups by group key."""
+    if blob[0] > STATE_VERSION:
+        raise StateTooNew(
+            f"The checkpoint's state is of version {blob[0]}, written by a newer precede; this one reads up to version {STATE_VERSION}."
+        )
+    return _decode_groups(memoryview(blob)[1:])

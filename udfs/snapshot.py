@@ -1,0 +1,187 @@
+"""A group's state as one versioned binary blob, and back, exactly.
+
+Held messages are kept as the raw bytes they came in and read again. What can be derived is not kept: who waits for
+what, the union-find of `s_b`, counts and texts. A blob of an older version must load: its reader stays in READERS.
+"""
+
+from array import array
+from sys import byteorder
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from udfs.group import Group
+from udfs.held import HeldMessage
+from udfs.intervals import Runs
+from udfs.limits import Limits
+from udfs.messages import SEQ_MAX, Message, Options
+from udfs.outbox import Outbox
+from udfs.senders import Sender
+from udfs.wire import read
+
+VERSION = 1
+
+DumpedRuns: TypeAlias = int | list[int]
+
+
+class DumpedSender(msgspec.Struct, array_like=True, omit_defaults=True):
+    """One sender; the rare fields stand last and are left out at their defaults."""
+
+    name: str
+    epoch: int
+    highest: int
+    settled: DumpedRuns
+    last_seqs: int | list[int]
+    """The last seq where the digests are of consecutive ones, else each seq."""
+    crcs: bytes
+    fence: int = SEQ_MAX
+    abandoned: DumpedRuns | None = None
+    refused: DumpedRuns | None = None
+
+
+class DumpedHeld(msgspec.Struct, array_like=True):
+    """One held message, or the stand-in of one given up on (then with its id and no value)."""
+
+    offset: int
+    arrived_ms: int
+    rank: int
+    value: bytes | None
+    id: tuple[str, int, int] | None
+    watch: list[str | int]
+
+
+class DumpedGroup(msgspec.Struct, array_like=True, omit_defaults=True):
+    """One group; the rare fields stand last and are left out at their defaults."""
+
+    order: str
+    partition: int
+    position: int
+    senders: list[DumpedSender]
+    held: list[DumpedHeld] = []
+    options: Options | None = None
+    members: dict[str, tuple[int, bool]] = {}
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(DumpedGroup).decode
+
+
+class UnreadableBlob(Exception):
+    """A state blob that this version of precede cannot read."""
+
+
+def snapshot(group: Group) -> bytes:
+    """The whole state of a group."""
+    digests = group.digests
+    options = group.options
+    dumped = DumpedGroup(
+        group.order.name,
+        group.partition,
+        group.position,
+        [_dump_sender(name, epoch, sender, digests) for (name, epoch), sender in group.senders.items()],
+        [_dump_held(one) for one in group.held.values()],
+        None if options is NO_OPTIONS or options == NO_OPTIONS else options,
+        group.membership.members,
+    )
+    return bytes((VERSION,)) + _encode(dumped)
+
+
+def restore(key: bytes, blob: bytes, *, limits: Limits, outbox: Outbox) -> Group:
+    """The group that `snapshot` wrote."""
+    reader = READERS.get(blob[0])
+    if reader is None:
+        raise UnreadableBlob(
+            f"The state of group {key.decode()!r} has version {blob[0]}, and this precede reads up to {VERSION}: "
+            "run the version that wrote it, or a newer one."
+        )
+    return reader(key, blob, limits, outbox)
+
+
+def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group:
+    dumped = _decode(memoryview(blob)[1:])
+    group = Group(key, order=dumped.order, limits=limits, partition=dumped.partition, outbox=outbox)
+    if dumped.options is not None:
+        group.configure(dumped.order, dumped.options)
+    group.begun = True
+    group.position = dumped.position
+    group.membership.members = dumped.members
+    for one in dumped.senders:
+        group.senders[one.name, one.epoch] = _load_sender(one)
+    for held in dumped.held:
+        _load_held(group, held)
+    if group.held:
+        group.order.relink(group.held.values())
+    return group
+
+
+READERS = {1: _restore_1}
+NO_OPTIONS = Options()
+
+
+def _dump_sender(name: str, epoch: int, sender: Sender, digests: int) -> DumpedSender:
+    sender.forget(digests)
+    seqs = sender.recent_seqs
+    last_seqs: int | list[int] = seqs
+    if seqs and seqs == list(range(seqs[0], seqs[0] + len(seqs))):
+        last_seqs = seqs[-1]
+    return DumpedSender(
+        name,
+        epoch,
+        sender.highest,
+        sender.settled.dump(),
+        last_seqs,
+        _crcs(sender.recent_crcs),
+        sender.fence,
+        None if sender.abandoned is None else sender.abandoned.dump(),
+        None if sender.refused is None else sender.refused.dump(),
+    )
+
+
+def _load_sender(dumped: DumpedSender) -> Sender:
+    sender = Sender()
+    sender.highest = dumped.highest
+    sender.settled = Runs.load(dumped.settled)
+    crcs = array("I")
+    crcs.frombytes(dumped.crcs)
+    if byteorder == "big":
+        crcs.byteswap()
+    sender.recent_crcs = crcs.tolist()
+    last = dumped.last_seqs
+    if isinstance(last, int):
+        sender.recent_seqs = list(range(last - len(crcs) + 1, last + 1))
+    else:
+        sender.recent_seqs = last
+    sender.fence = dumped.fence
+    sender.abandoned = None if dumped.abandoned is None else Runs.load(dumped.abandoned)
+    sender.refused = None if dumped.refused is None else Runs.load(dumped.refused)
+    return sender
+
+
+def _crcs(crcs: list[int]) -> bytes:
+    """Four bytes each, little-endian on every machine."""
+    packed = array("I", crcs)
+    if byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _dump_held(one: HeldMessage) -> DumpedHeld:
+    assert one.watch is not None
+    stand_in = one.id if one.value is None else None
+    return DumpedHeld(one.offset, one.arrived_ms, one.rank, one.value, stand_in, list(one.watch))
+
+
+def _load_held(group: Group, dumped: DumpedHeld) -> None:
+    message: Message | None = None
+    if dumped.value is None:
+        assert dumped.id is not None
+        id_ = dumped.id
+    else:
+        record: Any = read(dumped.value, group.limits)
+        assert isinstance(record, Message)
+        message = record
+        id_ = (message.sender, 0 if message.epoch is UNSET else message.epoch, message.seq)  # type: ignore[assignment]
+    one = HeldMessage(id_, message, dumped.value, dumped.offset, dumped.arrived_ms)
+    one.rank = dumped.rank
+    group.hold(one, tuple(dumped.watch))  # type: ignore[arg-type]

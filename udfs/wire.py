@@ -1,0 +1,158 @@
+"""The wire format: raw records in, ordered records and dead letters out (contract, sections 2, 4 and 5).
+
+Reading is split in two. The fast path here decodes a whole record at once and accepts only what it can vouch for;
+everything else goes to the strict reader (strict.py), whose verdict is the verdict. The proof of the fast path:
+
+* msgspec refuses whatever is not RFC 8259, but for four things it lets pass: a name twice, invalid UTF-8 inside a
+  skipped value, 1.0 for an integer, and nesting as deep as the host's recursion limit.
+* Names twice: outside `data`, quotes are two for every name, two for every string, and those inside strings. With what
+  was decoded accounted for, a surplus of zero leaves no room for another name.
+* UTF-8: the value is ASCII or decodes. 1.0: integers are declared `int | float`, and a float is not vouched for.
+  Depth: a value with that many brackets is not vouched for.
+"""
+
+from base64 import b64encode
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from udfs.limits import Limits
+from udfs.messages import Id, Message, Record
+from udfs.strict import DEPTH_MAX, Malformed, read_strictly
+
+VALUE_BYTES_MAX = 64 * 1024
+"""How much of a refused value its dead letter carries."""
+
+_SHORT = 63
+"""A name of so many characters has at most 255 bytes, whatever they are."""
+
+_decode_message = msgspec.json.Decoder(Message).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def read(value: bytes, limits: Limits) -> Record:
+    """Read one trimmed raw record; raises Malformed."""
+    try:
+        message = _decode_message(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return read_strictly(value, limits)
+    quotes = value.count(b'"') - 10  # "group":"", "sender":"" and "seq":
+    data = message.data
+    if data is not UNSET:
+        quotes -= bytes(data).count(b'"') + 2
+    after = message.after
+    if after is not UNSET:
+        quotes -= 2 + 2 * len(after)
+        for sender, epoch, seq in after:
+            if len(sender) > _SHORT or epoch.__class__ is not int or seq.__class__ is not int:
+                return read_strictly(value, limits)
+        if len(after) > limits.after_max:
+            return read_strictly(value, limits)
+    if quotes:
+        quotes -= _quotes_of_rare_fields(message)
+    if (
+        quotes
+        or message.seq.__class__ is not int
+        or len(message.sender) > _SHORT
+        or len(message.group) > _SHORT
+        or (len(value) > 2 * DEPTH_MAX and value.count(b"[") + value.count(b"{") > DEPTH_MAX)
+        or not (value.isascii() or _is_utf8(value))
+    ):
+        return read_strictly(value, limits)
+    return message
+
+
+def _quotes_of_rare_fields(message: Message) -> int:
+    """The quotes that `epoch`, `v` and an explicit kind `message` account for; other fields are left to the strict reader."""
+    quotes = 0
+    if message.epoch is not UNSET:
+        if message.epoch.__class__ is not int:
+            return -1
+        quotes += 2
+    if message.v is not UNSET:
+        if message.v.__class__ is not int:
+            return -1
+        quotes += 2
+    if message.kind is not UNSET:
+        if message.kind != "message":
+            return -1
+        quotes += 4
+    return quotes
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def encode_message(
+    group: str,
+    sender: str,
+    epoch: int,
+    seq: int,
+    *,
+    after: list[Id] | None = None,
+    data: object = UNSET,
+    **stamp: Any,
+) -> bytes:
+    """Write one raw record of kind `message`; `stamp` holds further fields by their contract names."""
+    fields: dict[str, Any] = {"group": group, "sender": sender, "epoch": epoch, "seq": seq}
+    if after is not None:
+        fields["after"] = after
+    fields.update(stamp)
+    if data is not UNSET:
+        fields["data"] = data
+    return _encode(fields)
+
+
+def encode_name(name: str) -> str:
+    """A name as its JSON string."""
+    return _encode(name).decode()
+
+
+class DeadLetter(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Why one raw record will never be delivered."""
+
+    code: str
+    reason: str
+    group: str | None
+    sender: str | None
+    epoch: int | None
+    seq: int | None
+    destination: str | UnsetType = UNSET
+    partition: int
+    offset: int
+    arrived_ms: int
+    value: str | None | UnsetType = UNSET
+    value_base64: str | UnsetType = UNSET
+    truncated: bool | UnsetType = UNSET
+
+
+def encode_dead_letter(letter: DeadLetter, value: bytes | None) -> bytes:
+    """Write one dead letter around the raw value it is about."""
+    if value is None:
+        letter.value = None
+        return _encode(letter)
+    if len(value) > VALUE_BYTES_MAX:
+        letter.truncated = True
+    head = value[:VALUE_BYTES_MAX]
+    if _is_utf8(value):
+        # A cut inside a character is the only thing that can be wrong with the head of valid UTF-8.
+        letter.value = head.decode(errors="ignore")
+    else:
+        letter.value_base64 = b64encode(head).decode()
+    return _encode(letter)
+
+
+__all__ = [
+    "DeadLetter",
+    "Malformed",
+    "encode_dead_letter",
+    "encode_message",
+    "encode_name",
+    "read",
+]
