@@ -71,7 +71,7 @@ rootLogger.appenderRef.out.ref = out
 
 
 class Broker:
-    """One broker. Its data goes with it, except in a folder that was given: that is kept, and used again the next time."""
+    """One broker. Its data goes with it, except in a folder that was given: it is kept, and used again."""
 
     def __init__(
         self,
