@@ -106,7 +106,7 @@ class Broker:
     def start(self) -> Broker:
         """Start it, and come back once it answers."""
         assert self.process is None, "this broker has been started"
-        command = [java(), f"-Xmx{self.heap_mb}m", "-Djava.awt.headless=true"]
+        command = [java(), f"-Xmx{self.heap_mb}m"]
         classpath = os.pathsep.join(map(str, jars.ensure("broker", say=self.say)))
         # Started again it is found where it was.
         self.port = free_port(self.asked_port or self.port)
@@ -146,7 +146,11 @@ class Broker:
                 "-t",
                 new_cluster_id(),
             ]
-            done = subprocess.run([*command, *tool], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False)
+            machine, *options = command
+            quick = "-XX:TieredStopAtLevel=1"  # a program of one second is over before thorough compiling pays
+            done = subprocess.run(
+                [machine, quick, *options, *tool], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False
+            )
             if done.returncode != 0:
                 raise Refused(f"The broker's folder {self.data} could not be prepared: {last_words(log)}")
 

@@ -1,10 +1,14 @@
-"""What all tests share: a level for each test, from the folder it stands in, and the slow things made once a session."""
+"""What all tests share: a level for each, from the folder it stands in, and the slow things made once a session."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from precede.embedded_broker import Broker
+from streaming import jars
 
 HERE = Path(__file__).parent
 
@@ -27,3 +31,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(level)
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LEVELS[level]))
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """One real broker for the whole run; each test makes topics of its own in it, with names nobody else takes."""
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark_jars() -> list[Path]:
+    """The jars of a Spark session, fetched now if this machine has never had them."""
+    return jars.ensure("spark")

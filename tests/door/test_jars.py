@@ -1,0 +1,158 @@
+"""Jars are fetched once, checked, and never again. A script plays Java, so that every way it can fail is at hand."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from streaming import jars
+from streaming.errors import Refused
+
+CONTENTS = {"kafka-clients-1.jar": b"first", "delta-2.jar": b"second"}
+
+# Answers -version as Java 17 does; run as Ivy it notes that it ran and puts the files of `shelf` where it is told to.
+PLAYED_JAVA = """\
+#!/bin/sh
+here=$(dirname "$0")
+if [ "$1" = -version ]; then echo 'openjdk version "17.0.1" 2021' >&2; exit 0; fi
+echo ran >> "$here/runs"
+sleep 0.3
+for word in "$@"; do case "$word" in */\\[artifact\\]*) target=${word%/*};; esac; done
+cache=$(dirname "$target")/ivy-cache
+mkdir -p "$target" "$cache"
+echo '	found org.example#delta;2 in public'
+cp "$here"/shelf/* "$target"/
+echo '	[SUCCESSFUL ] org.example#delta;2!delta.jar (3ms)'
+"""
+
+
+@pytest.fixture
+def java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Java that is a script, and a list of two jars that must be what the script brings."""
+    home = tmp_path / "java"
+    (home / "bin" / "shelf").mkdir(parents=True)
+    (home / "bin" / "java").write_text(PLAYED_JAVA)
+    (home / "bin" / "java").chmod(0o755)
+    for name, content in CONTENTS.items():
+        (home / "bin" / "shelf" / name).write_bytes(content)
+    checksums = tmp_path / "jars.sha256"
+    lines = [f"{hashlib.sha256(content).hexdigest()}  spark/{name}\n" for name, content in CONTENTS.items()]
+    checksums.write_text("".join(lines) + f"{'0' * 64}  broker/other.jar\n")
+    monkeypatch.setattr(jars, "CHECKSUMS", checksums)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.delenv("PRECEDE_IVYSETTINGS", raising=False)
+    return home
+
+
+def runs(java_home: Path) -> int:
+    noted = java_home / "bin" / "runs"
+    return len(noted.read_text().splitlines()) if noted.exists() else 0
+
+
+def test_jars_are_fetched_once_with_progress_and_then_reused_without_starting_java(
+    java_home: Path, tmp_path: Path
+) -> None:
+    home, heard = tmp_path / "home", list[str]()
+    paths = jars.ensure("spark", home=home, say=heard.append)
+    assert {path.name: path.read_bytes() for path in paths} == CONTENTS
+    assert [sentence.split()[0] for sentence in heard] == ["Fetching", "Looking", "Fetched"]
+    assert jars.ensure("spark", home=home, say=heard.append) == paths
+    assert (runs(java_home), len(heard)) == (1, 3)
+    assert sorted(path.name for path in home.iterdir()) == ["lock", "spark"]
+
+
+@pytest.mark.parametrize("harm", ["removed", "cut short"])
+def test_a_harmed_jar_is_fetched_again(java_home: Path, tmp_path: Path, harm: str) -> None:
+    victim = jars.ensure("spark", home=tmp_path)[0]
+    victim.unlink() if harm == "removed" else victim.write_bytes(b"fir")
+    assert jars.ensure("spark", home=tmp_path)[0].read_bytes() == CONTENTS[victim.name]
+    assert runs(java_home) == 2
+
+
+def test_two_processes_at_once_fetch_once(java_home: Path, tmp_path: Path) -> None:
+    program = f"from pathlib import Path; from streaming import jars; jars.CHECKSUMS = Path({str(jars.CHECKSUMS)!r});"
+    program += f"print(len(jars.ensure('spark', home=Path({str(tmp_path / 'home')!r}))))"
+    both = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate(timeout=30)[0] for process in both] == ["2\n", "2\n"]
+    assert runs(java_home) == 1
+
+
+def test_a_jar_that_is_not_the_tested_one_is_refused_and_never_used(java_home: Path, tmp_path: Path) -> None:
+    (java_home / "bin" / "shelf" / "delta-2.jar").write_bytes(b"something else")
+    with pytest.raises(Refused, match=r"delta-2\.jar was fetched, but it is not the file"):
+        jars.ensure("spark", home=tmp_path / "home")
+    assert not list((tmp_path / "home").rglob("*.jar"))
+    assert not (tmp_path / "home" / "ivy-cache").exists(), "the wrong file would come out of Ivy's cache for ever"
+
+
+def test_a_failed_download_says_what_failed_and_what_to_do(java_home: Path, tmp_path: Path) -> None:
+    script = java_home / "bin" / "java"
+    failing = "echo 'resolving'; echo 'Host maven.example not found. url=x'; echo 'unresolved dependency'; exit 1\n"
+    script.write_text(script.read_text().replace("sleep 0.3\n", failing))
+    with pytest.raises(Refused, match=r"could not be fetched \(Host maven.example not found.*PRECEDE_IVYSETTINGS"):
+        jars.ensure("spark", home=tmp_path / "home")
+
+
+def test_a_mirror_is_taken_from_the_settings_file_that_is_named(
+    java_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = java_home / "bin" / "java"
+    script.write_text(script.read_text().replace("sleep 0.3\n", 'echo "$@" > "$here/words"\n'))
+    settings = tmp_path / "ivysettings.xml"
+    monkeypatch.setenv("PRECEDE_IVYSETTINGS", str(settings))
+    with pytest.raises(Refused, match=r"PRECEDE_IVYSETTINGS names .*, which is not a file"):
+        jars.ensure("spark", home=tmp_path / "home")
+    settings.touch()
+    jars.ensure("spark", home=tmp_path / "home")
+    assert f"-settings {settings}" in (java_home / "bin" / "words").read_text()
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ("exit 127", "Java is missing: JAVA_HOME is .* does not run; install Java 17"),
+        ("echo 'java version \"1.8.0_292\"' >&2; exit 0", "Java is too old: .* is version 1; install Java 17"),
+    ],
+)
+def test_a_missing_or_old_java_is_said_in_a_sentence(
+    java_home: Path, tmp_path: Path, answer: str, sentence: str
+) -> None:
+    (java_home / "bin" / "java").write_text(f"#!/bin/sh\n{answer}\n")
+    with pytest.raises(Refused, match=sentence):
+        jars.ensure("spark", home=tmp_path / "home")
+
+
+def test_a_home_that_cannot_be_written_names_the_setting(java_home: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match="set PRECEDE_JARS to a folder of yours"):
+        jars.ensure("spark", home=tmp_path / "file" / "home")
+
+
+def test_jars_live_where_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PRECEDE_JARS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/some/cache")
+    assert jars.default_home() == Path("/some/cache/precede/jars")
+    monkeypatch.setenv("PRECEDE_JARS", "/elsewhere")
+    assert jars.default_home() == Path("/elsewhere")
+
+
+@pytest.mark.parametrize("configuration", ["spark", "broker"])
+def test_every_declared_jar_has_its_checksum(configuration: jars.Configuration) -> None:
+    dependencies = ElementTree.parse(jars.DECLARED).findall("./dependencies/dependency")
+    declared = {
+        f"{one.attrib['name']}-{one.attrib['rev']}.jar"
+        for one in dependencies
+        if one.attrib["conf"].startswith(configuration)
+    }
+    pinned = jars.expected(configuration)
+    assert declared <= set(pinned)
+    assert configuration == "broker" or declared == set(pinned), (
+        "Spark gets exactly what is declared, nothing on the side"
+    )
+    assert all(re.fullmatch("[0-9a-f]{64}", checksum) for checksum in pinned.values())
