@@ -1,0 +1,103 @@
+"""The image and the compose file cannot be run by tests: what can be seen to be wrong without running is looked for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from precede.command_line import COMMANDS
+from streaming.settings import Settings
+from tests.test_tidy import flags_of
+
+ROOT = Path(__file__).parent.parent
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
+INSTRUCTIONS = re.findall(r"^([A-Z]+) ((?:.*\\\n)*.*)$", DOCKERFILE, re.MULTILINE)
+
+
+def arguments_of(instruction: str) -> list[str]:
+    return [arguments for name, arguments in INSTRUCTIONS if name == instruction]
+
+
+def listeners(text: str) -> dict[str, str]:
+    return dict(re.findall(r"(\w+)://([^,]*)", text))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_comes_from_something_that_exists_and_has_a_version(name: str) -> None:
+    service = SERVICES[name]
+    assert re.fullmatch(r"[\w/-]+:\d[\w.-]*", service["image"])
+    if build := service.get("build"):
+        assert (ROOT / build["context"] / build["dockerfile"]).is_file()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_volume_is_declared_and_every_declared_one_is_used(name: str) -> None:
+    mounted = {volume.split(":")[0] for service in SERVICES.values() for volume in service["volumes"]}
+    assert mounted == set(COMPOSE["volumes"])
+    assert SERVICES[name]["volumes"], "what is kept must outlive its container"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_waits_only_for_what_can_tell_that_it_is_healthy(name: str) -> None:
+    for other, how in SERVICES[name].get("depends_on", {}).items():
+        assert how["condition"] == "service_healthy"
+        assert SERVICES[other]["healthcheck"]["test"][0] == "CMD"
+
+
+def test_the_broker_is_of_the_version_that_the_tests_run_on() -> None:
+    revision = re.search(r'name="kafka_2.13" rev="([^"]+)"', (ROOT / "streaming" / "ivy.xml").read_text())
+    assert revision is not None
+    assert SERVICES["kafka"]["image"] == f"apache/kafka:{revision[1]}"
+
+
+def test_the_brokers_listeners_fit_together() -> None:
+    settings = SERVICES["kafka"]["environment"]
+    bound, told = listeners(settings["KAFKA_LISTENERS"]), listeners(settings["KAFKA_ADVERTISED_LISTENERS"])
+    protocols = dict(pair.split(":") for pair in settings["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+    controller = settings["KAFKA_CONTROLLER_LISTENER_NAMES"]
+    assert set(bound) == set(protocols) == {*told, controller}
+    assert settings["KAFKA_INTER_BROKER_LISTENER_NAME"] in told
+    assert {name: address.split(":")[1] for name, address in told.items()} == {
+        name: address.removeprefix(":") for name, address in bound.items() if name != controller
+    }
+    assert settings["KAFKA_CONTROLLER_QUORUM_VOTERS"] == f"{settings['KAFKA_NODE_ID']}@kafka{bound[controller]}"
+    assert SERVICES["kafka"]["volumes"] == [f"kafka:{settings['KAFKA_LOG_DIRS']}"]
+    host_port, container_port = SERVICES["kafka"]["ports"][0].rsplit(":", 2)[1:]
+    assert told["EXTERNAL"] == f"localhost:{host_port}"
+    assert bound["EXTERNAL"] == f":{container_port}"
+    assert SERVICES["kafka"]["healthcheck"]["test"][-1] == told["EXTERNAL"]
+
+
+def test_the_job_is_a_command_with_settings_that_exist_and_a_broker_that_answers_there() -> None:
+    job = SERVICES["job"]
+    command, *flags = job["command"]
+    assert command in COMMANDS
+    assert {flag for flag in flags if flag.startswith("--")} <= flags_of(command)
+    variables = job["environment"]
+    assert {name.removeprefix("PRECEDE_").lower() for name in variables} <= set(Settings.__struct_fields__)
+    told = listeners(SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"])
+    assert variables["PRECEDE_BOOTSTRAP"] == told["INTERNAL"]
+    for kept in ("PRECEDE_CHECKPOINT", "PRECEDE_DELTA"):
+        assert variables[kept].startswith(job["volumes"][0].split(":")[1] + "/")
+
+
+def test_the_image_is_made_of_what_is_there_and_runs_precede_as_nobody_special() -> None:
+    assert all(re.fullmatch(r"[\w/-]+:\d[\w.-]*", image) for image in arguments_of("FROM"))
+    for copied in arguments_of("COPY"):
+        *sources, _ = copied.split()
+        assert all((ROOT / source).exists() for source in sources)
+        let_in = (ROOT / ".dockerignore").read_text().splitlines()
+        assert all(f"!{source}" in let_in for source in sources), "what .dockerignore keeps out cannot be copied"
+    assert arguments_of("ENTRYPOINT")[-1].endswith('"precede"]')
+    assert arguments_of("USER")[-1] not in ("root", "0")
+    assert arguments_of("VOLUME") == [SERVICES["job"]["volumes"][0].split(":")[1]]
+
+
+def test_the_image_has_its_jars_before_it_starts() -> None:
+    assert any("python -m streaming.jars spark" in step for step in arguments_of("RUN"))

@@ -1,0 +1,208 @@
+"""House rules, read from the sources: what is checked here need not be remembered."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+import typer
+
+from precede import __version__
+from precede.command_line import COMMANDS, application
+from udfs.orders import ORDERS
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def tracked() -> list[Path]:
+    """The files of the repository; where it was copied without its history, all that is not hidden, built or cached."""
+    try:
+        listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True, stderr=subprocess.DEVNULL)
+        names = [name for name in listed.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        found = (path.relative_to(ROOT) for path in ROOT.rglob("*"))
+        names = [
+            str(path) for path in found if not re.search(r"(^|/)(\.|build/|__pycache__/)|\.egg-info", path.as_posix())
+        ]
+    return sorted(ROOT / name for name in names if (ROOT / name).is_file())
+
+
+TRACKED = tracked()
+SOURCES = [path for path in TRACKED if path.suffix == ".py"]
+PAGES = [path for path in TRACKED if path.suffix == ".md"]
+
+# Imports point one way: precede -> streaming -> udfs <- ingest <- precede.
+ROOMS = {
+    "udfs": {"udfs"},
+    "streaming": {"streaming", "udfs"},
+    "ingest": {"ingest", "udfs"},
+    "precede": {"precede", "streaming", "ingest", "udfs"},
+}
+
+# The kernel computes and does nothing else. What is not named here reaches out of it (files, clocks, chance, threads) or
+# writes what another version cannot read (pickle), and then the same log would no longer give the same bytes.
+KERNEL_MAY_IMPORT = {
+    *("__future__", "abc", "base64", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum", "functools"),
+    *("hashlib", "heapq", "itertools", "json", "math", "operator", "re", "string", "struct", "typing", "zlib"),
+    *("udfs", "msgspec"),
+}
+KERNEL_MAY_NOT_CALL = {
+    "open",
+    "print",
+    "input",
+    "eval",
+    "exec",
+    "hash",
+}  # hash of a string differs from process to process
+FACING_SPARK = {"numpy", "pandas", "pyarrow", "pyspark"}  # for udfs/shard.py alone
+
+LINES_MAX = 450
+
+
+def short(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The top-level name of everything that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
+
+
+def of_room(room: str) -> list[Path]:
+    return [path for path in SOURCES if short(path).startswith(f"{room}/")]
+
+
+def flags_of(command: str) -> set[str]:
+    """The flags that a command of the command line takes."""
+    app = typer.main.get_command(application([command]))
+    assert hasattr(app, "commands")
+    return {flag for parameter in app.commands[command].params for flag in parameter.opts}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_point_one_way(room: str) -> None:
+    for path in of_room(room):
+        wrong = set(imports(path)) & (set(ROOMS) | {"tests", "bench", "examples"}) - ROOMS[room]
+        assert not wrong, f"{short(path)} may not import {wrong}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_is_imported_is_declared(room: str) -> None:
+    distributions = packages_distributions()
+    declared = {re.split("[=<>]", line)[0].replace("_", "-").lower() for line in PROJECT["project"]["dependencies"]}
+    for path in of_room(room):
+        for name in set(imports(path)) - set(ROOMS) - sys.stdlib_module_names:
+            homes = {home.replace("_", "-").lower() for home in distributions.get(name, [])}
+            assert homes & declared, f"{short(path)} imports {name}, which pyproject.toml does not name"
+
+
+def test_the_kernel_only_computes() -> None:
+    for path in of_room("udfs"):
+        allowed = KERNEL_MAY_IMPORT | (FACING_SPARK if path.name == "shard.py" else set())
+        assert not set(imports(path)) - allowed, f"{short(path)} imports {set(imports(path)) - allowed}"
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+            assert called not in KERNEL_MAY_NOT_CALL, (
+                f"{short(path)} calls {called} in line {getattr(node, 'lineno', 0)}"
+            )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_has_its_file_tests_story_and_row_in_the_readme(order: str) -> None:
+    assert ORDERS[order].__module__ == f"udfs.orders.{order}"
+    docstring = ast.get_docstring(ast.parse((ROOT / "udfs" / "orders" / f"{order}.py").read_text())) or ""
+    for part in ("Guarantee:", "With loss", "Stamp:", "\n    "):
+        assert part in docstring, f"the docstring of {order} lacks {part!r} (the last is its worked example)"
+    assert (ROOT / "tests" / "kernel" / f"test_{order}.py").exists()
+    stories = (ROOT / "tests" / "scenarios").glob("*.txt")
+    assert any(re.search(rf"\b{order}\b", story.read_text()) for story in stories), f"no scenario tells of {order}"
+    assert re.search(rf"^\| `{order}` \|", (ROOT / "README.md").read_text(), re.MULTILINE), (
+        f"README has no row for {order}"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_the_commands_that_pages_name_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    code = re.findall(r"^```[^\n]*\n(.*?)^```|`([^`\n]+)`", page.read_text(), re.MULTILINE | re.DOTALL)
+    for line in "\n".join(block or inline for block, inline in code).splitlines():
+        for target in re.findall(r"(?:^|[;&|] *)make ([a-z-]+)", line):
+            assert target in targets, f"there is no `make {target}`"
+        for command, rest in re.findall(r"(?:^|[ /;&|])precede ([a-z]+)\b([^#|;&]*)", line):
+            assert command in COMMANDS, f"there is no `precede {command}`"
+            unknown = set(re.findall(r"(?<![\w-])--[a-z-]+", rest)) - flags_of(command) - {"--help"}
+            assert not unknown, f"`precede {command}` does not take {unknown}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_the_links_of_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{target} is not there"
+
+
+def test_what_runs_in_ci_is_what_the_readme_says() -> None:
+    command = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+    assert re.search(rf"^{command}\b", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    newest = re.search(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert PROJECT["project"]["version"] == __version__ == newest[1]
+
+
+def test_spark_and_its_jars_are_of_one_version() -> None:
+    revision = re.search(r'name="spark-sql-kafka[^"]*" rev="([^"]+)"', (ROOT / "streaming" / "ivy.xml").read_text())
+    assert revision is not None
+    assert f"pyspark=={revision[1]}" in PROJECT["project"]["dependencies"]
+
+
+def test_every_dependency_is_pinned_to_one_version() -> None:
+    groups = [PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"].values()]
+    groups.append([line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")])
+    assert [line for group in groups for line in group if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
+
+
+def test_no_file_names_a_machine_or_a_registry() -> None:
+    # Each is written so that this file does not name it either.
+    paths = r"/(wor[k]|roo[t]|hom[e]/\w+|User[s]/\w+)/|/tmp/tea[m]|\.pyen[v]"
+    hosts = r"repo1?\.mave[n]|repo\.mave[n]|pypi\.or[g]|pythonhoste[d]|npmj[s]\.org|dock[e]r\.io|gh[c]r\.io|qua[y]\.io"
+    for path in TRACKED:
+        text = path.read_text(errors="replace")
+        found = re.search(f"{paths}|{hosts}", text)
+        assert found is None, f"{short(path)} names {found[0]}"
+
+
+def test_nothing_is_left_for_later() -> None:
+    for path in SOURCES:
+        found = re.search(r"\b(TOD[O]|FIXM[E]|XX[X]|HAC[K])\b", path.read_text())
+        assert found is None, f"{short(path)} says {found[0]}"
+
+
+def test_files_have_one_subject_and_so_stay_short() -> None:
+    long = {short(path): lines for path in SOURCES if (lines := len(path.read_text().splitlines())) > LINES_MAX}
+    assert long == {}
+
+
+def test_tests_are_named_by_sentences_and_stand_in_a_level() -> None:
+    levels = {marker.partition(":")[0] for marker in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
+    for path in of_room("tests"):
+        if not path.name.startswith("test_"):
+            continue
+        folder = short(path).split("/")[1]
+        assert folder in levels or path.parent == ROOT / "tests", f"{folder} is not one of the levels in pyproject.toml"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                assert len(node.name.split("_")) > 3, f"{short(path)}: {node.name} is not a sentence"
