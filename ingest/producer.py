@@ -1,0 +1,87 @@
+"""Publishing raw records so that none is lost, repeated or put in another partition on the way to the log."""
+
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from ingest import clients
+from ingest.errors import Refused
+from ingest.topics import RAW_TOPIC, RECORD_BYTES_MAX
+
+DELIVERY_S_MAX = 30.0
+
+
+class Unconfirmed(Refused):
+    """Kafka did not say that it has the record: it may have it, so only the very same bytes may be sent again."""
+
+
+class Publisher:
+    """Sends records keyed by their group. What Kafka did not take is raised at the next `publish` or at `flush`."""
+
+    def __init__(self, bootstrap: str, *, topic: str = RAW_TOPIC, linger_ms: int = 5) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self._failure: Refused | None = None
+        self._producer = Producer(
+            clients.settings(bootstrap)
+            | {
+                "enable.idempotence": True,
+                "acks": "all",
+                # The partition of a group must be the one Kafka's Java client would choose, or one group lives in two.
+                "partitioner": "murmur2_random",
+                "message.max.bytes": RECORD_BYTES_MAX,
+                "delivery.timeout.ms": int(DELIVERY_S_MAX * 1000),
+                "linger.ms": linger_ms,
+            }
+        )
+
+    def publish(self, group: str, value: bytes) -> None:
+        """Queue one record; it is on its way when this returns and in the log when `flush` does."""
+        self.publish_raw(group.encode(), value)
+
+    def publish_raw(self, key: bytes | None, value: bytes | None) -> None:
+        """Queue a record with any key, for whoever must send what is no good message."""
+        self._raise_failure()
+        while True:
+            try:
+                self._producer.produce(self.topic, value=value, key=key, on_delivery=self._delivered)
+            except BufferError:
+                self._producer.poll(0.1)  # the queue is full: wait for Kafka rather than drop
+            except KafkaException as error:
+                raise Refused(f"The record was not sent: {error.args[0].str()}.") from error
+            else:
+                break
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        """Wait until Kafka has everything published so far."""
+        self._producer.flush()
+        self._raise_failure()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.flush()
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is None or self._failure is not None:
+            return
+        # Codes below 0 are the client's own: it heard no answer; the two others say that the broker itself does not
+        # know.
+        if error.code() < 0 or error.code() in {
+            KafkaError.REQUEST_TIMED_OUT,
+            KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        }:
+            self._failure = Unconfirmed(f"Kafka at {self.bootstrap} did not confirm a record: {error.str()}.")
+        else:
+            self._failure = Refused(f"Kafka at {self.bootstrap} refused a record: {error.str()}.")
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure

@@ -1,0 +1,90 @@
+"""The memory of who has sent what, in one small file, so that a sender's seq goes on between two commands.
+
+A seq that is used twice with other content is lost for ever (`equivocation`), so the file follows three rules:
+- one process at a time: whoever works with it holds the lock file beside it;
+- the next seq and the very bytes that take it are written down before they are sent: after a crash or an unanswered
+  request the same bytes go out again, which the kernel drops as an exact copy where they had arrived;
+- where it cannot be known what a sender has used, it starts anew with a larger epoch.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ingest.errors import Refused
+
+VERSION = 1
+
+
+class Sender(msgspec.Struct):
+    """One sender in one group of one log: the last seq it took, and the record that Kafka has not confirmed yet."""
+
+    log: str  # which Kafka cluster and topic: another log knows nothing of these seqs
+    group: str
+    sender: str
+    epoch: int = 0
+    seq: int = 0
+    pending: str | None = None
+
+
+class Memory(msgspec.Struct):
+    version: int = VERSION
+    senders: list[Sender] = []
+
+    def find(self, log: str, group: str, sender: str) -> Sender | None:
+        for known in self.senders:
+            if (known.log, known.group, known.sender) == (log, group, sender):
+                return known
+        return None
+
+    def add(self, sender: Sender) -> Sender:
+        self.senders.append(sender)
+        return sender
+
+
+class SenderState:
+    """The file, opened under its lock; `save` replaces it in one step, so a crash leaves the old one or the new one."""
+
+    def __init__(self, path: Path, memory: Memory) -> None:
+        self.path = path
+        self.memory = memory
+
+    def save(self) -> None:
+        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
+        with fresh.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(self.memory)))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[SenderState]:
+    """The state in `path`, which nobody else may open until this is left; an absent file is an empty memory."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_name(path.name + ".lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield SenderState(path, _read(path))
+    except OSError as error:
+        raise Refused(f"The state file {path} cannot be used: {error.strerror}.") from error
+
+
+def _read(path: Path) -> Memory:
+    try:
+        memory = msgspec.json.decode(path.read_bytes(), type=Memory)
+    except FileNotFoundError:
+        return Memory()
+    except msgspec.DecodeError as error:
+        raise Refused(
+            f"The state file {path} is damaged ({error}); move it away, and each sender goes on under a new epoch."
+        ) from error
+    if memory.version > VERSION:
+        raise Refused(
+            f"The state file {path} is of version {memory.version}; this precede knows {VERSION}: use a newer one."
+        )
+    return memory

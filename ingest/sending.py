@@ -1,0 +1,66 @@
+"""Sending one message as a sender whose memory is a file: what `precede send` does."""
+
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+
+from ingest import clients, epochs, sender_state, topics
+from ingest.errors import Refused
+from ingest.producer import Publisher, Unconfirmed
+from ingest.sender_state import Sender, SenderState
+from udfs.messages import Id
+from udfs.wire import encode_message
+
+REQUEST_S_MAX = 10.0
+
+
+def send_one(
+    bootstrap: str, topic: str, state_file: Path, *, group: str, sender: str, after: list[Id], data: object
+) -> Id:
+    """Publish one message under the sender's next seq and answer its id, once Kafka has it.
+
+    What an earlier command could not get confirmed goes first; where this message is that one, it is not said twice.
+    """
+    log = _log_of(bootstrap, topic)
+    with sender_state.opened(state_file) as state:
+        known = state.memory.find(log, group, sender)
+        if known is None:
+            epoch = epochs.free_epoch(bootstrap, topic, group, sender)
+            known = state.memory.add(Sender(log, group, sender, epoch))
+        with Publisher(bootstrap, topic=topic, linger_ms=0) as publisher:
+            unconfirmed = known.pending
+            if unconfirmed is not None:
+                _publish(publisher, state, known)
+            record = encode_message(group, sender, known.epoch, known.seq, after=after, data=data)
+            if unconfirmed is None or unconfirmed.encode() != record:
+                known.seq += 1
+                known.pending = encode_message(group, sender, known.epoch, known.seq, after=after, data=data).decode()
+                state.save()
+                _publish(publisher, state, known)
+        return (sender, known.epoch, known.seq)
+
+
+def _publish(publisher: Publisher, state: SenderState, known: Sender) -> None:
+    """Send what is pending; only an answer, good or bad, ends its being so."""
+    assert known.pending is not None
+    try:
+        publisher.publish(known.group, known.pending.encode())
+        publisher.flush()
+    except Unconfirmed:
+        raise
+    except Refused:
+        known.seq -= 1  # Kafka did not take it, so its seq is still free
+        known.pending = None
+        state.save()
+        raise
+    known.pending = None
+    state.save()
+
+
+def _log_of(bootstrap: str, topic: str) -> str:
+    """The log the seqs belong to, made if absent: Kafka itself would make the topic with the wrong settings."""
+    topics.ensure(bootstrap, [topics.raw(topic)])
+    try:
+        return f"{clients.admin(bootstrap).list_topics(timeout=REQUEST_S_MAX).cluster_id}/{topic}"
+    except KafkaException as error:
+        raise topics.Unreachable(f"Cannot reach Kafka at {bootstrap}.") from error

@@ -1,0 +1,181 @@
+"""The topics precede needs, each with the settings its promises rest on.
+
+An absent topic is created. One that exists keeps what it has, unless a promise would break on it: then it is refused,
+with the command that mends it. Nothing is ever altered here, since a topic may serve others too.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types forget to export them
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from ingest import clients
+from ingest.errors import Refused
+
+RAW_TOPIC = "precede.raw"
+ORDERED_TOPIC = "precede.ordered"
+DEAD_LETTER_TOPIC = "precede.dead-letters"
+PROGRESS_TOPIC = "precede.progress"
+
+RECORD_BYTES_MAX = 2 * 1024 * 1024  # what the contract promises of the output topics
+ENVELOPE_BYTES = 64 * 1024  # room for the key and for what Kafka wraps around a batch of one record
+PARTITIONS = 4
+REQUEST_S_MAX = 10.0
+RETRY_S = 2.0
+
+
+class Unreachable(Refused):
+    """No broker answered: the one refusal that may pass by itself."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One topic: what must hold of it, and what it is merely created with."""
+
+    name: str
+    partitions: int
+    exact: dict[str, str]  # settings whose every other value breaks a promise
+    at_least: dict[str, int]  # settings that may be larger
+    created_with: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """All settings a new topic gets."""
+        return self.created_with | self.exact | {name: str(least) for name, least in self.at_least.items()}
+
+    def wrong(self, found: dict[str, str]) -> dict[str, str]:
+        """The settings to change, with the values they should have."""
+        changes = {name: value for name, value in self.exact.items() if found.get(name) != value}
+        changes |= {name: str(least) for name, least in self.at_least.items() if int(found.get(name, "0")) < least}
+        return changes
+
+
+def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS) -> Wanted:
+    """The log itself: arrival time is the broker's, and nothing is ever taken out, for positions are counted."""
+    log = {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "LogAppendTime",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+    }
+    # Larger than any good record, so that an oversize one arrives and gets its dead letter instead of vanishing at
+    # the gateway.
+    return Wanted(name, partitions, log, {"max.message.bytes": RECORD_BYTES_MAX + ENVELOPE_BYTES})
+
+
+def output(name: str, partitions: int = PARTITIONS) -> Wanted:
+    """A topic of ordered records or dead letters; kept for ever unless its owner decides otherwise."""
+    return Wanted(
+        name,
+        partitions,
+        {"cleanup.policy": "delete"},
+        {"max.message.bytes": RECORD_BYTES_MAX},
+        {"max.message.bytes": str(RECORD_BYTES_MAX + ENVELOPE_BYTES), "retention.ms": "-1", "retention.bytes": "-1"},
+    )
+
+
+def progress(name: str = PROGRESS_TOPIC) -> Wanted:
+    """The stream's token: the newest value per key is all that matters."""
+    return Wanted(name, 1, {"cleanup.policy": "compact"}, {})
+
+
+def wanted(
+    *,
+    raw_topic: str = RAW_TOPIC,
+    ordered_topic: str = ORDERED_TOPIC,
+    dead_letter_topic: str = DEAD_LETTER_TOPIC,
+    progress_topic: str = PROGRESS_TOPIC,
+    partitions: int = PARTITIONS,
+) -> list[Wanted]:
+    """The four topics of a stream."""
+    return [
+        raw(raw_topic, partitions),
+        output(ordered_topic, partitions),
+        output(dead_letter_topic, partitions),
+        progress(progress_topic),
+    ]
+
+
+def ensure(bootstrap: str, topics: list[Wanted], *, replicas: int = -1) -> None:
+    """Create what is absent and refuse what is wrong; `replicas` -1 takes the broker's own default."""
+    admin = clients.admin(bootstrap)
+    present = names(admin, bootstrap)
+    _create(admin, [topic for topic in topics if topic.name not in present], replicas)
+    _check(admin, bootstrap, [topic for topic in topics if topic.name in present])
+
+
+def ensure_patiently(
+    bootstrap: str, topics: list[Wanted], *, replicas: int = -1, patience_s: float = 300.0, say: Callable[[str], None]
+) -> None:
+    """As `ensure`, but a broker that is away is waited for, and said so once."""
+    deadline = time.monotonic() + patience_s
+    said = False
+    while True:
+        try:
+            ensure(bootstrap, topics, replicas=replicas)
+        except Unreachable as away:
+            if time.monotonic() > deadline:
+                raise
+            if not said:
+                say(f"{away} Trying again until it answers, for up to {patience_s:.0f} s.")
+            said = True
+            time.sleep(RETRY_S)
+        else:
+            if said:
+                say(f"Kafka answers at {bootstrap}.")
+            return
+
+
+def names(admin: AdminClient, bootstrap: str) -> set[str]:
+    """The names of all topics there are."""
+    try:
+        return set(admin.list_topics(timeout=REQUEST_S_MAX).topics)
+    except KafkaException as error:
+        raise Unreachable(f"Cannot reach Kafka at {bootstrap}.") from error
+
+
+def _create(admin: AdminClient, topics: list[Wanted], replicas: int) -> None:
+    if not topics:
+        return
+    new = [
+        NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=replicas, config=topic.settings)
+        for topic in topics
+    ]
+    for name, future in admin.create_topics(new, operation_timeout=REQUEST_S_MAX).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            # Two programs may start at once; whoever comes second finds the topic as the first made it.
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise Refused(f"Kafka refused to create the topic {name}: {error.args[0].str()}.") from error
+
+
+def _check(admin: AdminClient, bootstrap: str, topics: list[Wanted]) -> None:
+    if not topics:
+        return
+    resources = {ConfigResource(ResourceType.TOPIC, topic.name): topic for topic in topics}
+    found = admin.describe_configs(list(resources), request_timeout=REQUEST_S_MAX)
+    for resource, topic in resources.items():
+        try:
+            settings = {entry.name: str(entry.value) for entry in found[resource].result().values()}
+        except KafkaException as error:
+            raise Refused(f"Kafka did not tell the settings of {topic.name}: {error.args[0].str()}.") from error
+        changes = topic.wrong(settings)
+        if changes:
+            raise Refused(_mend(bootstrap, topic.name, settings, changes))
+
+
+def _mend(bootstrap: str, name: str, found: dict[str, str], changes: dict[str, str]) -> str:
+    has = ", ".join(f"{setting}={found.get(setting)}" for setting in changes)
+    config = ",".join(f"{setting}={value}" for setting, value in changes.items())
+    return (
+        f"The topic {name} has {has}, on which precede's promises break; mend it with: kafka-configs.sh "
+        f"--bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {name} --add-config {config}"
+    )

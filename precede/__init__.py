@@ -1,0 +1,38 @@
+"""Messages of a group, delivered in the order they depend on each other.
+
+The names below are loaded when they are first used, so that a program that wants the kernel alone never imports Kafka.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from precede.following import Delivery as Delivery
+    from precede.following import Hole as Hole
+    from precede.following import follow as follow
+    from udfs.holdback import Holdback as Holdback
+    from udfs.limits import Limits as Limits
+    from udfs.orders import Order as Order
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Delivery": "precede.following",
+    "Hole": "precede.following",
+    "Holdback": "udfs.holdback",
+    "Limits": "udfs.limits",
+    "Order": "udfs.orders",
+    "follow": "precede.following",
+}
+
+__all__ = ["Delivery", "Holdback", "Hole", "Limits", "Order", "__version__", "follow"]  # noqa: RUF100, F822
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'precede' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,111 @@
+"""The command `precede`: one file per command, and here what they have in common: help, exit status, and one sentence
+per error.
+
+Exit status: 0 done, 1 failed, 2 wrong use. The files below import Spark, Kafka and pandas only inside what needs
+them, so that `precede replay` and `precede --help` start in a quarter of a second.
+"""
+
+import os
+import sys
+from importlib import import_module
+from typing import Annotated, NoReturn
+
+import typer
+
+import precede
+from precede.options import WrongUse, say
+
+DONE, FAILED, WRONG_USE = 0, 1, 2
+
+ABOUT = """Messages of a group, delivered in the order they depend on each other.
+
+Messages go into a Kafka topic in any order; the stream holds back what came too early and writes every group's one
+sequence to another topic, exactly once, and to Delta tables.
+
+[bold]See it work[/bold]
+
+  precede demo                        everything on this machine, with a live view
+
+[bold]The order alone, without Spark and Kafka[/bold]
+
+  precede replay messages.jsonl       raw messages in, one a line; ordered records out
+
+[bold]A stream of your own[/bold]
+
+  precede broker                      a Kafka broker, if you have none
+  precede run                         the streaming job
+  precede send travel ann "Who comes along?"
+  precede send travel bob --after ann:1 "I do."
+  precede tail travel                 what was delivered, in order
+  precede held travel                 what waits, and for what
+"""
+
+COMMANDS = ("demo", "replay", "run", "send", "tail", "held", "broker")  # as --help lists them
+
+
+def application(arguments: list[str]) -> typer.Typer:
+    """The command line; where one command is named only that one is loaded, which halves the time to start."""
+    app = typer.Typer(
+        name="precede",
+        help=ABOUT,
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_precede)
+    for name in arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS:
+        app.command(name)(getattr(import_module(f"precede.{name}"), name))
+    return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"precede {precede.__version__}")
+        raise typer.Exit
+
+
+def _precede(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command and leave with its status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        status = application(given)(given, prog_name="precede", standalone_mode=False)
+    except typer.TyperException as error:
+        say(_usage(error))
+        sys.exit(error.exit_code)
+    except WrongUse as error:
+        say(str(error))
+        sys.exit(WRONG_USE)
+    except Exception as error:
+        if os.environ.get("PRECEDE_DEBUG"):
+            raise
+        say(_sentence(error))
+        sys.exit(FAILED)
+    # The library turns Ctrl-C into 130; commands that may be stopped so end with 0 by themselves.
+    sys.exit(FAILED if status == 130 else status or DONE)
+
+
+def _usage(error: typer.TyperException) -> str:
+    text = error.format_message()
+    return text if error.exit_code != WRONG_USE or "\n" in text else f"{text} See precede --help."
+
+
+def _sentence(error: Exception) -> str:
+    """Refusals are sentences already; of anything else, say what kind of thing went wrong and how to see all of it."""
+    from ingest.errors import Refused
+    from streaming.errors import Refused as StreamRefused
+
+    if isinstance(error, Refused | StreamRefused):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'precede'}: {error.strerror}."
+    text = " ".join(str(error).split())
+    return f"precede failed: {type(error).__name__}: {text[:500]} (PRECEDE_DEBUG=1 shows where)"

@@ -1,0 +1,117 @@
+"""A log as lines of text, for the kernel: what `precede replay` reads.
+
+A line is a raw record as a gateway would publish it, or a dumped log line, an object that says under which key,
+partition, offset and time the log took its `value`. Of a dumped line all but `value` may be left out, and then the
+same holds as for a raw record: partition 0, the line's number as offset, time 0, and the record's own group as key.
+Its `key` may be null, as in the log.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from udfs.holdback import SPACE, Holdback
+from udfs.limits import Limits
+from udfs.wire import Malformed, read
+
+BLOCK_BYTES = 1 << 20
+
+
+class _Line(msgspec.Struct, gc=False):
+    """Enough of a line to tell what it is."""
+
+    group: str | UnsetType = UNSET
+    value: msgspec.Raw | UnsetType = UNSET
+
+
+class _Dumped(msgspec.Struct, forbid_unknown_fields=True):
+    """A dumped log line; anything else that has a `value` is a raw record with a field too many."""
+
+    value: str | None  # null is a tombstone, which the kernel has a sentence for
+    key: str | UnsetType | None = UNSET
+    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
+    timestamp_ms: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_dumped = msgspec.json.Decoder(_Dumped).decode
+_NOT_READABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
+_EMPTY = (b"", b"\r")
+
+
+def blocks(file: int) -> Iterator[bytes]:
+    """Whole lines, as many as one look at the file brings; a last line without its end counts as whole."""
+    parts: list[bytes] = []
+    while block := os.read(file, BLOCK_BYTES):
+        end = block.rfind(b"\n") + 1
+        if end == 0:
+            parts.append(block)
+            continue
+        yield b"".join([*parts, block[:end]])
+        parts = [block[end:]]
+    rest = b"".join(parts)
+    if rest:
+        yield rest + b"\n"
+
+
+class LogLines:
+    """Hands lines to the kernel, and counts them: an empty line is skipped but numbered."""
+
+    def __init__(self, holdback: Holdback) -> None:
+        self._holdback = holdback
+        self.count = 0
+
+    def feed(self, block: bytes) -> None:
+        """Take whole lines."""
+        receive = self._holdback.receive
+        number = self.count - 1
+        for text in block[:-1].split(b"\n"):
+            number += 1
+            try:
+                line = _decode_line(text)
+            except _NOT_READABLE:
+                if text not in _EMPTY:
+                    receive(text, _key_of(text), 0, number, 0)
+                continue
+            if line.value is not UNSET:
+                self._receive_dumped(text, number)
+            elif line.group is UNSET:
+                receive(text, None, 0, number, 0)
+            else:
+                receive(text, line.group.encode(), 0, number, 0)
+        self.count = number + 1
+
+    def _receive_dumped(self, text: bytes, number: int) -> None:
+        try:
+            dumped = _decode_dumped(text)
+            value = None if dumped.value is None else dumped.value.encode()
+            key = _key_of(value) if dumped.key is UNSET else None if dumped.key is None else dumped.key.encode()
+        except _NOT_READABLE:
+            self._holdback.receive(text, _key_of(text), 0, number, 0)
+            return
+        offset = number if dumped.offset is UNSET else dumped.offset
+        self._holdback.receive(value, key, dumped.partition, offset, dumped.timestamp_ms)
+
+
+def _key_of(value: bytes | None) -> bytes | None:
+    """The group a record names, by the kernel's own reader; None where there is none, for the kernel to say why."""
+    try:
+        group = read((value or b"").strip(SPACE), Limits()).group
+    except Malformed:
+        return None
+    return None if group is UNSET else group.encode()
+
+
+def one_line_each(records: list[bytes]) -> bytes:
+    """Records as lines; a line break inside one can only be white space between its parts: it is written as a space."""
+    text = b"\n".join(records)
+    if text.count(b"\n") != len(records) - 1 or b"\r" in text:
+        text = b"\n".join([record.translate(_BREAKS_TO_SPACES) for record in records])
+    return text + b"\n"
+
+
+_BREAKS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")

@@ -1,0 +1,156 @@
+"""Reading a topic with either Kafka client: the two small adapters behind `precede.follow`.
+
+Both read committed transactions only and commit nothing: where to go on is the reader's own business.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, cast
+
+from ingest import clients
+from ingest.errors import Refused
+
+REQUEST_S = 10.0
+BATCH_RECORDS = 1000
+
+
+class LogRecord(NamedTuple):
+    """One record of one partition."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class LogReader(Protocol):
+    """What both clients can do."""
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        """The first, or next, offset of each partition; nothing where there is no such topic yet."""
+
+    def assign(self, topic: str, offsets: dict[int, int]) -> None:
+        """Read these partitions from these offsets on."""
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        """What has come, waiting so long for the first record."""
+
+    def close(self) -> None:
+        """Leave the broker."""
+
+
+def open_reader(client: str, bootstrap: str) -> LogReader:
+    readers: dict[str, Callable[[str], LogReader]] = {"confluent": ConfluentReader, "kafka-python": KafkaPythonReader}
+    if client not in readers:
+        raise ValueError(f"client must be one of {', '.join(readers)}, not {client!r}")
+    return readers[client](bootstrap)
+
+
+class ConfluentReader:
+    """confluent-kafka: librdkafka underneath."""
+
+    def __init__(self, bootstrap: str) -> None:
+        from confluent_kafka import Consumer
+
+        self._bootstrap = bootstrap
+        self._consumer = Consumer(
+            clients.settings(bootstrap)
+            | {
+                "group.id": "precede-follow",  # asked for by the client; without subscribe and commit it names nothing
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+            }
+        )
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            metadata = self._consumer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+            if metadata.error is not None:
+                time.sleep(timeout_s)
+                return {}
+            return {
+                partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)[
+                    at_end
+                ]
+                for partition in metadata.partitions
+            }
+        except KafkaException as error:
+            raise Refused(f"Cannot reach Kafka at {self._bootstrap}.") from error
+
+    def assign(self, topic: str, offsets: dict[int, int]) -> None:
+        from confluent_kafka import TopicPartition
+
+        self._consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return []
+        messages = [first, *self._consumer.consume(BATCH_RECORDS, timeout=0)]
+        return [
+            LogRecord(
+                cast(int, message.partition()),
+                cast(int, message.offset()),
+                message.timestamp()[1],
+                message.key(),
+                message.value(),
+            )
+            for message in messages
+            if message.error() is None  # a broker that is away: the client itself goes on trying
+        ]
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPythonReader:
+    """kafka-python: Python all the way."""
+
+    def __init__(self, bootstrap: str) -> None:
+        from kafka import KafkaConsumer
+        from kafka.errors import KafkaError
+
+        try:
+            self._consumer: Any = KafkaConsumer(
+                bootstrap_servers=bootstrap,
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                auto_offset_reset="earliest",
+                fetch_max_wait_ms=100,
+                allow_auto_create_topics=False,
+            )
+        except KafkaError as error:
+            raise Refused(f"Cannot reach Kafka at {bootstrap}.") from error
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        from kafka import TopicPartition
+
+        partitions = [TopicPartition(topic, number) for number in self._consumer.partitions_for_topic(topic) or ()]
+        if not partitions:
+            time.sleep(timeout_s)
+            return {}
+        offsets = self._consumer.end_offsets(partitions) if at_end else self._consumer.beginning_offsets(partitions)
+        return {partition.partition: offset for partition, offset in offsets.items()}
+
+    def assign(self, topic: str, offsets: dict[int, int]) -> None:
+        from kafka import TopicPartition
+
+        self._consumer.assign([TopicPartition(topic, partition) for partition in offsets])
+        for partition, offset in offsets.items():
+            self._consumer.seek(TopicPartition(topic, partition), offset)
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        found = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=BATCH_RECORDS)
+        return [
+            LogRecord(record.partition, record.offset, record.timestamp, record.key, record.value)
+            for records in found.values()
+            for record in records
+        ]
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -1,0 +1,54 @@
+"""What several commands share: their common options, and the settings behind them."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from streaming.settings import Settings
+
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="The Kafka brokers. Default: PRECEDE_BOOTSTRAP, else localhost:9092."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A TOML file of settings; a flag and a PRECEDE_* variable stand over it."),
+]
+Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help="Stop by itself after N seconds.")]
+
+
+class WrongUse(Exception):
+    """The command was called in a way that can mean nothing; its text is the sentence the caller reads."""
+
+
+def load_settings(config: Path | None, **flags: Any) -> "Settings":
+    """Flag over variable over file over default; what cannot be a setting is wrong use."""
+    from streaming import settings
+    from streaming.errors import Refused
+
+    try:
+        return settings.load(flags, os.environ, config)
+    except Refused as error:
+        raise WrongUse(str(error)) from error
+
+
+@contextmanager
+def done_when_the_reader_leaves() -> Iterator[None]:
+    """Whoever reads our output, as `head` does, may have seen enough: then the command is done, and silent."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Python would try to write what is left, and complain, while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None
+
+
+def say(sentence: str) -> None:
+    """One sentence for the person, apart from what a program reads on standard output."""
+    typer.echo(sentence, err=True)

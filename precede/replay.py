@@ -1,0 +1,130 @@
+"""`precede replay`: the stream's own kernel over a file, without Spark and Kafka."""
+
+import os
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from precede.options import WrongUse, done_when_the_reader_leaves, say
+
+if TYPE_CHECKING:
+    from udfs.holdback import Holdback
+
+REASONS_SHOWN = 3
+
+
+def replay(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Raw messages, one a line, in arrival order; - is standard input.")
+    ],
+    order: Annotated[str, typer.Option(help="The order of groups nobody created: s_b, fifo or total.")] = "s_b",
+    dead_letters: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what can never be delivered here.")
+    ] = None,
+    held: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what is held at the end here.")] = None,
+) -> None:
+    """Order messages from a file: the stream's own kernel, with no Spark and no Kafka.
+
+    Ordered records go to standard output, one a line, as soon as they are free:
+
+      precede replay messages.jsonl > ordered.jsonl
+
+      some-program | precede replay - --dead-letters bad.jsonl --held waiting.jsonl
+
+    A line may also be a dumped log record, with `value` as a string:
+
+      {"key": ..., "value": ..., "partition": ..., "offset": ..., "timestamp_ms": ...}
+    """
+    from udfs.holdback import Holdback
+    from udfs.orders import ORDERS
+
+    if order not in ORDERS:
+        raise WrongUse(f"There is no order {order}; choose one of {', '.join(sorted(ORDERS))}.")
+    holdback = Holdback(order=order)
+    with ExitStack() as files, done_when_the_reader_leaves():
+        source = _source(file, files)
+        outputs = [None if path is None else _target(path, source, files) for path in (dead_letters, held)]
+        summary = _replay(holdback, source, outputs[0])
+        if outputs[1] is not None:
+            _write_held(holdback, outputs[1])
+    summary.tell(holdback, dead_letters, held)
+
+
+class Summary:
+    """What a person should know of what did not come out."""
+
+    def __init__(self) -> None:
+        self.codes: Counter[str] = Counter()
+        self.first: list[str] = []
+
+    def add(self, letters: list[bytes]) -> None:
+        import msgspec
+
+        for letter in map(msgspec.json.decode, letters):
+            self.codes[letter["code"]] += 1
+            if len(self.first) < REASONS_SHOWN:
+                self.first.append(f"  offset {letter['offset']}: {letter['code']}: {letter['reason']}")
+
+    def tell(self, holdback: "Holdback", dead_letters: Path | None, held: Path | None) -> None:
+        if self.codes and dead_letters is None:
+            codes = ", ".join(f"{count} {code}" for code, count in self.codes.most_common())
+            say(f"Dead letters: {codes} (--dead-letters FILE keeps them). The first:")
+            for reason in self.first:
+                say(reason)
+        waiting = 0 if held is not None else sum(1 for _ in holdback.held())
+        if waiting:
+            say(f"Still held: {waiting} (--held FILE tells what each waits for).")
+
+
+def _replay(holdback: "Holdback", source: int, dead_letters: int | None) -> Summary:
+    from precede.log_lines import LogLines, blocks, one_line_each
+
+    lines, summary, output = LogLines(holdback), Summary(), sys.stdout.fileno()
+    for block in blocks(source):
+        lines.feed(block)
+        # Each block is written before the next is asked for, so whoever reads a pipe waits for nothing but its input.
+        if holdback.ordered:
+            write(output, one_line_each(holdback.ordered))
+        if holdback.dead and dead_letters is not None:
+            write(dead_letters, one_line_each(holdback.dead))
+        elif holdback.dead:
+            summary.add(holdback.dead)
+        holdback.clear()
+    return summary
+
+
+def _write_held(holdback: "Holdback", target: int) -> None:
+    import msgspec
+
+    encode = msgspec.json.Encoder().encode
+    write(target, b"".join(encode(message) + b"\n" for message in holdback.held()))
+
+
+def write(file: int, text: bytes) -> None:
+    """All of it: the system may take less than it is offered."""
+    view = memoryview(text)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _source(file: str, files: ExitStack) -> int:
+    if file == "-":
+        return sys.stdin.fileno()
+    try:
+        return files.enter_context(Path(file).open("rb", buffering=0)).fileno()
+    except OSError as error:
+        raise WrongUse(f"The file {file} cannot be read: {error.strerror}.") from error
+
+
+def _target(path: Path, source: int, files: ExitStack) -> int:
+    """Open for writing, but never what is being read: opening would empty it."""
+    try:
+        if path.is_file() and os.path.samestat(path.stat(), os.fstat(source)):
+            raise WrongUse(f"{path} is the file that is read; write to another.")
+        return files.enter_context(path.open("wb", buffering=0)).fileno()
+    except OSError as error:
+        raise WrongUse(f"The file {path} cannot be written: {error.strerror}.") from error

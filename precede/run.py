@@ -1,0 +1,68 @@
+"""`precede run`: the streaming job."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precede.options import Bootstrap, Config, load_settings, say
+
+
+class Query(StrEnum):
+    order = "order"
+    history = "history"
+
+
+def run(
+    bootstrap: Bootstrap = None,
+    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Where progress and state are kept.")] = None,
+    delta: Annotated[Path | None, typer.Option(metavar="DIR", help="Root of the Delta tables.")] = None,
+    order: Annotated[str | None, typer.Option(help="The order of groups nobody created: s_b, fifo or total.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Parts the groups are spread over; fixed by the checkpoint.")
+    ] = None,
+    only: Annotated[Query | None, typer.Option(help="Run one of the two queries.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Handle what is there, Delta included, and stop.")] = False,
+    config: Config = None,
+) -> None:
+    """Run the streaming job: order what is in the raw topic, and keep its history in Delta.
+
+    Ctrl-C stops it between two batches; started again with the same checkpoint it goes on where it was, and no reader
+    of committed records sees a position twice.
+
+      precede run --bootstrap localhost:9092 --checkpoint checkpoints/ --delta delta/
+
+      precede run --once                  what is there, then stop
+
+      precede run --only order            history runs elsewhere
+    """
+    settings = load_settings(
+        config,
+        bootstrap=bootstrap,
+        checkpoint=checkpoint,
+        delta=delta,
+        order=order,
+        shards=shards,
+        only=None if only is None else only.value,
+        once=once or None,
+    )
+    from ingest import topics
+
+    try:
+        topics.ensure_patiently(
+            settings.bootstrap,
+            topics.wanted(
+                raw_topic=settings.raw_topic,
+                ordered_topic=settings.ordered_topic,
+                dead_letter_topic=settings.dead_letter_topic,
+                progress_topic=settings.progress_topic,
+            ),
+            patience_s=settings.patience_s,
+            say=say,
+        )
+    except KeyboardInterrupt:
+        return
+    from streaming import job  # only now: Spark takes a second to import
+
+    job.run(settings)

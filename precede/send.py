@@ -1,0 +1,124 @@
+"""`precede send`: publish one message."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from precede.options import Bootstrap, Config, WrongUse, load_settings
+
+if TYPE_CHECKING:
+    from udfs.messages import Id
+
+STATE_FILE = "precede/senders.json"
+
+
+def send(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group to speak to.")],
+    sender: Annotated[str, typer.Argument(metavar="SENDER", help="Who speaks.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is said.")],
+    after: Annotated[
+        str | None, typer.Option(metavar="ID", help='What this answers: sender:seq, or JSON ["sender", epoch, seq].')
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="TEXT is a JSON value, to be carried as it is.")] = False,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where the last seq of each sender is kept. Default: PRECEDE_STATE, else your state folder.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+) -> None:
+    """Publish one message, and print its id once Kafka has it.
+
+      precede send travel ann "Who comes along?"       prints ann:1
+
+      precede send travel bob --after ann:1 "I do."    prints bob:1
+
+    The last seq of each group and sender is kept in the state file. If it is lost, the log is asked: a sender that is
+    in it goes on under a new epoch, and its ids print as JSON. A message that Kafka did not confirm is sent again by
+    the next call; the same call again is a retry, not a second message.
+    """
+    import msgspec
+
+    settings = load_settings(config, bootstrap=bootstrap)
+    _check_name("GROUP", group)
+    _check_name("SENDER", sender)
+    parents = [] if after is None else [parse_id(after)]
+    from ingest.sending import send_one
+
+    id_ = send_one(
+        settings.bootstrap,
+        settings.raw_topic,
+        state or default_state_file(),
+        group=group,
+        sender=sender,
+        after=parents,
+        data=msgspec.Raw(_json_text(text)) if as_json else text,
+    )
+    typer.echo(id_text(id_))
+
+
+def default_state_file() -> Path:
+    """The place for state that is neither configuration nor cache (XDG base directories)."""
+    if named := os.environ.get("PRECEDE_STATE"):
+        return Path(named)
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / STATE_FILE
+
+
+def id_text(id_: "Id") -> str:
+    """An id as `--after` takes it: short where the epoch is 0."""
+    import msgspec
+
+    sender, epoch, seq = id_
+    return f"{sender}:{seq}" if epoch == 0 else msgspec.json.encode(id_).decode()
+
+
+def parse_id(text: str) -> "Id":
+    """`sender:seq` stands for epoch 0; a sender's name may itself hold colons."""
+    import msgspec
+
+    from udfs.messages import EPOCH_MAX, SEQ_MAX
+
+    sender, colon, seq = text.rpartition(":")
+    if not text.startswith("[") and colon and seq.isascii() and seq.isdecimal():
+        id_: Any = (sender, 0, int(seq))
+    else:
+        try:
+            id_ = msgspec.json.decode(text, type=tuple[str, int, int])
+        except msgspec.DecodeError:
+            raise WrongUse(f'--after {text} is no id; write sender:seq or ["sender", epoch, seq].') from None
+    _check_name("the sender in --after", id_[0])
+    if not 0 <= id_[1] <= EPOCH_MAX or not 1 <= id_[2] <= SEQ_MAX:
+        raise WrongUse(f"--after {text}: an epoch is 0 to {EPOCH_MAX}, a seq 1 to {SEQ_MAX}.")
+    return id_[0], id_[1], id_[2]
+
+
+def _check_name(what: str, name: str) -> None:
+    from udfs.messages import NAME_BYTES_MAX
+
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise WrongUse(f"{what} is not UTF-8.") from None
+    if not 1 <= size <= NAME_BYTES_MAX:
+        raise WrongUse(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {size}.")
+
+
+def _json_text(text: str) -> str:
+    """Checked by the standard reader, which takes numbers of any length, and sent as it was written."""
+    import json
+
+    try:
+        json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise WrongUse("TEXT is not a JSON value; without --json it is taken as plain text.") from None
+    return text
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)

@@ -1,0 +1,33 @@
+"""What the tests of the command line share: the command as a person runs it, and raw records to feed it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def precede(
+    *arguments: str | Path, given: bytes = b"", folder: Path | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run `precede` in a process of its own."""
+    command = [sys.executable, "-m", "precede", *map(str, arguments)]
+    return subprocess.run(command, input=given, capture_output=True, cwd=folder or ROOT, timeout=50, check=False)
+
+
+def raw(sender: str, seq: int, *after: list[Any], group: str = "g", data: str = "null") -> bytes:
+    """One raw record, written without spaces; `data` is its JSON text."""
+    head = json.dumps({"group": group, "sender": sender, "seq": seq, "after": after}, separators=(",", ":"))
+    return f'{head[:-1]},"data":{data}}}'.encode()
+
+
+def lines(text: bytes) -> list[Any]:
+    """Each line as the JSON it is."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def ids(text: bytes) -> list[tuple[str, int]]:
+    """(sender, seq) of each ordered record."""
+    return [(record["sender"], record["seq"]) for record in lines(text)]
