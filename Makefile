@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 PYTEST = $(BIN)/python -m pytest
-CHECKED = $(wildcard precede streaming udfs ingest tests bench examples)
+CHECKED = $(sort $(dir $(wildcard $(addsuffix /*.py,precede streaming udfs ingest tests bench examples))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
