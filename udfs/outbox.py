@@ -4,7 +4,7 @@
 class Outbox:
     """Parallel lists of keys and values; whoever drives the kernel takes them and clears."""
 
-    __slots__ = ("dead", "dead_keys", "duplicates", "ordered", "ordered_keys")
+    __slots__ = ("dead", "dead_keys", "duplicates", "held_growth", "ordered", "ordered_keys")
 
     def __init__(self) -> None:
         self.ordered: list[bytes] = []
@@ -12,6 +12,8 @@ class Outbox:
         self.dead: list[bytes] = []
         self.dead_keys: list[bytes | None] = []
         self.duplicates = 0
+        self.held_growth = 0
+        """By how much the number of held messages has grown since created; less than 0 where it shrank."""
 
     def clear(self) -> None:
         """Forget what was taken."""

@@ -32,7 +32,7 @@ FRAME_BYTES_MAX = 16 * 1024 * 1024  # bytes of packed rows handed to Spark in on
 Sorted = list[tuple[int, int, bytes | None, bytes | None, int]]
 
 
-class StateTooNew(Exception):  # noqa: N818 (a fact about the state, told to a person)
+class StateTooNew(Exception):
     """A newer precede wrote this state."""
 
 
@@ -47,11 +47,11 @@ class Records(msgspec.Struct, array_like=True, gc=False):
     dead_offsets: list[int]
     read: int  # raw records behind this row
     duplicates: int
-    held: int  # by how much the number of held messages grew
+    held: int  # messages the whole shard holds after this row
 
 
 _encode = msgspec.msgpack.encode
-_decode_groups = msgspec.msgpack.Decoder(dict[bytes, bytes]).decode
+_decode_state = msgspec.msgpack.Decoder(tuple[int, dict[bytes, bytes]]).decode
 unpack = msgspec.msgpack.Decoder(Records).decode
 
 
@@ -62,14 +62,16 @@ class Shard:
         self.order = order
         self.limits = limits
 
-    def __call__(self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
+    def __call__(
+        self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: "GroupState"
+    ) -> Iterator[pd.DataFrame]:
         shard = int(key[0])
-        before = decode_state(state.get[0]) if state.exists else {}
+        before, held = decode_state(state.get[0]) if state.exists else ({}, 0)
         holdback = Holdback(order=self.order, limits=self.limits)
         holdback.load(before)
         rows: list[tuple[int, int, int, int, int, bytes]] = []
         size = 0
-        for part, (partition, offset, records) in enumerate(_receive(holdback, in_log_order(frames))):
+        for part, (partition, offset, records) in enumerate(_receive(holdback, in_log_order(frames), held)):
             packed = _encode(records)
             rows.append((shard, part, partition, offset, len(packed), packed))
             size += len(packed)
@@ -80,7 +82,7 @@ class Shard:
             yield _frame(rows)
         after = holdback.dump()
         if after != before:
-            state.update((encode_state(after),))
+            state.update((encode_state(after, held + holdback.held_growth),))
 
 
 def in_log_order(frames: Iterable[pd.DataFrame]) -> Sorted:
@@ -93,13 +95,13 @@ def in_log_order(frames: Iterable[pd.DataFrame]) -> Sorted:
     return rows
 
 
-def _receive(holdback: Holdback, rows: Sorted) -> Iterator[tuple[int, int, Records]]:
+def _receive(holdback: Holdback, rows: Sorted, held: int) -> Iterator[tuple[int, int, Records]]:
     """Step through the rows; give what came out of them in pieces of one raw partition and bounded size."""
     receive = holdback.receive
     ordered, dead = holdback.ordered, holdback.dead
     ordered_offsets: list[int] = []
     dead_offsets: list[int] = []
-    ordered_count = dead_count = first = 0
+    ordered_count = dead_count = first = duplicates = 0
     last = len(rows) - 1
     for index, (partition, offset, key, value, timestamp_ms) in enumerate(rows):
         receive(value, key, partition, offset, timestamp_ms)
@@ -115,7 +117,10 @@ def _receive(holdback: Holdback, rows: Sorted) -> Iterator[tuple[int, int, Recor
             dead_offsets += [offset] * (count - dead_count)
             dead_count = count
         if index == last or ordered_count + dead_count >= ROWS_MAX or rows[index + 1][0] != partition:
-            yield from _pieces(holdback, ordered_offsets, dead_offsets, partition, offset, index + 1 - first)
+            counts = (index + 1 - first, holdback.duplicates - duplicates, held + holdback.held_growth)
+            for records in _pieces(holdback, ordered_offsets, dead_offsets, counts):
+                yield partition, offset, records
+            duplicates = holdback.duplicates
             holdback.clear()
             ordered_offsets, dead_offsets = [], []
             ordered_count = dead_count = 0
@@ -123,32 +128,31 @@ def _receive(holdback: Holdback, rows: Sorted) -> Iterator[tuple[int, int, Recor
 
 
 def _pieces(
-    holdback: Holdback, ordered_offsets: list[int], dead_offsets: list[int], partition: int, offset: int, read: int
-) -> Iterator[tuple[int, int, Records]]:
-    """What is in the holdback's lists now, in as many packed rows as their bytes ask for; the last one carries the counts."""
+    holdback: Holdback, ordered_offsets: list[int], dead_offsets: list[int], counts: tuple[int, int, int]
+) -> Iterator[Records]:
+    """What is in the holdback's lists now, in as many packed rows as its bytes ask for; the last one carries the counts."""
     ordered, ordered_keys, dead, dead_keys = holdback.ordered, holdback.ordered_keys, holdback.dead, holdback.dead_keys
-    rest = Records(ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets, read, 0, 0)
-    if sum(map(len, ordered)) + sum(map(len, dead)) > BYTES_MAX:
-        for start, stop in _cuts(ordered):
-            cut = slice(start, stop)
-            yield partition, offset, Records(ordered[cut], ordered_keys[cut], ordered_offsets[cut], [], [], [], 0, 0, 0)
-        for start, stop in _cuts(dead):
-            cut = slice(start, stop)
-            yield partition, offset, Records([], [], [], dead[cut], dead_keys[cut], dead_offsets[cut], 0, 0, 0)
-        rest = Records([], [], [], [], [], [], read, 0, 0)
-    yield partition, offset, rest
+    if sum(map(len, ordered)) + sum(map(len, dead)) <= BYTES_MAX:
+        yield Records(ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets, *counts)
+        return
+    nothing = (0, 0, counts[2])
+    for cut in _cuts(ordered):
+        yield Records(ordered[cut], ordered_keys[cut], ordered_offsets[cut], [], [], [], *nothing)
+    for cut in _cuts(dead):
+        yield Records([], [], [], dead[cut], dead_keys[cut], dead_offsets[cut], *nothing)
+    yield Records([], [], [], [], [], [], *counts)
 
 
-def _cuts(values: list[bytes]) -> Iterator[tuple[int, int]]:
-    """Where to cut a list so that each piece but one large record stays within the bound."""
+def _cuts(values: list[bytes]) -> Iterator[slice]:
+    """Where to cut a list so that each piece stays within the bound, or is one large record."""
     start = size = 0
     for index, value in enumerate(values):
         if size + len(value) > BYTES_MAX and index > start:
-            yield start, index
+            yield slice(start, index)
             start, size = index, 0
         size += len(value)
     if start < len(values):
-        yield start, len(values)
+        yield slice(start, len(values))
 
 
 def _frame(rows: list[tuple[int, int, int, int, int, bytes]]) -> pd.DataFrame:
@@ -165,15 +169,16 @@ def _frame(rows: list[tuple[int, int, int, int, int, bytes]]) -> pd.DataFrame:
     )
 
 
-def encode_state(groups: dict[bytes, bytes]) -> bytes:
-    """The shard's groups as the one blob Spark keeps."""
-    return bytes((STATE_VERSION,)) + _encode(groups)
+def encode_state(groups: dict[bytes, bytes], held: int) -> bytes:
+    """The shard's groups, and how many messages they hold, as the one blob Spark keeps."""
+    return bytes((STATE_VERSION,)) + _encode((held, groups))
 
 
-def decode_state(blob: bytes) -> dict[bytes, bytes]:
-    """The snapshots of a shard's groups by group key."""
+def decode_state(blob: bytes) -> tuple[dict[bytes, bytes], int]:
+    """The snapshots of a shard's groups by group key, and how many messages they hold."""
     if blob[0] > STATE_VERSION:
         raise StateTooNew(
-            f"The checkpoint's state is of version {blob[0]}, written by a newer precede; this one reads up to version {STATE_VERSION}."
+            f"The checkpoint's state has version {blob[0]}, written by a newer precede; this one reads up to {STATE_VERSION}."
         )
-    return _decode_groups(memoryview(blob)[1:])
+    held, groups = _decode_state(memoryview(blob)[1:])
+    return groups, held

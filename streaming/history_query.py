@@ -1,0 +1,47 @@
+"""The history query: the ordered and the dead-letter topic, committed records only, each into its Delta table.
+
+The ordered topic is the truth and Delta its exact copy, written seldom and in large batches; Delta's own sink makes each
+batch count once. A slow or failing Delta never delays ordering.
+"""
+
+from typing import TYPE_CHECKING
+
+from streaming import history_rows, tables
+from streaming.order_query import SOURCE
+from streaming.session import HISTORY_POOL
+from streaming.settings import Settings
+from streaming.tables import DEAD_LETTERS, DELIVERIES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+RECORDS_MAX = 2_000_000
+"""In one batch: a table written in few large files is written four times faster, and read faster ever after."""
+
+ROWS = {DELIVERIES: history_rows.deliveries, DEAD_LETTERS: history_rows.dead_letters}
+
+
+def values(spark: "SparkSession", settings: Settings, topic: str) -> "DataFrame":
+    """The committed records of a topic, as bytes."""
+    source = spark.readStream.format("kafka").options(**SOURCE).option("kafka.bootstrap.servers", settings.bootstrap)
+    return source.option("subscribe", topic).option("maxOffsetsPerTrigger", RECORDS_MAX).load().select("value")
+
+
+def rows(values: "DataFrame", table: str) -> "DataFrame":
+    """The records as typed columns."""
+    return values.mapInArrow(ROWS[table], tables.COLUMNS[table])
+
+
+def start(spark: "SparkSession", settings: Settings, table: str, *, drain: bool = False) -> "StreamingQuery":
+    """Start writing one table; with `drain` it ends when all that is there now is written."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", HISTORY_POOL)
+    topic = settings.ordered_topic if table == DELIVERIES else settings.dead_letter_topic
+    writer = rows(values(spark, settings, topic), table).writeStream.queryName(table).format("delta")
+    writer = writer.partitionBy("day").outputMode("append")
+    writer = writer.option("checkpointLocation", str(settings.history_checkpoint(table).absolute()))
+    if drain:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(settings.history_every_s * 1000)} milliseconds")
+    return writer.start(str(tables.path(settings, table)))

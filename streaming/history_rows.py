@@ -1,0 +1,189 @@
+"""From the bytes of the output topics to the columns of the tables; runs in executors, a batch of records at a time."""
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+from msgspec import UNSET, Raw, UnsetType
+
+from udfs.strict import Malformed, top_level_fields
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+DAY_MS = 86_400_000
+MOMENT = pa.timestamp("us", tz="UTC")
+ID = pa.struct([("sender", pa.string()), ("epoch", pa.int32()), ("seq", pa.int64())])
+
+Arrays: TypeAlias = dict[str, Any]
+
+
+class Delivery(msgspec.Struct, gc=False):
+    """What the table knows of an ordered record; everything else stays inside `record`."""
+
+    group: str
+    position: int
+    order: str
+    status: str
+    partition: int
+    offset: int
+    arrived_ms: int
+    released_offset: int
+    released_ms: int
+    sender: str | None = None
+    epoch: int | None = None
+    seq: int | None = None
+    kind: str = "message"
+    after: list[tuple[str, int, int]] | None = None
+    data: Raw | UnsetType = UNSET
+    destination: str | None = None
+
+
+class Letter(msgspec.Struct, gc=False):
+    """A dead letter."""
+
+    code: str
+    reason: str
+    partition: int
+    offset: int
+    arrived_ms: int
+    group: str | None = None
+    sender: str | None = None
+    epoch: int | None = None
+    seq: int | None = None
+    destination: str | None = None
+    value: str | None = None
+    value_base64: str | None = None
+    truncated: bool = False
+
+
+class NotOurs(Exception):
+    """A record in an output topic that precede did not write."""
+
+
+_read_delivery = msgspec.json.Decoder(Delivery).decode
+_read_letter = msgspec.json.Decoder(Letter).decode
+
+
+def deliveries(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Ordered records as rows of `deliveries`."""
+    for batch in batches:
+        values = batch.column(0)
+        yield pa.RecordBatch.from_pydict(_delivery_columns(_read(values, Delivery, _read_delivery), values))
+
+
+def dead_letters(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Dead letters as rows of `dead_letters`."""
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict(_letter_columns(_read(batch.column(0), Letter, _read_letter)))
+
+
+def _read(values: Any, type_: type[Any], read: Any) -> list[Any]:
+    rows = []
+    for value in values.to_pylist():
+        try:
+            rows.append(read(value))
+        except (msgspec.DecodeError, RecursionError):
+            rows.append(_read_leniently(value, type_))
+    return rows
+
+
+def _read_leniently(value: bytes, type_: type[Any]) -> Any:
+    """What JSON allows and msgspec does not: odd escapes and great depth inside `data`, any `seq` where none is needed."""
+    columns: dict[str, Any] = {}
+    try:
+        fields = dict(top_level_fields(value))
+        for field in msgspec.structs.fields(type_):
+            if field.name == "data" and "data" in fields:
+                columns["data"] = Raw(fields["data"])
+            elif field.name in fields and not (field.name == "seq" and fields.get("kind", _MESSAGE) != _MESSAGE):
+                columns[field.name] = msgspec.json.decode(fields[field.name], type=field.type)
+        return type_(**columns)
+    except (Malformed, msgspec.DecodeError, TypeError) as error:
+        raise NotOurs(f"An output topic holds a record that precede did not write: {error}.") from error
+
+
+_MESSAGE = b'"message"'
+
+
+def _delivery_columns(rows: list[Delivery], values: Any) -> Arrays:
+    string, int32, int64 = pa.string(), pa.int32(), pa.int64()
+    arrived = pa.array([row.arrived_ms for row in rows], int64)
+    return {
+        "group": pa.array([row.group for row in rows], string),
+        "position": pa.array([row.position for row in rows], int64),
+        "destination": pa.array([row.destination for row in rows], string),
+        "sender": pa.array([row.sender for row in rows], string),
+        "epoch": pa.array([_epoch(row) for row in rows], int32),
+        "seq": pa.array([row.seq if row.kind == "message" else None for row in rows], int64),
+        "kind": pa.array([row.kind for row in rows], string),
+        "after": _ids([row.after for row in rows]),
+        "order": pa.array([row.order for row in rows], string),
+        "status": pa.array([row.status for row in rows], string),
+        "data": pa.array([None if row.data is UNSET else bytes(row.data) for row in rows], pa.binary()).cast(string),
+        "record": values.cast(string),
+        "partition": pa.array([row.partition for row in rows], int32),
+        "offset": pa.array([row.offset for row in rows], int64),
+        "arrived_at": _moment(arrived),
+        "released_offset": pa.array([row.released_offset for row in rows], int64),
+        "released_at": _moment(pa.array([row.released_ms for row in rows], int64)),
+        "day": _day(arrived),
+    }
+
+
+def _letter_columns(rows: list[Letter]) -> Arrays:
+    string, int32, int64 = pa.string(), pa.int32(), pa.int64()
+    arrived = pa.array([row.arrived_ms for row in rows], int64)
+    return {
+        "code": pa.array([row.code for row in rows], string),
+        "reason": pa.array([row.reason for row in rows], string),
+        "group": pa.array([row.group for row in rows], string),
+        "sender": pa.array([row.sender for row in rows], string),
+        "epoch": pa.array([_fitting(row.epoch, INT_MAX) for row in rows], int32),
+        "seq": pa.array([_fitting(row.seq, LONG_MAX) for row in rows], int64),
+        "destination": pa.array([row.destination for row in rows], string),
+        "partition": pa.array([row.partition for row in rows], int32),
+        "offset": pa.array([row.offset for row in rows], int64),
+        "arrived_ms": arrived,
+        "value": pa.array([row.value for row in rows], string),
+        "value_base64": pa.array([row.value_base64 for row in rows], string),
+        "truncated": pa.array([row.truncated for row in rows], pa.bool_()),
+        "arrived_at": _moment(arrived),
+        "day": _day(arrived),
+    }
+
+
+def _epoch(row: Delivery) -> int | None:
+    """0 where a sender left it out; nothing where there is no sender."""
+    return 0 if row.epoch is None and row.sender is not None else row.epoch
+
+
+def _fitting(number: int | None, most: int) -> int | None:
+    """A refused record may show any number; what no column can hold stays in `value`."""
+    return number if number is not None and -most <= number <= most else None
+
+
+def _ids(lists: list[list[tuple[str, int, int]] | None]) -> Any:
+    """A column of lists of ids, built flat: ten times faster than from Python's nested lists."""
+    ends = [0]
+    flat: list[tuple[str, int, int]] = []
+    for ids in lists:
+        if ids:
+            flat += ids
+        ends.append(len(flat))
+    senders, epochs, seqs = zip(*flat, strict=True) if flat else ((), (), ())
+    fields = [pa.array(senders, pa.string()), pa.array(epochs, pa.int32()), pa.array(seqs, pa.int64())]
+    nothing = pa.array([ids is None for ids in lists], pa.bool_())
+    return pa.ListArray.from_arrays(
+        pa.array(ends, pa.int32()), pa.StructArray.from_arrays(fields, fields=list(ID)), mask=nothing
+    )
+
+
+def _moment(milliseconds: Any) -> Any:
+    return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(MOMENT)
+
+
+def _day(milliseconds: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.divide(milliseconds, DAY_MS).cast(pa.int32()).cast(pa.date32())

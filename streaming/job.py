@@ -1,0 +1,238 @@
+"""The job: both queries, from the first check to the last sentence.
+
+What a person must mend is refused before Spark starts. A query that fails is started again, later each time,
+and says why; nothing is lost by it, since Spark's checkpoint and the token stand where the last whole batch left them.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JNetworkError
+
+from streaming import checkpoint, kafka, tables
+from streaming.checkpoint import Checkpoint
+from streaming.errors import Refused
+from streaming.kafka import Topic, Unreachable
+from streaming.query_watch import QueryWatch
+from streaming.settings import Settings
+from streaming.status import Status
+from streaming.tables import DEAD_LETTERS, DELIVERIES
+from streaming.transaction import Publisher
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Say = Callable[[str], object]
+
+LOOK_S = 0.2
+RETRY_S = 2.0
+TABLES = (DELIVERIES, DEAD_LETTERS)
+
+
+def say_aloud(sentence: str) -> None:
+    """A line for whoever watches, at once."""
+    print(sentence, flush=True)  # noqa: T201 (this is what the job is asked to do)
+
+
+def run(settings: Settings, *, say: Say = say_aloud) -> None:
+    """Run until everything is done or somebody stops it; raises Refused for what a person must mend."""
+    Job(settings, say).run()
+
+
+class Job:
+    """One run of the job."""
+
+    def __init__(self, settings: Settings, say: Say) -> None:
+        self.settings = settings
+        self.say = say
+        self.orders = settings.only != "history"
+        self.writes_history = settings.only != "order"
+        self.stopping = threading.Event()
+        self.publishing = threading.Lock()
+        self.publisher: Publisher | None = None
+        self.status = Status(settings)
+
+    def run(self) -> None:
+        """Check, start, watch, stop."""
+        from streaming import jars, session
+
+        settings = self.settings
+        with ExitStack() as stack:
+            stack.enter_context(self._signals())
+            self._take_folders(stack)
+            home = Path(settings.jars).expanduser() if settings.jars else None
+            needed = jars.ensure("spark", home=home, say=self.say)
+            topics = self._topics()
+            if self.stopping.is_set():
+                return
+            kept = self._check(topics)
+            if self.orders:
+                self.publisher = Publisher(settings, topics[settings.raw_topic], topics[settings.progress_topic])
+                stack.callback(self.publisher.close)
+            self.say("Starting Spark.")
+            spark = session.start(settings, needed, settings.logs)
+            stack.callback(spark.stop)
+            self._keep(spark, kept)
+            self._work(spark)
+            self.say(self.status.line("Done" if settings.once and not self.stopping.is_set() else "Stopped"))
+
+    # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take_folders(self, stack: ExitStack) -> None:
+        folder = Path(self.settings.checkpoint)
+        checkpoint.make_writable("checkpoint", folder)
+        if self.orders:
+            stack.enter_context(checkpoint.alone(folder, "order"))
+        if self.writes_history:
+            stack.enter_context(checkpoint.alone(folder, "history"))
+            checkpoint.make_writable("delta", Path(self.settings.delta))
+
+    def _topics(self) -> dict[str, Topic]:
+        """The topics this job needs; a broker that is away is waited for, but not for ever."""
+        settings = self.settings
+        names = [settings.ordered_topic, settings.dead_letter_topic]
+        if self.orders:
+            names += [settings.raw_topic, settings.progress_topic]
+        topics = self._patiently(lambda: kafka.describe(settings.bootstrap, names))
+        for name in names:
+            if topics and name not in topics:
+                raise Refused(f"The topic {name} does not exist; `precede run` makes it, with the settings it needs.")
+        return topics
+
+    def _patiently(self, ask: Callable[[], dict[str, Topic]]) -> dict[str, Topic]:
+        deadline = time.monotonic() + self.settings.patience_s
+        said = False
+        while not self.stopping.is_set():
+            try:
+                return ask()
+            except Unreachable as away:
+                if time.monotonic() >= deadline:
+                    raise Refused(f"{away}; gave up after {self.settings.patience_s:.0f} s.") from away
+                if not said:
+                    self.say(f"{away}; trying again for {self.settings.patience_s:.0f} s.")
+                    said = True
+            self.stopping.wait(RETRY_S)
+        return {}
+
+    def _check(self, topics: dict[str, Topic]) -> Checkpoint:
+        """The checkpoint's file as it will be; nothing is written yet."""
+        settings = self.settings
+        kept = checkpoint.read(Path(settings.checkpoint))
+        if self.orders:
+            raw = topics[settings.raw_topic]
+            if kept.order is None:
+                checkpoint.check_beginning(settings, kafka.ends(settings.bootstrap, raw.name, raw.partitions))
+            kept.order = checkpoint.check_order(settings, kept.order, topics)
+        if self.writes_history:
+            kept.history = checkpoint.check_history(settings, kept.history, topics)
+            for table in TABLES:
+                tables.check(settings, table, kept.history.tables.get(table))
+        return kept
+
+    def _keep(self, spark: "SparkSession", kept: Checkpoint) -> None:
+        """Make the tables, and write the checkpoint's file before anything that it speaks of."""
+        if kept.history is not None and self.writes_history:
+            for table in TABLES:
+                kept.history.tables[table] = tables.create(spark, self.settings, table)
+        checkpoint.update(
+            Path(self.settings.checkpoint),
+            order=kept.order if self.orders else None,
+            history=kept.history if self.writes_history else None,
+        )
+
+    # ── at work ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _work(self, spark: "SparkSession") -> None:
+        from streaming import history_query
+
+        settings = self.settings
+        order = [QueryWatch("order", partial(self._start_order, spark), self.say, settings.patience_s)]
+        history = [
+            QueryWatch(
+                f"history of {table}",
+                partial(history_query.start, spark, settings, table, drain=settings.once),
+                self.say,
+                settings.patience_s,
+            )
+            for table in TABLES
+        ]
+        order, history = order if self.orders else [], history if self.writes_history else []
+        if settings.once:  # history last, so that it finds all that was ordered
+            self._watch(order)
+            self._watch(history)
+        else:
+            self._watch(order + history)
+
+    def _start_order(self, spark: "SparkSession") -> "StreamingQuery":
+        from streaming import order_query
+
+        assert self.publisher is not None
+        self.publisher.open()
+        return order_query.start(spark, self.settings, self._publish, drain=self.settings.once)
+
+    def _publish(self, batch: "DataFrame", _batch_id: int) -> None:
+        """Spark calls this once a micro-batch; a job that is stopping begins no new one."""
+        assert self.publisher is not None
+        with self.publishing:
+            if self.stopping.is_set():
+                raise InterruptedError("The job is stopping.")
+            self.publisher.publish(batch)
+
+    def _watch(self, watches: list[QueryWatch]) -> None:
+        try:
+            while not self.stopping.is_set() and not all(watch.done for watch in watches):
+                for watch in watches:
+                    if self.publisher is not None and self.publisher.refused is not None:
+                        raise self.publisher.refused
+                    watch.look()
+                self._report(watches)
+                self.stopping.wait(LOOK_S)
+        except (Py4JNetworkError, ConnectionError) as error:
+            raise Refused(f"Spark ended by itself; what it said last is in {self.settings.logs}.") from error
+        finally:
+            self._stop(watches)
+
+    def _report(self, watches: list[QueryWatch]) -> None:
+        if self.publisher is not None:
+            self.publisher.listen(self.say)
+            self.status.counts = self.publisher.counts
+        self.status.written = sum(watch.rows for watch in watches if watch.name != "order")
+        line = self.status.due()
+        if line:
+            self.say(line)
+
+    def _stop(self, watches: list[QueryWatch]) -> None:
+        """Between batches: what is being published is finished, what comes after it is left for the next start."""
+        if self.publisher is not None:
+            self.publisher.stopping = self.stopping.is_set()
+        with self.publishing:
+            pass
+        for watch in watches:
+            watch.stop()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM ask for a stop; a second one does not wait."""
+
+        def ask(_number: int, _frame: FrameType | None) -> None:
+            if self.stopping.is_set():
+                raise KeyboardInterrupt
+            self.stopping.set()
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,113 @@
+"""What the driver asks Kafka itself: topics and their ends, and the settings all its clients share."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+REQUEST_S = 10.0
+
+_LOGGER = logging.getLogger("precede.kafka")
+_LOGGER.addHandler(logging.NullHandler())
+_LOGGER.propagate = (
+    False  # a person reads our sentences; librdkafka's own lines are for whoever adds a handler to this logger
+)
+
+
+class Unreachable(Exception):  # noqa: N818 (a state of the world, which may pass)
+    """No broker answers."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as it is now; `id` tells it from one of the same name that was deleted."""
+
+    name: str
+    id: str
+    partitions: int
+
+
+def client_settings(bootstrap: str) -> dict[str, Any]:
+    """The settings of every client the driver opens."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": "precede",
+        "logger": _LOGGER,
+        "log_level": 5,
+        "socket.connection.setup.timeout.ms": 5000,
+        "reconnect.backoff.max.ms": 2000,
+    }
+
+
+def describe(bootstrap: str, names: list[str]) -> dict[str, Topic]:
+    """Those of the topics that exist."""
+    try:
+        admin = AdminClient(client_settings(bootstrap))
+        admin.list_topics(timeout=REQUEST_S)
+        futures = admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_S)
+    except KafkaException as error:
+        raise Unreachable(f"Cannot reach Kafka at {bootstrap}") from error
+    topics: dict[str, Topic] = {}
+    for name, future in futures.items():
+        try:
+            found = future.result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                continue
+            raise Unreachable(
+                f"Kafka at {bootstrap} did not describe the topic {name}: {error.args[0].str()}"
+            ) from error
+        topics[name] = Topic(name, str(found.topic_id), len(found.partitions))
+    return topics
+
+
+def ends(bootstrap: str, topic: str, partitions: int) -> list[tuple[int, int]]:
+    """First and next offset of every partition."""
+    consumer = Consumer(client_settings(bootstrap) | {"group.id": "precede-looks"})
+    try:
+        return [
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)
+            for partition in range(partitions)
+        ]
+    except KafkaException as error:
+        raise Unreachable(f"Cannot reach Kafka at {bootstrap}") from error
+    finally:
+        consumer.close()
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> list[tuple[bytes | None, bytes | None]]:
+    """Every committed (key, value) of a small topic, in log order per partition."""
+    consumer = Consumer(
+        client_settings(bootstrap)
+        | {
+            "group.id": "precede-looks",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    found: list[tuple[bytes | None, bytes | None]] = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        reading = set(range(partitions))
+        while reading:
+            messages = consumer.consume(10_000, timeout=REQUEST_S)
+            if not messages:
+                raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}")
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    found.append((message.key(), message.value()))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    reading.discard(message.partition() or 0)
+                else:
+                    raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}: {error.str()}")
+    except KafkaException as error:
+        raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}") from error
+    finally:
+        consumer.close()
+    return found

@@ -1,0 +1,80 @@
+"""The order query: raw topic -> shards -> the kernel -> packed rows for whoever publishes them.
+
+Each step is its own function, so that another function or sink can stand in the same place.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from streaming.session import ORDER_POOL
+from streaming.settings import Settings
+from udfs.shard import ROW_TYPE, STATE_TYPE, Shard
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+HOME_SHARD = 0
+"""Where records without a key go; no order of today waits for time, so a `tick` need not reach the other shards."""
+
+SOURCE = {
+    "startingOffsets": "earliest",
+    "failOnDataLoss": "true",  # a log with a hole in it would be ordered as if nobody had spoken there
+    "kafka.isolation.level": "read_committed",
+    "kafka.fetch.max.wait.ms": "10",
+    "kafka.max.poll.records": "5000",
+    "kafka.request.timeout.ms": "15000",
+    "kafka.default.api.timeout.ms": "20000",  # how long a broker may be silent before the query fails and the job says so
+}
+
+
+def rows(spark: "SparkSession", settings: Settings) -> "DataFrame":
+    """The raw log as (shard, key, value, partition, offset, timestamp_ms); the JVM hashes the key and reads nothing else."""
+    from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
+
+    raw = (
+        spark.readStream.format("kafka")
+        .options(**SOURCE)
+        .option("kafka.bootstrap.servers", settings.bootstrap)
+        .option("subscribe", settings.raw_topic)
+        .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
+        .load()
+    )
+    return raw.select(
+        shard_of(F.col("key"), settings.shards).alias("shard"),
+        "key",
+        "value",
+        "partition",
+        "offset",
+        F.unix_millis("timestamp").alias("timestamp_ms"),
+    )
+
+
+def shard_of(key: Any, shards: int) -> Any:
+    """The shard of a record's key, as a column."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    hashed = F.pmod(F.xxhash64(key), F.lit(shards))
+    return F.when(key.isNull(), F.lit(HOME_SHARD)).otherwise(hashed).cast("int")
+
+
+def ordered(rows: "DataFrame", function: Callable[..., Any], row_type: str = ROW_TYPE) -> "DataFrame":
+    """The rows through a function of (key, frames, state), shard by shard."""
+    from pyspark.sql.streaming.state import GroupStateTimeout
+
+    return rows.groupBy("shard").applyInPandasWithState(
+        function, row_type, STATE_TYPE, "append", GroupStateTimeout.NoTimeout
+    )
+
+
+def start(
+    spark: "SparkSession", settings: Settings, publish: Callable[["DataFrame", int], None], *, drain: bool = False
+) -> "StreamingQuery":
+    """Start the query; with `drain` it ends when all that is there now is through."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", ORDER_POOL)
+    packed = ordered(rows(spark, settings), Shard(settings.order, settings.limits))
+    writer = packed.writeStream.queryName("order").foreachBatch(publish)
+    writer = writer.option("checkpointLocation", str(settings.order_checkpoint.absolute()))
+    if drain:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()

@@ -1,0 +1,159 @@
+"""What a job can be told: a flag stands over a `PRECEDE_*` variable, that over a TOML file, that over the default."""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from streaming.errors import Refused
+from udfs.limits import Limits
+from udfs.orders import ORDERS
+
+PREFIX = "PRECEDE_"
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+MEMORY = re.compile(r"[1-9][0-9]*[mg]")
+SERVERS = re.compile(r"[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*|(\[[0-9A-Fa-f:]+\]:[0-9]{1,5})")
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything the job is told; units stand last in a name."""
+
+    bootstrap: str = "localhost:9092"
+    checkpoint: str = "checkpoints/"
+    delta: str = "delta/"
+    order: str = "s_b"
+    shards: int = 64
+    limits: Limits = Limits()
+    only: str | None = None
+    once: bool = False
+
+    raw_topic: str = "precede.raw"
+    ordered_topic: str = "precede.ordered"
+    dead_letter_topic: str = "precede.dead-letters"
+    progress_topic: str = "precede.progress"
+
+    history_every_s: float = 10.0
+    trigger_ms: int = 0
+    max_offsets_per_trigger: int = 200_000
+    tasks: int = 0  # shuffle partitions, pinned by the checkpoint; 0 takes the number of cores at the first start
+    patience_s: float = 300.0  # how long a broker may be away before the job gives up
+    accept_cut_log: bool = False
+
+    jars: str | None = None
+    master: str | None = None  # None: what spark-submit says, or else every core of this machine
+    memory: str = "2g"
+    ui: bool = False
+
+    @property
+    def order_checkpoint(self) -> Path:
+        """Where Spark keeps offsets, commits and state of the order query."""
+        return Path(self.checkpoint) / "order"
+
+    @property
+    def logs(self) -> Path:
+        """Where Spark's own words go."""
+        return Path(self.checkpoint) / "logs"
+
+    def history_checkpoint(self, table: str) -> Path:
+        """Where Spark keeps how far a Delta table is written."""
+        return Path(self.checkpoint) / "history" / table
+
+
+def load(flags: Mapping[str, Any], environ: Mapping[str, str], config_file: str | Path | None = None) -> Settings:
+    """The settings of this start; flags that are None were not given."""
+    values: dict[str, Any] = {}
+    values.update(_from_file(Path(config_file)) if config_file else {})
+    values.update(_from_environment(environ))
+    values.update((name, value) for name, value in flags.items() if value is not None)
+    return check(_convert(values))
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"The config file {path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise Refused(f"The config file {path} is not TOML: {error}.") from error
+    unknown = sorted(set(values) - set(Settings.__struct_fields__))
+    if unknown:
+        raise Refused(f"The config file {path} sets {unknown[0]}, which is not a setting of precede.")
+    return values
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables named for no setting are left alone: they may belong to another program of the family."""
+    names = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name != "limits"}
+    return {names[variable]: text for variable, text in environ.items() if variable in names and text != ""}
+
+
+def _convert(values: dict[str, Any]) -> Settings:
+    """A variable is text, so words like `8` and `true` are taken for what the setting asks."""
+    for name, value in values.items():
+        kind = Settings.__annotations__.get(name)
+        if kind is None:
+            raise Refused(f"{name} is not a setting of precede.")
+        try:
+            values[name] = msgspec.convert(_readable(value), kind, strict=not isinstance(value, str))
+        except msgspec.ValidationError as error:
+            raise Refused(f"The setting {name} is {value!r}, but must be {_wanted(kind)}: {error}.") from error
+    return Settings(**values)
+
+
+def _readable(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _wanted(kind: Any) -> str:
+    if kind is Limits:
+        return "a table of limits"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(kind, "text")
+
+
+def check(settings: Settings) -> Settings:
+    """Refuse, in a sentence that names the setting, what no job could run with."""
+    for name, good, wanted in _RULES:
+        value = getattr(settings, name)
+        if not good(value):
+            raise Refused(f"The setting {name} is {value!r}, but must be {wanted}.")
+    topics = {name: getattr(settings, name) for name in _TOPICS}
+    for name, topic in topics.items():
+        others = [other for other in topics if other != name and topics[other] == topic]
+        if others:
+            raise Refused(f"The settings {name} and {others[0]} both name the topic {topic}; each needs its own.")
+    return settings
+
+
+_TOPICS = ("raw_topic", "ordered_topic", "dead_letter_topic", "progress_topic")
+_TOPIC_WANTED = "the name of a Kafka topic: at most 249 letters, digits, dots, dashes and underscores"
+
+
+def _between(least: float, most: float) -> Callable[[Any], bool]:
+    return lambda value: least <= value <= most
+
+
+def _is_folder(value: str) -> bool:
+    return bool(value) and "://" not in value and "\0" not in value
+
+
+_RULES: list[tuple[str, Callable[[Any], bool], str]] = [
+    ("bootstrap", lambda text: SERVERS.fullmatch(text) is not None, "host:port, or several with commas between them"),
+    ("checkpoint", _is_folder, "a folder of this machine or of a volume mounted on it"),
+    ("delta", _is_folder, "a folder of this machine or of a volume mounted on it"),
+    ("order", lambda name: name in ORDERS, f"one of {', '.join(sorted(ORDERS))}"),
+    ("shards", _between(1, 1_000_000), "a whole number from 1 to 1,000,000"),
+    ("only", lambda value: value in (None, "order", "history"), "order or history"),
+    *(
+        (name, lambda text: TOPIC_NAME.fullmatch(text) is not None and text not in (".", ".."), _TOPIC_WANTED)
+        for name in _TOPICS
+    ),
+    ("history_every_s", _between(0, 86_400), "from 0 to 86,400 seconds"),
+    ("trigger_ms", _between(0, 3_600_000), "from 0 to 3,600,000 milliseconds"),
+    ("max_offsets_per_trigger", _between(1, 100_000_000), "a whole number from 1 to 100,000,000"),
+    ("tasks", _between(0, 100_000), "a whole number from 0 to 100,000"),
+    ("patience_s", _between(0, 30 * 86_400), "from 0 to 2,592,000 seconds"),
+    ("memory", lambda text: MEMORY.fullmatch(text) is not None, "a size such as 2g or 1500m"),
+]

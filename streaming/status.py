@@ -1,0 +1,62 @@
+"""The line a person reads while the job runs: what went through, what is held, how far behind it is."""
+
+import time
+
+from streaming import kafka
+from streaming.kafka import Unreachable
+from streaming.settings import Settings
+from streaming.transaction import Counts
+
+EVERY_S = 5.0
+
+
+class Status:
+    """What the job knows of itself."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.counts = Counts()
+        self.written = 0
+        self._said = (0, 0)
+        self._said_at = 0.0
+
+    def due(self) -> str | None:
+        """A line, if something went on since the last one and that was a while ago."""
+        now = time.monotonic()
+        news = (self.counts.batches, self.written)
+        if news == self._said or now - self._said_at < EVERY_S:
+            return None
+        self._said, self._said_at = news, now
+        return self.line(time.strftime("%H:%M:%S"))
+
+    def line(self, begin: str) -> str:
+        """Everything in one line."""
+        counts = self.counts
+        parts = []
+        if self.settings.only != "history":
+            parts += [
+                f"{counts.batches:,} batches",
+                f"{counts.read:,} read",
+                f"{counts.delivered:,} delivered",
+                f"{sum(counts.held.values()):,} held",
+                f"{counts.dead:,} dead letters",
+                f"{counts.duplicates:,} duplicates",
+            ]
+            behind = self._behind()
+            if behind is not None:
+                parts.append(f"{behind:,} behind")
+        if self.settings.only != "order":
+            parts.append(f"{self.written:,} in Delta")
+        return f"{begin}: {', '.join(parts)}."
+
+    def _behind(self) -> int | None:
+        """Raw records not yet through; unknown before the first batch, or while the broker is away."""
+        following = self.counts.next
+        if not following:
+            return None
+        settings = self.settings
+        try:
+            ends = kafka.ends(settings.bootstrap, settings.raw_topic, max(following) + 1)
+        except Unreachable:
+            return None
+        return sum(max(0, end - max(first, following.get(at, 0))) for at, (first, end) in enumerate(ends))

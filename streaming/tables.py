@@ -1,0 +1,109 @@
+"""The Delta tables: their columns (contract, section 6), how they are made, and whose they are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from streaming.errors import Refused
+from streaming.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DELIVERIES = "deliveries"
+DEAD_LETTERS = "dead_letters"
+
+COLUMNS = {
+    DELIVERIES: (
+        "`group` string, position long, destination string, sender string, epoch int, seq long, kind string, "
+        "after array<struct<sender: string, epoch: int, seq: long>>, `order` string, status string, data string, "
+        "record string, partition int, offset long, arrived_at timestamp, released_offset long, released_at timestamp, "
+        "day date"
+    ),
+    DEAD_LETTERS: (
+        "code string, reason string, `group` string, sender string, epoch int, seq long, destination string, "
+        "partition int, offset long, arrived_ms long, value string, value_base64 string, truncated boolean, "
+        "arrived_at timestamp, day date"
+    ),
+}
+
+# What a query would skip files by; the long texts are left out, for reading them for statistics costs as much as writing.
+SKIPPED_BY = {
+    DELIVERIES: "`group`,position,sender,epoch,seq,partition,offset,arrived_at,released_offset,released_at",
+    DEAD_LETTERS: "code,`group`,sender,partition,offset,arrived_at",
+}
+
+PROPERTIES = {
+    "delta.autoOptimize.autoCompact": "true",  # thousands of commits a day must not leave thousands of files
+    # delta-rs and every other engine shall read the tables, so nothing newer than the oldest protocol is used.
+    "delta.minReaderVersion": "1",
+    "delta.minWriterVersion": "2",
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointPolicy": "classic",
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A table that is there already."""
+
+    id: str
+    empty: bool
+
+
+def path(settings: Settings, table: str) -> Path:
+    """Where a table lies."""
+    return (Path(settings.delta) / table).absolute()
+
+
+def find(settings: Settings, table: str) -> Found | None:
+    """The table as it is now, read without Spark."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    folder = path(settings, table)
+    if not (folder / "_delta_log").exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise Refused(f"The folder {folder} is not empty and not a Delta table; choose another delta folder.")
+        return None
+    try:
+        found = DeltaTable(folder)
+    except (DeltaError, OSError) as error:
+        raise Refused(f"The Delta table {folder} cannot be read: {error}.") from error
+    return Found(str(found.metadata().id), found.version() == 0)
+
+
+def check(settings: Settings, table: str, wanted: str | None) -> None:
+    """Only the checkpoint that wrote a table may go on writing it: any other would write its rows again."""
+    found = find(settings, table)
+    folder = path(settings, table)
+    if wanted is None and found is not None and not found.empty:
+        raise Refused(
+            f"The Delta table {folder} holds a history that the checkpoint {settings.checkpoint} did not write; "
+            "choose another delta folder, or remove this one: the ordered topic has everything, and it is written again."
+        )
+    if wanted is not None and found is None:
+        raise Refused(
+            f"The Delta table {folder} is gone, but the checkpoint {settings.checkpoint} has written it; remove "
+            f'{settings.history_checkpoint("").absolute()} and the "history" part of precede.json to write it again.'
+        )
+    if wanted is not None and found is not None and found.id != wanted:
+        raise Refused(f"The Delta table {folder} is not the one that the checkpoint {settings.checkpoint} writes.")
+
+
+def create(spark: "SparkSession", settings: Settings, table: str) -> str:
+    """Make the table if it is not there; its id."""
+    from delta.tables import DeltaTable
+    from pyspark.sql.types import StructType
+
+    found = find(settings, table)
+    if found is None:
+        builder = DeltaTable.createIfNotExists(spark).location(str(path(settings, table)))
+        columns = cast(StructType, StructType.fromDDL(COLUMNS[table]))
+        builder = builder.addColumns(columns).partitionedBy("day")
+        for name, value in PROPERTIES.items():
+            builder = builder.property(name, value)
+        builder.property("delta.dataSkippingStatsColumns", SKIPPED_BY[table]).execute()
+        found = find(settings, table)
+    assert found is not None
+    return found.id

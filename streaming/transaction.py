@@ -1,0 +1,371 @@
+"""The exactly-once sink: one Kafka transaction per micro-batch, with the batch's token inside it.
+
+The token is, per raw partition, the next raw offset whose output is out. It is written to the progress topic in the same
+transaction as the rows, and only rows at or above it are published. Since the log gives the same rows whatever the batches,
+a batch that Spark runs again, a fresh checkpoint and another number of shards all publish nothing twice.
+
+`init_transactions` fences every other job with the same ordered topic; the token is read after that, so nobody can move it
+any more. An error in a commit says nothing about whether it happened: the producer is dropped, the fence and the token are
+taken again, and what the token leaves to do is done.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from streaming import kafka
+from streaming.checkpoint import changed_limits
+from streaming.errors import Refused
+from streaming.kafka import Topic
+from streaming.settings import Settings
+from udfs.limits import Limits
+from udfs.shard import Records, unpack
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+    from pyspark.sql import DataFrame
+
+TOKEN_VERSION = 1
+TRANSACTION_S = (
+    120  # a transaction open longer is aborted by the broker; readers wait no longer than this for a dead job's
+)
+COMMIT_S = 30.0
+ATTEMPTS = 3
+SLICE_BYTES_MAX = 64 * 1024 * 1024
+QUEUE_KIB_MAX = 256 * 1024
+
+FENCED = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+}
+
+
+class Token(msgspec.Struct, forbid_unknown_fields=True):
+    """Key ["ordered topic", partition]: rows of raw offsets below `next` are out."""
+
+    next: int
+    v: int = TOKEN_VERSION
+
+
+class Owner(msgspec.Struct, forbid_unknown_fields=True):
+    """Key ["ordered topic"]: what the ordered topic is made of, and which job took it last."""
+
+    raw_topic: str
+    raw_topic_id: str
+    order: str
+    limits: Limits
+    job: str
+    v: int = TOKEN_VERSION
+
+
+@dataclass
+class Counts:
+    """What went through since the job began."""
+
+    batches: int = 0
+    read: int = 0
+    delivered: int = 0
+    dead: int = 0
+    duplicates: int = 0
+    held: dict[int, int] = field(default_factory=dict)
+    """Per shard, of those that were touched."""
+    next: dict[int, int] = field(default_factory=dict)
+
+
+class Publisher:
+    """Publishes the packed rows of the order query, each record once, whatever crashes."""
+
+    def __init__(self, settings: Settings, raw: Topic, progress: Topic) -> None:
+        self.settings = settings
+        self.raw = raw
+        self.progress = progress
+        self.job = uuid.uuid4().hex
+        self.token: dict[int, int] = {}
+        self.counts = Counts()
+        self.refused: Refused | None = None
+        self.stopping = False
+        self._away = self._said_away = False
+        self._producer: Producer | None = None
+        # Only to speak of the consumer group whose offsets lag tools read; it never subscribes.
+        self._group = Consumer(
+            kafka.client_settings(settings.bootstrap) | {"group.id": f"precede.{settings.ordered_topic}"}
+        )
+
+    # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def open(self) -> None:
+        """Fence every other job, then read the token and say whose the ordered topic is."""
+        self.close()
+        settings = self.settings
+        producer = Producer(
+            kafka.client_settings(settings.bootstrap)
+            | {
+                "error_cb": self._noticed,
+                "transactional.id": f"precede.{settings.ordered_topic}",
+                "transaction.timeout.ms": TRANSACTION_S * 1000,
+                "partitioner": "murmur2_random",
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 1_000_000,
+                "queue.buffering.max.kbytes": QUEUE_KIB_MAX,
+                "message.max.bytes": 2 * 1024 * 1024 + 64 * 1024,
+            }
+        )
+        producer.init_transactions(COMMIT_S)
+        owner, self.token = read_progress(settings.bootstrap, self.progress, settings.ordered_topic)
+        mine = Owner(self.raw.name, self.raw.id, settings.order, settings.limits, self.job)
+        if owner is not None:
+            _same_source(settings, owner, mine)
+        else:
+            self._refuse_unknown_output()
+        producer.begin_transaction()
+        producer.produce(self.progress.name, _encode(mine), _encode([settings.ordered_topic]))
+        producer.commit_transaction(COMMIT_S)
+        self._producer = producer
+
+    def _refuse_unknown_output(self) -> None:
+        """Without a token nobody can say which rows are out, so there must be none."""
+        topic = self.settings.ordered_topic
+        partitions = kafka.describe(self.settings.bootstrap, [topic])[topic].partitions
+        if any(end > 0 for _, end in kafka.ends(self.settings.bootstrap, topic, partitions)):
+            raise Refused(
+                f"The ordered topic {topic} holds records, but the progress topic {self.progress.name} does not know of them; "
+                "choose a new ordered_topic, or the progress topic that belongs to it."
+            )
+
+    def close(self) -> None:
+        """Drop the producer; what it had not committed is aborted by whoever opens next."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.close()
+
+    # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def listen(self, say: Callable[[str], object]) -> None:
+        """Let the producer tell what it noticed: that no broker answers any more, once each time."""
+        producer = self._producer
+        if producer is not None:
+            producer.poll(0)
+        if self._away and not self._said_away:
+            say(f"Kafka at {self.settings.bootstrap} does not answer; nothing is lost, and it goes on when it is back.")
+        self._said_away = self._away
+
+    def _noticed(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._away = True
+
+    def publish(self, batch: "DataFrame") -> None:
+        """Publish one micro-batch; Spark calls this, and takes a return for `it is out`."""
+        from pyspark import StorageLevel
+
+        # Kept, because a batch may be read in several slices, and reading it anew would run the kernel anew.
+        batch = batch.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            self._insist(batch)
+        except Refused as error:
+            self.refused = error
+            raise
+        finally:
+            batch.unpersist()
+
+    def _insist(self, batch: "DataFrame") -> None:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                if self._producer is None:
+                    self.open()
+                self._publish(batch)
+                return
+            except KafkaException as error:
+                self.close()
+                if error.args[0].code() in FENCED:
+                    self._check_owner()
+                if attempt == ATTEMPTS or self.stopping:
+                    raise
+
+    def _check_owner(self) -> None:
+        """A fence means that another job took over, or that this one slept longer than a transaction may last."""
+        owner, _ = read_progress(self.settings.bootstrap, self.progress, self.settings.ordered_topic)
+        if owner is None or owner.job != self.job:
+            raise Refused(f"Another job took over the ordered topic {self.settings.ordered_topic}; this one stops.")
+
+    def _publish(self, batch: "DataFrame") -> None:
+        """One transaction; also a batch that is out already is read to its end, or Spark's state would not commit."""
+        producer = self._producer
+        assert producer is not None
+        counts = Counts(batches=1)
+        begun = False
+        try:
+            for shard, partition, offset, records in packed_rows(batch):
+                counts.next[partition] = max(offset + 1, counts.next.get(partition, 0))
+                counts.held[shard] = records.held
+                if offset < self.token.get(partition, 0):
+                    continue
+                records = above(self.token.get(partition, 0), records)
+                if not begun:
+                    producer.begin_transaction()
+                    begun = True
+                self._produce(self.settings.ordered_topic, records.ordered, records.ordered_keys)
+                self._produce(self.settings.dead_letter_topic, records.dead, records.dead_keys)
+                counts.read += records.read
+                counts.delivered += len(records.ordered)
+                counts.dead += len(records.dead)
+                counts.duplicates += records.duplicates
+            if begun:
+                self._commit(producer, counts.next)
+        except BaseException:
+            self.close()  # an open transaction must not linger; the fence of the next opening aborts it
+            raise
+        self._count(counts)
+
+    def _produce(self, topic: str, values: list[bytes], keys: "list[bytes] | list[bytes | None]") -> None:
+        assert self._producer is not None
+        produce, poll = self._producer.produce, self._producer.poll
+        for value, key in zip(values, keys, strict=True):
+            while True:
+                try:
+                    produce(topic, value, key)
+                    break
+                except BufferError:
+                    poll(0.05)
+
+    def _commit(self, producer: Producer, upto: dict[int, int]) -> None:
+        token = {partition: after for partition, after in upto.items() if after > self.token.get(partition, 0)}
+        for partition, after in token.items():
+            producer.produce(
+                self.progress.name, _encode(Token(after)), _encode([self.settings.ordered_topic, partition])
+            )
+        if token:
+            offsets = [TopicPartition(self.raw.name, partition, after) for partition, after in token.items()]
+            producer.send_offsets_to_transaction(offsets, self._group.consumer_group_metadata(), COMMIT_S)
+        producer.commit_transaction(COMMIT_S)
+        self.token.update(token)
+
+    def _count(self, batch: Counts) -> None:
+        self._away = False
+        total = self.counts
+        for name in ("batches", "read", "delivered", "dead", "duplicates"):
+            setattr(total, name, getattr(total, name) + getattr(batch, name))
+        total.held.update(batch.held)
+        total.next.update(batch.next)
+
+
+# ── reading a batch ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def packed_rows(batch: "DataFrame") -> Iterator[tuple[int, int, int, Records]]:
+    """The batch as (shard, raw partition, last raw offset, records), never more than a slice of it on the driver at once.
+
+    The first packed row of every shard comes with the list of all rows, in one job; what is larger than that comes in slices.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
+
+    first = F.when(F.col("part") == 0, F.col("records")).alias("records")
+    rest: list[tuple[int, int, int]] = []
+    for shard, part, size, row in _rows(batch.select("shard", "part", "partition", "offset", "bytes", first)):
+        if part == 0:
+            yield shard, *row
+        else:
+            rest.append((shard, part, size))
+    for some in _slices(sorted(rest)):
+        wanted = F.struct("shard", "part").isin([F.struct(F.lit(shard), F.lit(part)) for shard, part in some])
+        for shard, _, _, row in sorted(_rows(batch.where(wanted)), key=lambda one: one[:2]):
+            yield shard, *row
+
+
+def _rows(batch: "DataFrame") -> Iterator[tuple[int, int, int, tuple[int, int, Records]]]:
+    table: Table = batch.toArrow()
+    columns = (table.column(name).to_pylist() for name in ("shard", "part", "bytes", "partition", "offset"))
+    for shard, part, size, partition, offset, packed in zip(*columns, table.column("records"), strict=True):
+        records = unpack(packed.as_buffer()) if packed.is_valid else _NONE
+        yield shard, part, size, (partition, offset, records)
+
+
+_NONE = Records([], [], [], [], [], [], 0, 0, 0)
+
+
+def _slices(rows: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """(shard, part) in groups whose packed rows fit on the driver together."""
+    some: list[tuple[int, int]] = []
+    size_of_some = 0
+    for shard, part, size in rows:
+        if some and size_of_some + size > SLICE_BYTES_MAX:
+            yield some
+            some, size_of_some = [], 0
+        some.append((shard, part))
+        size_of_some += size
+    if some:
+        yield some
+
+
+def above(next_offset: int, records: Records) -> Records:
+    """Those of the records whose releasing raw offset is at or above the token."""
+    offsets = records.ordered_offsets + records.dead_offsets
+    if not offsets or min(offsets) >= next_offset:
+        return records
+    ordered = [offset >= next_offset for offset in records.ordered_offsets]
+    dead = [offset >= next_offset for offset in records.dead_offsets]
+    return Records(
+        [value for value, new in zip(records.ordered, ordered, strict=True) if new],
+        [key for key, new in zip(records.ordered_keys, ordered, strict=True) if new],
+        [offset for offset in records.ordered_offsets if offset >= next_offset],
+        [value for value, new in zip(records.dead, dead, strict=True) if new],
+        [key for key, new in zip(records.dead_keys, dead, strict=True) if new],
+        [offset for offset in records.dead_offsets if offset >= next_offset],
+        records.read,
+        records.duplicates,
+        records.held,
+    )
+
+
+# ── the progress topic ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_progress(bootstrap: str, progress: Topic, ordered_topic: str) -> tuple[Owner | None, dict[int, int]]:
+    """The newest owner and token of an ordered topic, as far as they are committed."""
+    owner: Owner | None = None
+    token: dict[int, int] = {}
+    for key, value in kafka.read_all(bootstrap, progress.name, progress.partitions):
+        match msgspec.json.decode(key or b"null"):
+            case [name] if name == ordered_topic and value:
+                owner = _decode(value, Owner, progress.name)
+            case [name, int(partition)] if name == ordered_topic and value:
+                token[partition] = _decode(value, Token, progress.name).next
+    return owner, token
+
+
+def _decode(value: bytes, type_: Any, topic: str) -> Any:
+    version = msgspec.json.decode(value).get("v")
+    if version != TOKEN_VERSION:
+        raise Refused(f"The topic {topic} was written by another precede (version {version}, not {TOKEN_VERSION}).")
+    return msgspec.json.decode(value, type=type_)
+
+
+def _same_source(settings: Settings, found: Owner, mine: Owner) -> None:
+    """An ordered topic is the output of one raw log under one order and limits, for ever."""
+    topic = settings.ordered_topic
+    if found.raw_topic_id != mine.raw_topic_id:
+        whose = f"the topic {found.raw_topic}"
+        if found.raw_topic == mine.raw_topic:
+            whose = f"an earlier topic {found.raw_topic}, deleted since"
+        raise Refused(
+            f"The ordered topic {topic} holds what came of {whose}; choose a new ordered_topic and dead_letter_topic, "
+            "or delete these two and the progress topic."
+        )
+    if found.order != mine.order:
+        raise Refused(
+            f"The ordered topic {topic} was made with the order {found.order}, not {mine.order}; "
+            "keep that order, or choose a new ordered_topic."
+        )
+    if found.limits != mine.limits:
+        changed = changed_limits(found.limits, mine.limits)
+        raise Refused(
+            f"The ordered topic {topic} was made with other limits ({changed}); keep those, or choose a new ordered_topic."
+        )
+
+
+_encode = msgspec.json.encode
