@@ -22,7 +22,7 @@ from udfs.messages import Abandon, Create, Id, Message, Options
 from udfs.orders import ORDERS
 from udfs.orders.order import Order
 from udfs.outbox import Outbox
-from udfs.senders import Sender
+from udfs.senders import Sender, SenderKey, sender_key
 from udfs.wire import DeadLetter, encode_dead_letter, encode_name
 
 LISTED_MAX = 20
@@ -31,6 +31,28 @@ LISTED_MAX = 20
 
 class Group:
     """The state of one group, and what one more record does to it."""
+
+    __slots__ = (
+        "_abandoned",
+        "_delivered",
+        "begun",
+        "closed",
+        "digests",
+        "held",
+        "held_bytes",
+        "key",
+        "limits",
+        "membership",
+        "name",
+        "options",
+        "order",
+        "outbox",
+        "partition",
+        "position",
+        "senders",
+        "waiting",
+        "window",
+    )
 
     def __init__(self, key: bytes, *, order: str, limits: Limits, partition: int, outbox: Outbox) -> None:
         self.key = key
@@ -41,10 +63,11 @@ class Group:
         self.position = 0
         self.begun = False
         """Whether a record of this group was accepted; until then nothing of it need be kept."""
-        self.senders: dict[tuple[str, int], Sender] = {}
+        self.senders: dict[SenderKey, Sender] = {}
         self.held: dict[Id, HeldMessage] = {}
         self.held_bytes = 0
-        self.waiting: dict[Watch, dict[Id, HeldMessage]] = {}
+        self.waiting: dict[Watch, HeldMessage | dict[Id, HeldMessage]] = {}
+        """Who waits for what: one message, or where there are more, all by their ids."""
         self.membership = Membership(self)
         self.configure(order, Options())
 
@@ -66,32 +89,23 @@ class Group:
         seq: int = message.seq  # type: ignore[assignment]  # the reader let only integers through
         epoch: int = 0 if message.epoch is UNSET else message.epoch  # type: ignore[assignment]
         name = message.sender
-        sender = self.senders.get((name, epoch))
+        sender = self.senders.get((name, epoch) if epoch else name)
         if sender is None:
             sender = self.membership.new_sender(name, epoch)
         id_: Id = (name, epoch, seq)
         verdict: Refusal | Watch | None
-        if seq <= sender.highest or seq > sender.fence:
-            verdict = self._known(sender, id_, message, value)
-            if verdict is _COPY:
-                self.outbox.duplicates += 1
-                return
-        elif seq > sender.highest + self.window:
-            verdict = self.order.fault(message) or Refusal(
-                codes.SEQ_JUMP,
-                f"seq {seq} is more than {self.window} past {sender.highest}, the highest seen of {name!r}.",
-            )
+        if sender.highest < seq <= sender.highest + self.window and seq <= sender.fence and not self.closed:
+            verdict = self.order.wait(id_, message)
         else:
-            verdict = self.order.fault(message)
+            verdict = self._check(sender, id_, message, value)
         if verdict is None:
-            verdict = self._judge(id_, message)
-        if verdict is None:
-            if sender.settled.highs and seq != sender.settled.highs[-1] + 1 and self._too_many_runs(sender, seq):
-                verdict = self._runs_refusal(name)
-            else:
-                self._accept(sender, id_)
+            if seq == sender.prefix + 1 or not self._too_many_runs(sender, seq):
                 self._deliver_at_once(sender, id_, value, offset, now_ms)
                 return
+            verdict = self._runs_refusal(name)
+        if verdict is COPY:
+            self.outbox.duplicates += 1
+            return
         one = HeldMessage(id_, message, value, offset, now_ms)
         if verdict.__class__ is tuple:
             refusal = self._no_room(sender, seq, value)
@@ -107,16 +121,16 @@ class Group:
         else:
             self.refuse(verdict, name, epoch, seq, value, offset, now_ms)
 
-    def _known(self, sender: Sender, id_: Id, message: Message, value: bytes) -> Refusal | None:
-        """The checks of an id at or below the highest seen, or above the fence: copy, fenced, late, stamp, equivocation."""
+    def _check(self, sender: Sender, id_: Id, message: Message, value: bytes) -> Watch | Refusal | None:
+        """Every check there is, in the contract's order: copy, fenced, late, stamp, equivocation, seq_jump, and so on."""
         seq = id_[2]
         held = self.held.get(id_)
-        settled = held is None and seq in sender.settled
+        settled = held is None and seq in sender
         abandoned = settled and sender.abandoned is not None and seq in sender.abandoned
         if settled and not abandoned and not sender.differs(seq, value, self.digests):
-            return _COPY
+            return COPY
         if held is not None and held.value == value:
-            return _COPY
+            return COPY
         if seq > sender.fence:
             return Refusal(codes.FENCED, f"Of {_whose(id_)} nothing above seq {sender.fence} counts any more.")
         if abandoned or (held is not None and held.value is None):
@@ -132,8 +146,9 @@ class Group:
                 return verdict
             return Refusal(codes.EQUIVOCATION, "A message with the same id and other content was refused before.")
         if seq > sender.highest + self.window:
-            return Refusal(codes.SEQ_JUMP, f"seq {seq} is more than {self.window} past {sender.highest}.")
-        return None
+            past = f"more than {self.window} past {sender.highest}, the highest seen of {_whose(id_)}"
+            return Refusal(codes.SEQ_JUMP, f"seq {seq} is {past}.")
+        return self._judge(id_, message)
 
     def _judge(self, id_: Id, message: Message) -> Watch | Refusal | None:
         """What a message waits for: to be a member where the group is closed, then what its order says."""
@@ -146,13 +161,13 @@ class Group:
         self.begun = True
         if id_[2] > sender.highest:
             if sender.highest == 0:
-                self.senders[id_[:2]] = sender
+                self.senders[sender_key(sender.name, sender.epoch)] = sender
             sender.highest = id_[2]
 
     # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _too_many_runs(self, sender: Sender, seq: int) -> bool:
-        return len(sender.settled) >= self.limits.runs_max and sender.settled.opens_run(seq)
+        return len(sender) >= self.limits.runs_max and sender.opens_run(seq)
 
     def _runs_refusal(self, name: str) -> Refusal:
         return Refusal(codes.BACKPRESSURE, f"{name!r} has left {self.limits.runs_max} gaps open; no room for another.")
@@ -171,6 +186,12 @@ class Group:
 
     def _deliver_at_once(self, sender: Sender, id_: Id, value: bytes, offset: int, now_ms: int) -> None:
         """The common case, kept short: the message is ready on arrival."""
+        seq = id_[2]
+        if seq > sender.highest:
+            if sender.highest == 0:
+                self.senders[sender_key(sender.name, sender.epoch)] = sender
+                self.begun = True
+            sender.highest = seq
         position = self.position = self.position + 1
         tail = (
             f',"position":{position}{self._delivered}{offset},"arrived_ms":{now_ms}'
@@ -179,48 +200,64 @@ class Group:
         outbox = self.outbox
         outbox.ordered.append(value[:-1] + tail.encode())
         outbox.ordered_keys.append(self.key)
-        seq = id_[2]
-        sender.settled.add(seq)
+        sender.add(seq)
         if self.digests:
             sender.remember(seq, value, self.digests)
         if self.waiting and id_ in self.waiting:
             self._settle(self._woken_by(id_), offset, now_ms)
 
     def hold(self, one: HeldMessage, watch: Watch) -> None:
+        """Keep a message until what it watches happens."""
         one.watch = watch
         self.held[one.id] = one
+        self.outbox.held_growth += 1
         if one.value is not None:
             self.held_bytes += len(one.value)
-        self.waiting.setdefault(watch, {})[one.id] = one
+        others = self.waiting.get(watch)
+        if others is None:
+            self.waiting[watch] = one
+        elif isinstance(others, dict):
+            others[one.id] = one
+        else:
+            self.waiting[watch] = {others.id: others, one.id: one}
         if len(watch) == 3:
             self.order.on_hold(one)
 
     def _release(self, one: HeldMessage) -> None:
         """Take a message out of the held ones; the caller says where it ends."""
         del self.held[one.id]
+        self.outbox.held_growth -= 1
         if one.value is not None:
             self.held_bytes -= len(one.value)
-        self.order.on_removal(one)
 
     def _stop_watching(self, one: HeldMessage) -> None:
+        """Take a message out of those that wait, before what it waits for has happened."""
         assert one.watch is not None
         watchers = self.waiting[one.watch]
-        del watchers[one.id]
-        if not watchers:
-            del self.waiting[one.watch]
+        if isinstance(watchers, dict):
+            del watchers[one.id]
+            if watchers:
+                return
+        del self.waiting[one.watch]
 
-    def _woken_by(self, watch: Watch) -> list[HeldMessage]:
-        """Those that watched this, in arrival order, each judged again; the ready ones are returned, no longer held."""
+    def _take_watchers(self, watch: Watch) -> list[HeldMessage]:
+        """Those that watch this, in arrival order; they watch nothing any more."""
         watchers = self.waiting.pop(watch, None)
         if watchers is None:
             return []
-        woken = list(watchers.values())
-        if len(woken) > 1:
-            woken.sort(key=_arrival)
+        if isinstance(watchers, dict):
+            return sorted(watchers.values(), key=_arrival)
+        return [watchers]
+
+    def _woken_by(self, watch: Watch) -> list[HeldMessage]:
+        """Those that watched this, in arrival order, each judged again; the ready ones are returned, no longer held."""
         ready: list[HeldMessage] = []
-        for one in woken:
-            verdict = self.turn(one.id) if one.message is None else self._judge(one.id, one.message)
+        for one in self._take_watchers(watch):
             self._release(one)
+            if self.order.waits_once and len(watch) == 3:
+                ready.append(one)
+                continue
+            verdict = self.turn(one.id) if one.message is None else self._judge(one.id, one.message)
             if verdict is None:
                 ready.append(one)
             elif isinstance(verdict, Refusal):
@@ -236,9 +273,10 @@ class Group:
             while ready:
                 one = ready.pop()
                 self._deliver(one, offset, now_ms)
-                freed = self._woken_by(one.id)
-                freed.reverse()
-                ready += freed
+                if one.id in self.waiting:
+                    freed = self._woken_by(one.id)
+                    freed.reverse()
+                    ready += freed
             return
         ranked = [(one.offset, one.rank, one) for one in ready]
         heapify(ranked)
@@ -251,13 +289,13 @@ class Group:
     def _deliver(self, one: HeldMessage, offset: int, now_ms: int) -> None:
         """The next position goes to this message, or to the stand-in of one given up on."""
         name, epoch, seq = one.id
-        sender = self.senders[name, epoch]
+        sender = self.senders[sender_key(name, epoch)]
         if one.value is None:
             sender.give_up(seq)
             fields = f'{{"group":{encode_name(self.name)},"sender":{encode_name(name)},"epoch":{epoch},"seq":{seq}'
             self._emit(fields.encode(), self._abandoned, one.offset, one.arrived_ms, offset, now_ms)
             return
-        sender.settled.add(seq)
+        sender.add(seq)
         if self.digests:
             sender.remember(seq, one.value, self.digests)
         self._emit(one.value[:-1], self._delivered, one.offset, one.arrived_ms, offset, now_ms)
@@ -285,8 +323,8 @@ class Group:
         name, epoch, seq = id_
         if seq == 1:
             return None
-        sender = self.senders.get((name, epoch))
-        if sender is not None and seq - 1 in sender.settled:
+        sender = self.senders.get(sender_key(name, epoch))
+        if sender is not None and seq - 1 in sender:
             return None
         return (name, epoch, seq - 1)
 
@@ -294,7 +332,7 @@ class Group:
         """The ids below this one, of its sender, that are neither settled nor here."""
         name, epoch, seq = id_
         missing: list[Id] = []
-        for number in self.senders[name, epoch].settled.missing(1, seq - 1):
+        for number in self.senders[sender_key(name, epoch)].missing(1, seq - 1):
             if len(missing) >= at_most:
                 break
             if (name, epoch, number) not in self.held:
@@ -341,8 +379,8 @@ class Group:
         condemned = [one]
         for member in condemned:  # grows while it is walked
             name, epoch, seq = member.id
-            self.senders[name, epoch].refuse(seq)
-            for under in self.waiting.pop(member.id, {}).values():
+            self.senders[sender_key(name, epoch)].refuse(seq)
+            for under in self._take_watchers(member.id):
                 self._release(under)
                 condemned.append(under)
         for member in sorted(condemned, key=_arrival):
@@ -358,11 +396,11 @@ class Group:
         self.begun = True
         rank = 0
         for name, epoch, first, last in record.ids:
-            sender = self.senders.get((name, epoch))  # type: ignore[arg-type]
+            sender = self.senders.get(sender_key(name, epoch))  # type: ignore[arg-type]
             if sender is None:
-                sender = self.senders[name, epoch] = self.membership.new_sender(name, epoch)  # type: ignore[arg-type, index]
-            for seq in list(sender.settled.missing(first, last)):  # type: ignore[arg-type]
-                if seq not in sender.settled and (sender.refused is None or seq not in sender.refused):
+                sender = self.senders[sender_key(name, epoch)] = self.membership.new_sender(name, epoch)  # type: ignore[arg-type, index]
+            for seq in list(sender.missing(first, last)):  # type: ignore[arg-type]
+                if seq not in sender and (sender.refused is None or seq not in sender.refused):
                     rank += 1
                     self._give_up((name, epoch, seq), sender, rank, offset, now_ms)  # type: ignore[arg-type]
         return None
@@ -371,14 +409,14 @@ class Group:
         """Refuse what reaches past the window, and what would give up nothing."""
         count = 0
         for name, epoch, first, last in record.ids:
-            sender = self.senders.get((name, epoch)) or Sender()  # type: ignore[arg-type]
+            sender = self.senders.get(sender_key(name, epoch)) or Sender(name=name, epoch=epoch)  # type: ignore[arg-type]
             if last > sender.highest + self.window:
                 return Refusal(
                     codes.SEQ_JUMP,
                     f"It gives up {name!r} to seq {last}, more than {self.window} past {sender.highest}, the highest seen.",
                 )
-            count += sender.settled.missing_count(first, last)  # type: ignore[arg-type]
-            if len(sender.settled) >= self.limits.runs_max and sender.settled.opens_run(first):  # type: ignore[arg-type]
+            count += sender.missing_count(first, last)  # type: ignore[arg-type]
+            if len(sender) >= self.limits.runs_max and sender.opens_run(first):  # type: ignore[arg-type]
                 return self._runs_refusal(name)
         if count > self.window:
             return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than the window of {self.window}.")
@@ -410,7 +448,7 @@ class Group:
 
     def fence(self, name: str, epoch: int, cut: int, why: str) -> None:
         """Let no seq above the cut count any more; what is held above it becomes a dead letter now."""
-        sender = self.senders.get((name, epoch))
+        sender = self.senders.get(sender_key(name, epoch))
         if sender is None:
             return
         sender.fence = min(sender.fence, cut)
@@ -448,7 +486,7 @@ class Group:
 TAKING_ID = frozenset({codes.SELF_PARENT, codes.CYCLE, codes.ORPHAN})
 """The refusals that take the id for ever."""
 
-_COPY = Refusal("copy", "An exact copy: dropped and counted, never a dead letter.")
+COPY = Refusal("copy", "An exact copy: dropped and counted, never a dead letter.")
 
 
 def _arrival(one: HeldMessage) -> tuple[int, int]:

@@ -8,20 +8,19 @@ Watch = tuple[str, int, int] | tuple[str, int]
 """What a held message waits for: a message's id, or the join of (sender, epoch)."""
 
 
-class HeldMessage:
+class HeldMessage(msgspec.Struct, gc=False):
     """A message, or the stand-in of one given up on (no value), on its way through the hold-back loop."""
 
-    __slots__ = ("arrived_ms", "id", "message", "offset", "rank", "value", "watch")
-
-    def __init__(self, id_: Id, message: Message | None, value: bytes | None, offset: int, arrived_ms: int) -> None:
-        self.id = id_
-        self.message = message
-        self.value = value
-        self.offset = offset
-        self.arrived_ms = arrived_ms
-        self.rank = 0
-        """The place among the stand-ins of one `abandon` record; 0 for a message."""
-        self.watch: Watch | None = None
+    id: Id
+    message: Message | None
+    value: bytes | None
+    offset: int
+    arrived_ms: int
+    rank: int = 0
+    """The place among the stand-ins of one `abandon` record; 0 for a message."""
+    watch: Watch | None = None
+    above: Id | None = None
+    """In `s_b`, an ancestor in the tree of held messages; followed to its end, the id that is not there."""
 
 
 class Held(msgspec.Struct, kw_only=True):

@@ -22,6 +22,7 @@ from udfs.strict import Malformed
 from udfs.wire import DeadLetter, encode_dead_letter, read
 
 SPACE = b" \t\n\r"
+OPENING, CLOSING = b"{}"
 
 
 class Holdback:
@@ -46,6 +47,11 @@ class Holdback:
         """How many exact copies were dropped."""
         return self.outbox.duplicates
 
+    @property
+    def held_growth(self) -> int:
+        """By how much the number of held messages has grown since created."""
+        return self.outbox.held_growth
+
     def receive(self, value: bytes | None, key: bytes | None, partition: int, offset: int, timestamp_ms: int) -> None:
         """Take one log record; what it lets go is appended to `ordered` and `dead`."""
         if value is None:
@@ -55,7 +61,7 @@ class Holdback:
             refusal = Refusal(codes.OVERSIZE, f"The record has {len(value)} bytes, over {self.limits.record_bytes_max}.")
             return self._refuse(refusal, value, key, partition, offset, timestamp_ms)
         trimmed = value
-        if value[:1] != b"{" or value[-1:] != b"}":
+        if not value or value[0] != OPENING or value[-1] != CLOSING:
             trimmed = value.strip(SPACE)
         try:
             record = read(trimmed, self.limits)

@@ -8,108 +8,105 @@ the tests of this file hold the rulings.
 from bisect import bisect_right
 from collections.abc import Iterator
 
+import msgspec
 
-class Runs:
-    """A set of positive integers as sorted, disjoint, non-touching runs [low, high]."""
+_NONE: list[int] = []
+"""Shared by all that have no runs beyond the prefix; never changed."""
 
-    __slots__ = ("highs", "lows")
 
-    def __init__(self) -> None:
-        self.lows: list[int] = []
-        self.highs: list[int] = []
+class Runs(msgspec.Struct, gc=False, eq=False):
+    """A set of positive integers as sorted, disjoint, non-touching runs.
+
+    The run that begins at 1 is one number, the others one flat list, because every object a message makes the machine
+    look at may be a cache miss.
+    """
+
+    prefix: int = 0
+    """[1, prefix] is in the set."""
+    beyond: list[int] = msgspec.field(default_factory=lambda: _NONE)
+    """The other runs: low, high + 1, low, high + 1, ... So a number is in one where an odd count of these is not above it."""
 
     def __contains__(self, number: int) -> bool:
-        highs = self.highs
-        if not highs or number > highs[-1]:
-            return False
-        if number >= self.lows[-1]:
-            return True
-        at = bisect_right(self.lows, number) - 1
-        return at >= 0 and number <= highs[at]
+        if number <= self.prefix:
+            return number > 0
+        return bisect_right(self.beyond, number) & 1 == 1
 
     def __len__(self) -> int:
         """How many runs there are (not how many numbers)."""
-        return len(self.lows)
+        return len(self.beyond) // 2 + (self.prefix > 0)
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return zip(self.lows, self.highs, strict=True)
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Each run as (low, high)."""
+        if self.prefix:
+            yield 1, self.prefix
+        for at in range(0, len(self.beyond), 2):
+            yield self.beyond[at], self.beyond[at + 1] - 1
 
     def add(self, number: int) -> None:
-        """Insert one number; a number that is there already changes nothing."""
-        lows, highs = self.lows, self.highs
-        if highs and number == highs[-1] + 1:  # in order: the one case that must be fast
-            highs[-1] = number
+        """Insert one number; a number that is there already changes nothing (Algorithm 2, with its test first)."""
+        beyond = self.beyond
+        if number <= self.prefix:
             return
-        if not highs or number > highs[-1]:
-            lows.append(number)
-            highs.append(number)
+        if number == self.prefix + 1:
+            self.prefix = number
+            if beyond and beyond[0] == number + 1:
+                self.prefix = beyond[1] - 1
+                del beyond[:2]
             return
-        right = bisect_right(lows, number)  # the first run that begins after the number
-        left = right - 1
-        if left >= 0 and number <= highs[left]:
+        at = bisect_right(beyond, number)
+        if at & 1:
             return
-        joins_left = left >= 0 and highs[left] + 1 == number
-        joins_right = right < len(lows) and lows[right] - 1 == number
+        joins_left = at > 0 and beyond[at - 1] == number
+        joins_right = at < len(beyond) and beyond[at] == number + 1
         if joins_left and joins_right:
-            highs[left] = highs[right]
-            del lows[right], highs[right]
+            del beyond[at - 1 : at + 1]
         elif joins_left:
-            highs[left] = number
+            beyond[at - 1] = number + 1
         elif joins_right:
-            lows[right] = number
+            beyond[at] = number
+        elif beyond is _NONE:
+            self.beyond = [number, number + 1]
         else:
-            lows.insert(right, number)
-            highs.insert(right, number)
+            beyond[at:at] = (number, number + 1)
 
     def opens_run(self, number: int) -> bool:
         """Whether adding this number would make one run more."""
-        if number in self:
-            return False
-        return (number - 1) not in self and (number + 1) not in self
+        return number > 0 and number not in self and number - 1 not in self and number + 1 not in self
 
     def missing(self, first: int, last: int) -> Iterator[int]:
         """The numbers of [first, last] that are not in the set, without a step for those that are."""
-        at = bisect_right(self.lows, first) - 1
-        if at >= 0 and first <= self.highs[at]:
-            first = self.highs[at] + 1
-        at += 1
-        while first <= last:
-            stop = min(last, self.lows[at] - 1) if at < len(self.lows) else last
-            yield from range(first, stop + 1)
-            if at >= len(self.lows):
-                return
-            first = self.highs[at] + 1
-            at += 1
+        for low, high in self._gaps(first, last):
+            yield from range(low, high + 1)
 
     def missing_count(self, first: int, last: int) -> int:
         """How many numbers of [first, last] are not in the set."""
-        count = last - first + 1
-        at = max(bisect_right(self.lows, first) - 1, 0)
-        while at < len(self.lows) and self.lows[at] <= last:
-            count -= max(0, min(last, self.highs[at]) - max(first, self.lows[at]) + 1)
+        return sum(high - low + 1 for low, high in self._gaps(first, last))
+
+    def _gaps(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The stretches of [first, last] that are not in the set."""
+        beyond = self.beyond
+        first = max(first, self.prefix + 1)
+        at = bisect_right(beyond, first)
+        if at & 1:
+            first = beyond[at]
             at += 1
-        return count
+        while first <= last:
+            if at == len(beyond):
+                yield first, last
+                return
+            if first < beyond[at]:
+                yield first, min(last, beyond[at] - 1)
+            first = beyond[at + 1]
+            at += 2
 
     def dump(self) -> int | list[int]:
-        """The runs as plain data: the one number n for the one run [1, n], else low, high, low, high, ..."""
-        lows, highs = self.lows, self.highs
-        if len(lows) == 1 and lows[0] == 1:
-            return highs[0]
-        flat: list[int] = []
-        for low, high in zip(lows, highs, strict=True):
-            flat.append(low)
-            flat.append(high)
-        return flat
+        """The runs as plain data: the prefix alone, else the prefix and the list of the others."""
+        return [self.prefix, *self.beyond] if self.beyond else self.prefix
 
-    @classmethod
-    def load(cls, dumped: int | list[int]) -> "Runs":
-        """The runs that `dump` wrote."""
-        runs = cls()
-        if dumped.__class__ is int:
-            runs.lows.append(1)
-            runs.highs.append(dumped)
+    def fill(self, dumped: int | list[int]) -> None:
+        """Take the runs that `dump` gave."""
+        if isinstance(dumped, int):
+            self.prefix = dumped
         else:
-            assert isinstance(dumped, list)
-            runs.lows = dumped[0::2]
-            runs.highs = dumped[1::2]
-        return runs
+            self.prefix = dumped[0]
+            self.beyond = dumped[1:]

@@ -11,7 +11,7 @@ from udfs import codes
 from udfs.codes import Refusal
 from udfs.messages import Create, Evict, Join, Leave
 from udfs.orders import ORDERS
-from udfs.senders import Sender
+from udfs.senders import Sender, sender_key
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -33,11 +33,11 @@ class Membership:
         if known is None or epoch > known[0]:
             return False
         # Of an older epoch, or one that left, what was in flight still counts: the fence has cut off the rest.
-        return epoch == known[0] or (name, epoch) in self.group.senders
+        return epoch == known[0] or sender_key(name, epoch) in self.group.senders
 
     def new_sender(self, name: str, epoch: int) -> Sender:
         """The state of a sender never heard of; an epoch older than the joined one is fenced whole."""
-        sender = Sender()
+        sender = Sender(name=name, epoch=epoch)
         known = self.members.get(name)
         if known is not None and epoch < known[0]:
             sender.fence = 0
@@ -90,7 +90,7 @@ class Membership:
     def _put_out(self, name: str, epoch: int, cut: int, what: str) -> Refusal | None:
         group = self.group
         known = self.members.get(name)
-        sender = group.senders.get((name, epoch))
+        sender = group.senders.get(sender_key(name, epoch))
         if sender is None and (known is None or known[0] < epoch):
             return Refusal(codes.UNKNOWN_MEMBER, f"{name!r} was never seen in this group with epoch {epoch}.")
         if known is not None and (epoch < known[0] or (epoch == known[0] and not known[1])):
@@ -100,7 +100,8 @@ class Membership:
             return Refusal(codes.SEQ_JUMP, f"Its last seq {cut} is more than {group.window} past {highest}, the highest seen.")
         self.members[name] = (epoch, False)
         if sender is None:
-            group.senders[name, epoch] = sender = Sender()
+            sender = Sender(name=name, epoch=epoch)
+            group.senders[sender_key(name, epoch)] = sender
         self._fence_older(name, epoch)
         group.fence(name, epoch, cut, f"{name!r} {what}, and nothing after seq {cut} counts.")
         return None
@@ -108,8 +109,8 @@ class Membership:
     def _fence_older(self, name: str, epoch: int) -> None:
         """Older epochs end where they were seen last; those that never were members in a closed group, before that."""
         group = self.group
-        for (other, older), sender in list(group.senders.items()):
-            if other == name and older < epoch:
-                never_in = group.closed and (name, older) in group.waiting
+        for sender in list(group.senders.values()):
+            if sender.name == name and sender.epoch < epoch:
+                never_in = group.closed and (name, sender.epoch) in group.waiting
                 cut = 0 if never_in else sender.highest
-                group.fence(name, older, cut, f"{name!r} has come back with epoch {epoch}.")
+                group.fence(name, sender.epoch, cut, f"{name!r} has come back with epoch {epoch}.")

@@ -2,55 +2,89 @@
 
 from zlib import crc32
 
+import msgspec
+
 from udfs.intervals import Runs
 from udfs.messages import SEQ_MAX
 
-RECENT_SLACK = 64
-"""How many digests beyond those that count may pile up before they are cut: cutting at every message would cost more."""
+SenderKey = str | tuple[str, int]
 
 
-class Sender:
-    """One (sender, epoch) of a group."""
+def sender_key(name: str, epoch: int) -> SenderKey:
+    """How a group finds a sender: by its name alone in epoch 0, the usual one, which saves a tuple per message."""
+    return (name, epoch) if epoch else name
 
-    __slots__ = ("abandoned", "fence", "highest", "recent_crcs", "recent_seqs", "refused", "settled")
 
-    def __init__(self) -> None:
-        self.settled = Runs()
-        """Delivered or given up: what depends on one of these need not wait for it."""
-        self.abandoned: Runs | None = None
-        """Given up: the part of `settled` whose messages are `late` if they come after all."""
-        self.refused: Runs | None = None
-        """Ids taken for ever by a refusal (S_b: self_parent, cycle, orphan)."""
-        self.highest = 0
-        """The largest seq seen here, however it ended: the window counts from it."""
-        self.fence = SEQ_MAX
-        """No seq above this counts any more."""
-        self.recent_seqs: list[int] = []
-        self.recent_crcs: list[int] = []
+DIGEST_BYTES = 4
+CUT_AT_BYTES = 256
+"""How many bytes of digests may pile up beyond those that count: cutting at every message would cost more."""
 
-    def remember(self, seq: int, value: bytes, digests: int) -> None:
+
+class Sender(Runs, gc=False, eq=False, kw_only=True):
+    """One (sender, epoch) of a group; the runs it inherits are its settled seqs.
+
+    Settled is delivered or given up: what depends on one of these need not wait for it. The runs are inherited, and not
+    a field, because every object a message makes the machine look at may be a cache miss.
+    """
+
+    name: str
+    epoch: int
+    highest: int = 0
+    """The largest seq seen here, however it ended: the window counts from it."""
+    fence: int = SEQ_MAX
+    """No seq above this counts any more."""
+    digests: bytearray = msgspec.field(default_factory=bytearray)
+    """A hash of each of the last delivered values, oldest first, as a snapshot keeps them."""
+    recent_last: int = 0
+    """The seq of the last digest."""
+    recent_seqs: list[int] | None = None
+    """The seq of each digest; None while they are consecutive, as they are where nothing comes out of order."""
+    abandoned: Runs | None = None
+    """Given up: those of the settled seqs whose messages are `late` if they come after all."""
+    refused: Runs | None = None
+    """Ids taken for ever by a refusal (S_b: self_parent, cycle, orphan)."""
+
+    def remember(self, seq: int, value: bytes, count: int) -> None:
         """Keep the digest of a delivered message, so that an exact copy can be told from an equivocation."""
-        self.recent_seqs.append(seq)
-        self.recent_crcs.append(crc32(value))
-        if len(self.recent_seqs) > digests + RECENT_SLACK:
-            self.forget(digests)
+        digests = self.digests
+        if self.recent_seqs is not None:
+            self.recent_seqs.append(seq)
+        elif seq != self.recent_last + 1 and digests:
+            self.recent_seqs = [*self.seqs(), seq]
+        self.recent_last = seq
+        digests += crc32(value).to_bytes(DIGEST_BYTES, "little")
+        if len(digests) > count * DIGEST_BYTES + CUT_AT_BYTES:
+            self.forget(count)
 
-    def forget(self, digests: int) -> None:
-        """Drop all but the digests that count."""
-        surplus = len(self.recent_seqs) - digests
+    def forget(self, count: int) -> None:
+        """Drop all but the last digests, those that count."""
+        surplus = len(self.digests) // DIGEST_BYTES - count
         if surplus > 0:
-            del self.recent_seqs[:surplus], self.recent_crcs[:surplus]
+            del self.digests[: surplus * DIGEST_BYTES]
+            if self.recent_seqs is not None:
+                del self.recent_seqs[:surplus]
+        seqs = self.recent_seqs
+        if seqs is not None and (not seqs or seqs == list(range(seqs[0], seqs[0] + len(seqs)))):
+            self.recent_seqs = None
 
-    def differs(self, seq: int, value: bytes, digests: int) -> bool:
+    def seqs(self) -> list[int]:
+        """The seqs the digests belong to."""
+        if self.recent_seqs is not None:
+            return self.recent_seqs
+        return list(range(self.recent_last - len(self.digests) // DIGEST_BYTES + 1, self.recent_last + 1))
+
+    def differs(self, seq: int, value: bytes, count: int) -> bool:
         """Whether this value is known to be another than the one delivered under the same seq."""
-        self.forget(digests)
-        if seq not in self.recent_seqs:
+        self.forget(count)
+        seqs = self.seqs()
+        if seq not in seqs:
             return False
-        return self.recent_crcs[self.recent_seqs.index(seq)] != crc32(value)
+        at = seqs.index(seq) * DIGEST_BYTES
+        return self.digests[at : at + DIGEST_BYTES] != crc32(value).to_bytes(DIGEST_BYTES, "little")
 
     def give_up(self, seq: int) -> None:
         """Settle a seq without its message."""
-        self.settled.add(seq)
+        self.add(seq)
         if self.abandoned is None:
             self.abandoned = Runs()
         self.abandoned.add(seq)

@@ -1,10 +1,10 @@
-"""The one function Spark calls: a shard's new records and its state go in, packed output rows and the next state come out.
+"""The one function Spark calls: a shard's new records and its state go in, packed rows and the next state come out.
 
-A shard holds many groups. Its state is one binary blob with a version in front, so that Spark never sees what is inside:
+A shard holds many groups. Its state is one binary blob with a version in front, and Spark never sees what is inside:
 group key -> snapshot, each snapshot decoded only when its group is touched and encoded again only then.
 
-Rows leave packed, up to about a mebibyte of records in one row: between here and the driver every row costs more than a record does.
-A packed row names the raw partition and the last raw offset behind it, and each record in it the offset that released it,
+Rows leave packed, up to about a mebibyte of records in one: between here and the driver a row costs more than a record.
+A packed row names the raw partition and the last raw offset behind it, and for each record the offset that released it,
 so that whoever publishes can leave out what is out already.
 """
 
@@ -130,7 +130,7 @@ def _receive(holdback: Holdback, rows: Sorted, held: int) -> Iterator[tuple[int,
 def _pieces(
     holdback: Holdback, ordered_offsets: list[int], dead_offsets: list[int], counts: tuple[int, int, int]
 ) -> Iterator[Records]:
-    """What is in the holdback's lists now, in as many packed rows as its bytes ask for; the last one carries the counts."""
+    """What is in the holdback's lists now, in as many rows as its bytes ask for; the last one carries the counts."""
     ordered, ordered_keys, dead, dead_keys = holdback.ordered, holdback.ordered_keys, holdback.dead, holdback.dead_keys
     if sum(map(len, ordered)) + sum(map(len, dead)) <= BYTES_MAX:
         yield Records(ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets, *counts)
@@ -178,7 +178,8 @@ def decode_state(blob: bytes) -> tuple[dict[bytes, bytes], int]:
     """The snapshots of a shard's groups by group key, and how many messages they hold."""
     if blob[0] > STATE_VERSION:
         raise StateTooNew(
-            f"The checkpoint's state has version {blob[0]}, written by a newer precede; this one reads up to {STATE_VERSION}."
+            f"The checkpoint's state has version {blob[0]}, written by a newer precede; this one reads up to "
+            f"{STATE_VERSION}."
         )
     held, groups = _decode_state(memoryview(blob)[1:])
     return groups, held

@@ -4,8 +4,6 @@ Held messages are kept as the raw bytes they came in and read again. What can be
 what, the union-find of `s_b`, counts and texts. A blob of an older version must load: its reader stays in READERS.
 """
 
-from array import array
-from sys import byteorder
 from typing import Any, TypeAlias
 
 import msgspec
@@ -17,7 +15,7 @@ from udfs.intervals import Runs
 from udfs.limits import Limits
 from udfs.messages import SEQ_MAX, Message, Options
 from udfs.outbox import Outbox
-from udfs.senders import Sender
+from udfs.senders import Sender, sender_key
 from udfs.wire import read
 
 VERSION = 1
@@ -32,9 +30,9 @@ class DumpedSender(msgspec.Struct, array_like=True, omit_defaults=True):
     epoch: int
     highest: int
     settled: DumpedRuns
-    last_seqs: int | list[int]
-    """The last seq where the digests are of consecutive ones, else each seq."""
-    crcs: bytes
+    digests: bytearray
+    recent: int | list[int]
+    """The last digest's seq where the digests are of consecutive ones, else the seq of each."""
     fence: int = SEQ_MAX
     abandoned: DumpedRuns | None = None
     refused: DumpedRuns | None = None
@@ -79,7 +77,7 @@ def snapshot(group: Group) -> bytes:
         group.order.name,
         group.partition,
         group.position,
-        [_dump_sender(name, epoch, sender, digests) for (name, epoch), sender in group.senders.items()],
+        [_dump_sender(sender, digests) for sender in group.senders.values()],
         [_dump_held(one) for one in group.held.values()],
         None if options is NO_OPTIONS or options == NO_OPTIONS else options,
         group.membership.members,
@@ -107,7 +105,7 @@ def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group
     group.position = dumped.position
     group.membership.members = dumped.members
     for one in dumped.senders:
-        group.senders[one.name, one.epoch] = _load_sender(one)
+        group.senders[sender_key(one.name, one.epoch)] = _load_sender(one)
     for held in dumped.held:
         _load_held(group, held)
     if group.held:
@@ -119,19 +117,15 @@ READERS = {1: _restore_1}
 NO_OPTIONS = Options()
 
 
-def _dump_sender(name: str, epoch: int, sender: Sender, digests: int) -> DumpedSender:
+def _dump_sender(sender: Sender, digests: int) -> DumpedSender:
     sender.forget(digests)
-    seqs = sender.recent_seqs
-    last_seqs: int | list[int] = seqs
-    if seqs and seqs == list(range(seqs[0], seqs[0] + len(seqs))):
-        last_seqs = seqs[-1]
     return DumpedSender(
-        name,
-        epoch,
+        sender.name,
+        sender.epoch,
         sender.highest,
-        sender.settled.dump(),
-        last_seqs,
-        _crcs(sender.recent_crcs),
+        sender.dump(),
+        sender.digests,
+        sender.recent_last if sender.recent_seqs is None else sender.recent_seqs,
         sender.fence,
         None if sender.abandoned is None else sender.abandoned.dump(),
         None if sender.refused is None else sender.refused.dump(),
@@ -139,31 +133,30 @@ def _dump_sender(name: str, epoch: int, sender: Sender, digests: int) -> DumpedS
 
 
 def _load_sender(dumped: DumpedSender) -> Sender:
-    sender = Sender()
-    sender.highest = dumped.highest
-    sender.settled = Runs.load(dumped.settled)
-    crcs = array("I")
-    crcs.frombytes(dumped.crcs)
-    if byteorder == "big":
-        crcs.byteswap()
-    sender.recent_crcs = crcs.tolist()
-    last = dumped.last_seqs
-    if isinstance(last, int):
-        sender.recent_seqs = list(range(last - len(crcs) + 1, last + 1))
+    sender = Sender(
+        name=dumped.name,
+        epoch=dumped.epoch,
+        highest=dumped.highest,
+        digests=dumped.digests,
+        fence=dumped.fence,
+        abandoned=_load_runs(dumped.abandoned),
+        refused=_load_runs(dumped.refused),
+    )
+    sender.fill(dumped.settled)
+    if isinstance(dumped.recent, int):
+        sender.recent_last = dumped.recent
     else:
-        sender.recent_seqs = last
-    sender.fence = dumped.fence
-    sender.abandoned = None if dumped.abandoned is None else Runs.load(dumped.abandoned)
-    sender.refused = None if dumped.refused is None else Runs.load(dumped.refused)
+        sender.recent_seqs = dumped.recent
+        sender.recent_last = dumped.recent[-1]
     return sender
 
 
-def _crcs(crcs: list[int]) -> bytes:
-    """Four bytes each, little-endian on every machine."""
-    packed = array("I", crcs)
-    if byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+def _load_runs(dumped: DumpedRuns | None) -> Runs | None:
+    if dumped is None:
+        return None
+    runs = Runs()
+    runs.fill(dumped)
+    return runs
 
 
 def _dump_held(one: HeldMessage) -> DumpedHeld:

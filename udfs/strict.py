@@ -56,7 +56,7 @@ def read_strictly(value: bytes, limits: Limits) -> Record:
         value.decode()
     except UnicodeDecodeError as error:
         raise Malformed(f"The record is not valid UTF-8 (byte {error.start}).") from None
-    pairs = list(_top_level_fields(value))
+    pairs = list(top_level_fields(value))
     fields = dict(pairs)
     readable = _readable(fields)
     try:
@@ -67,7 +67,7 @@ def read_strictly(value: bytes, limits: Limits) -> Record:
         raise
 
 
-def _top_level_fields(value: bytes) -> Iterator[tuple[str, bytes]]:
+def top_level_fields(value: bytes) -> Iterator[tuple[str, bytes]]:
     """The (name, raw value) pairs of the object, each value checked against the grammar."""
     if value[:3] == b"\xef\xbb\xbf":
         raise Malformed("The record begins with a byte order mark, which JSON does not allow.")

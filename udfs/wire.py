@@ -42,22 +42,24 @@ def read(value: bytes, limits: Limits) -> Record:
     if data is not UNSET:
         quotes -= bytes(data).count(b'"') + 2
     after = message.after
-    if after is not UNSET:
-        quotes -= 2 + 2 * len(after)
+    if after:
         for sender, epoch, seq in after:
-            if len(sender) > _SHORT or epoch.__class__ is not int or seq.__class__ is not int:
+            if epoch.__class__ is not int or seq.__class__ is not int or len(sender) > _SHORT:
                 return read_strictly(value, limits)
         if len(after) > limits.after_max:
             return read_strictly(value, limits)
+        quotes -= 2 * len(after) + 2
+    elif after is not UNSET:
+        quotes -= 2
     if quotes:
         quotes -= _quotes_of_rare_fields(message)
     if (
         quotes
         or message.seq.__class__ is not int
+        or not (value.isascii() or _is_utf8(value))
         or len(message.sender) > _SHORT
         or len(message.group) > _SHORT
         or (len(value) > 2 * DEPTH_MAX and value.count(b"[") + value.count(b"{") > DEPTH_MAX)
-        or not (value.isascii() or _is_utf8(value))
     ):
         return read_strictly(value, limits)
     return message

@@ -18,9 +18,12 @@ from udfs.orders.order import Order
 class Fifo(Order):
     """Waits for the sender's previous message."""
 
+    __slots__ = ()
+
     name = "fifo"
     after_seed = "001, 1"
     in_turn = True
+    waits_once = True
 
     def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
         return self.group.turn(id_)

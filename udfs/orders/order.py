@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Order:
     """The rule of one order for one group; its state is what it keeps on itself, beside the group's senders."""
 
+    __slots__ = ("group",)
+
     name: ClassVar[str]
     after_seed: ClassVar[str]
     """The document and section the order comes from."""
@@ -24,6 +26,9 @@ class Order:
     """How messages ready together rank: depth first, pre-order, or else lowest offset first."""
     in_turn: ClassVar[bool] = False
     """Whether each sender's messages keep their order, so that an abandoned one waits its turn too."""
+
+    waits_once: ClassVar[bool] = False
+    """Whether the first id a message waits for is the only one, so that it is ready as soon as that is settled."""
 
     def __init__(self, group: "Group") -> None:
         self.group = group
@@ -33,14 +38,11 @@ class Order:
         return None
 
     def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
-        """One unmet id to wait for, a refusal, or None: ready."""
+        """One unmet id to wait for, a refusal (a fault of the stamp too), or None: ready."""
         return None
 
     def on_hold(self, held: HeldMessage) -> None:
         """The engine holds this message for the id its `watch` names."""
-
-    def on_removal(self, held: HeldMessage) -> None:
-        """The engine holds this message no longer, however it ended."""
 
     def relink(self, held: Iterable[HeldMessage]) -> None:
         """Build anew what `on_hold` built, from all that is held in order of arrival."""

@@ -16,7 +16,7 @@ takes only a seq; the first free row of OSMT is no order, arrival is.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import UNSET
 
@@ -26,21 +26,15 @@ from udfs.held import HeldMessage
 from udfs.messages import Id, Message
 from udfs.orders.order import Order
 
-if TYPE_CHECKING:
-    from udfs.group import Group
-
 
 class SemanticallyBefore(Order):
     """Each message has one parent; the circle test is a union-find over the parents of held messages."""
 
+    __slots__ = ()
     name = "s_b"
     after_seed = "000, III to VI; 003, 4"
     depth_first = True
-
-    def __init__(self, group: "Group") -> None:
-        super().__init__(group)
-        self.above: dict[Id, Id] = {}
-        """For each message held for its parent, an ancestor; followed to its end, the id that is not there."""
+    waits_once = True
 
     def fault(self, message: Message) -> Refusal | None:
         after = message.after
@@ -52,29 +46,28 @@ class SemanticallyBefore(Order):
 
     def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
         after = message.after
-        if not after:
-            return None
+        if not after or len(after) > 1:
+            return self.fault(message)
         parent: Id = after[0]  # type: ignore[index, assignment]  # the reader let only integers through
-        sender = self.group.senders.get((parent[0], parent[1]))
-        if sender is not None and parent[2] in sender.settled:
+        name, epoch, seq = parent
+        sender = self.group.senders.get((name, epoch) if epoch else name)
+        if sender is not None and (seq <= sender.prefix or seq in sender):
             return None
         if parent == id_:
             return Refusal(codes.SELF_PARENT, "The message names itself as its parent.")
-        if sender is not None and sender.refused is not None and parent[2] in sender.refused:
+        if sender is not None and sender.refused is not None and seq in sender.refused:
             return Refusal(codes.ORPHAN, f"Its parent {_text(parent)} was refused, so it can never be delivered.")
-        if self.above and self._top(parent) == id_:
+        if self._top(parent) == id_:
             return Refusal(codes.CYCLE, f"It closes a circle: its parent {_text(parent)} waits for it.")
         return parent
 
     def on_hold(self, held: HeldMessage) -> None:
-        parent: Id = held.watch  # type: ignore[assignment]  # the engine reports only watches that are ids
-        self.above[held.id] = self._top(parent)
-
-    def on_removal(self, held: HeldMessage) -> None:
-        self.above.pop(held.id, None)
+        held.above = self._top(held.watch)  # type: ignore[arg-type]  # the engine reports only watches that are ids
 
     def relink(self, held: Iterable[HeldMessage]) -> None:
-        self.above.clear()
+        held = list(held)
+        for one in held:
+            one.above = None
         for one in held:
             if one.watch is not None and len(one.watch) == 3:
                 self.on_hold(one)
@@ -84,13 +77,12 @@ class SemanticallyBefore(Order):
 
     def _top(self, id_: Id) -> Id:
         """The id at the top of the held tree that holds this one, with path halving."""
-        above = self.above
-        while (up := above.get(id_)) is not None:
-            upper = above.get(up)
-            if upper is None:
-                return up
-            above[id_] = upper
-            id_ = upper
+        held = self.group.held
+        while (one := held.get(id_)) is not None and one.above is not None:
+            upper = held.get(one.above)
+            if upper is None or upper.above is None:
+                return one.above
+            one.above = id_ = upper.above
         return id_
 
     @classmethod

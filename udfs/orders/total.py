@@ -17,6 +17,8 @@ from udfs.orders.order import Order
 class Total(Order):
     """Never waits."""
 
+    __slots__ = ()
+
     name = "total"
     after_seed = "001, 3.1"
 
