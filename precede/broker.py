@@ -17,7 +17,9 @@ def broker(
 ) -> None:
     """Run a real Kafka broker on this machine until Ctrl-C.
 
-    Its address goes to standard output as soon as it answers:
+    Its address goes to standard output as soon as it answers.
+
+    Example:
 
       precede broker --port 9092 --data kafka/
     """

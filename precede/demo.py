@@ -18,6 +18,8 @@ def demo(
     The first start fetches the jars of Kafka and Spark. Everything it writes stays in a folder that the summary
     names, with commands to look at it. Ctrl-C ends it early, with the same summary.
 
+    Example:
+
       precede demo --seconds 30
     """
     from precede.demo_stage import perform

@@ -17,7 +17,7 @@ NAMED_MAX = 3  # of what one message waits for, in the table; --json names all
 
 
 def held(
-    group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="One group; without it, all.")] = None,
+    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group; without it, all.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="The job's checkpoint.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, as `precede replay --held` writes.")
@@ -26,7 +26,9 @@ def held(
 ) -> None:
     """Show what is held now, what each message waits for, and since when.
 
-    It reads the job's checkpoint as of the last batch, whether the job runs or not:
+    It reads the job's checkpoint as of the last batch, whether the job runs or not.
+
+    Example:
 
       precede held travel --checkpoint checkpoints/
     """

@@ -31,6 +31,8 @@ def run(
     Ctrl-C stops it between two batches; started again with the same checkpoint it goes on where it was, and no reader
     of committed records sees a position twice.
 
+    Examples:
+
       precede run --bootstrap localhost:9092 --checkpoint checkpoints/ --delta delta/
 
       precede run --once                  what is there, then stop

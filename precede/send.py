@@ -34,6 +34,8 @@ def send(
 ) -> None:
     """Publish one message, and print its id once Kafka has it.
 
+    Examples:
+
       precede send travel ann "Who comes along?"       prints ann:1
 
       precede send travel bob --after ann:1 "I do."    prints bob:1
@@ -75,7 +77,8 @@ def id_text(id_: "Id") -> str:
     import msgspec
 
     sender, epoch, seq = id_
-    return f"{sender}:{seq}" if epoch == 0 else msgspec.json.encode(id_).decode()
+    short = epoch == 0 and not sender.startswith("[")  # that is how JSON begins
+    return f"{sender}:{seq}" if short else msgspec.json.encode(id_).decode()
 
 
 def parse_id(text: str) -> "Id":

@@ -18,7 +18,7 @@ LOOK_S = 0.25
 
 
 def tail(
-    group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="One group; without it, all.")] = None,
+    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group; without it, all.")] = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="What is there already, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The records themselves, one a line.")] = False,
     dead_letters: Annotated[bool, typer.Option("--dead-letters", help="What can never be delivered, and why.")] = False,
@@ -30,6 +30,8 @@ def tail(
     """Follow what is delivered, in order, until Ctrl-C.
 
     Each position of a group is shown once; a hole in them is an alarm on standard error.
+
+    Examples:
 
       precede tail travel
 

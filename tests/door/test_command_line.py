@@ -1,0 +1,109 @@
+"""The command line as a whole: help, version, exit status, sentences instead of tracebacks, and a quick start."""
+
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from precede.command_line import COMMANDS
+from precede.options import WrongUse
+from precede.send import id_text, parse_id
+from tests.door.command import ROOT, precede, raw
+
+
+def test_help_names_every_command_and_ends_with_0() -> None:
+    done = precede("--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout.decode() for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_explains_itself_with_an_example(command: str) -> None:
+    done = precede(command, "--help")
+    assert done.returncode == 0
+    assert f"  precede {command}" in done.stdout.decode()
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert precede("--version").stdout.decode() == f"precede {project['version']}\n"
+
+
+def test_no_command_at_all_is_wrong_use_and_shows_the_help() -> None:
+    done = precede()
+    assert done.returncode == 2
+    assert b"Usage: precede" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["relay"], "No such command 'relay'."),
+        (["run", "--shards", "0"], "The setting shards is 0, but must be"),
+        (["run", "--only", "both"], "--only"),
+        (["run", "--config", "/no/such/file"], "The config file /no/such/file cannot be read"),
+        (["tail", "--bootstrap", "nowhere"], "The setting bootstrap is 'nowhere', but must be"),
+        (["tail", "--count", "0"], "--count"),
+        (["send", "g", "ann"], "Missing argument 'TEXT'."),
+        (["send", "", "ann", "hello"], "GROUP must have 1 to 255 bytes, not 0."),
+        (["send", "g", "é" * 128, "hello"], "SENDER must have 1 to 255 bytes, not 256."),
+        (["send", "g", "ann", "hello", "--after", "bob"], "--after bob is no id"),
+        (["send", "g", "ann", "{", "--json"], "TEXT is not a JSON value"),
+        (["send", "g", "ann", "NaN", "--json"], "TEXT is not a JSON value"),
+        (["broker", "--port", "99999"], "--port"),
+        (["demo", "--seconds", "soon"], "--seconds"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_wrong_use_ends_with_2_and_one_sentence(arguments: list[str], sentence: str) -> None:
+    done = precede(*arguments)
+    said = done.stderr.decode()
+    assert done.returncode == 2
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert done.stdout == b""
+
+
+@pytest.mark.parametrize("arguments", [["send", "g", "ann", "hello"], ["tail"], ["tail", "--dead-letters"]])
+def test_a_broker_that_is_away_ends_with_1_and_one_sentence(arguments: list[str]) -> None:
+    done = precede(*arguments, "--bootstrap", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert done.stderr.decode() == "Cannot reach Kafka at 127.0.0.1:1.\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["replay", "-"], ["send", "--help"], ["run", "--help"]])
+def test_what_needs_no_spark_does_not_import_it(arguments: list[str]) -> None:
+    program = (
+        "import sys, atexit\n"
+        "from precede.command_line import main\n"
+        "slow = {'pyspark', 'pandas', 'pyarrow', 'numpy', 'confluent_kafka', 'kafka', 'deltalake'}\n"
+        "atexit.register(lambda: print(sorted(slow & set(sys.modules)), file=sys.stderr))\n"
+        f"main({arguments!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, input=raw("ann", 1), capture_output=True, timeout=30, check=False
+    )
+    assert done.stderr.decode().splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "id_"),
+    [
+        ("ann:1", ("ann", 0, 1)),
+        ("a:b:12", ("a:b", 0, 12)),
+        ('["ann", 3, 1]', ("ann", 3, 1)),
+        ('["[x]:1", 0, 9007199254740991]', ("[x]:1", 0, 2**53 - 1)),
+    ],
+)
+def test_an_id_is_written_short_or_as_json(text: str, id_: tuple[str, int, int]) -> None:
+    assert parse_id(text) == id_
+    assert parse_id(id_text(id_)) == id_
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ann", ":1", "ann:", "ann:0", "ann:-1", "ann:1.0", "ann:²", '["ann",1]', '["ann",-1,1]', '["",0,1]']
+)
+def test_what_is_no_id_is_wrong_use(text: str) -> None:
+    with pytest.raises(WrongUse):
+        parse_id(text)

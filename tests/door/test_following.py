@@ -1,0 +1,181 @@
+"""`precede.follow` without Kafka: the consumer's rule, holes, and going on where one stopped."""
+
+import json
+from typing import Literal
+
+import pytest
+
+from ingest.errors import Refused
+from precede.following import ConsumersRule, Delivery, Follower, Hole
+from precede.log_readers import LogRecord
+
+
+def ordered(position: int, *, group: str = "g", destination: str | None = None) -> bytes:
+    record = {
+        "group": group,
+        "sender": "ann",
+        "seq": position,
+        "after": [["bob", 0, 1]],
+        "data": {"n": position},
+        "position": position,
+        "order": "s_b",
+        "status": "delivered",
+        "partition": 0,
+        "offset": position,
+        "arrived_ms": 100,
+        "released_offset": position + 1,
+        "released_ms": 350,
+    }
+    return json.dumps(record | ({} if destination is None else {"destination": destination})).encode()
+
+
+class Topic:
+    """A topic in memory, read as either Kafka client would: one partition for each list of records."""
+
+    def __init__(self, *partitions: list[bytes | None]) -> None:
+        self.partitions = partitions
+        self.next: dict[int, int] = {}
+        self.closed = False
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        return {number: len(records) if at_end else 0 for number, records in enumerate(self.partitions)}
+
+    def assign(self, topic: str, offsets: dict[int, int]) -> None:
+        self.next = dict(offsets)
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        found = []
+        for partition, offset in self.next.items():
+            for place, value in enumerate(self.partitions[partition][offset:], start=offset):
+                key = None if value is None else json.loads(value)["group"].encode()
+                found.append(LogRecord(partition, place, 0, key, value))
+            self.next[partition] = len(self.partitions[partition])
+        return found
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def follower(
+    topic: Topic,
+    *,
+    group: str | None = None,
+    start: Literal["beginning", "end"] = "beginning",
+    token: str | None = None,
+    name: str = "t",
+) -> Follower:
+    return Follower(topic, topic=name, group=group, start=start, token=token, patience_s=0.5)
+
+
+def positions(following: Follower) -> list[int]:
+    return [delivery.position for delivery in following]
+
+
+def test_each_position_is_delivered_once_however_often_it_stands_there() -> None:
+    records: list[bytes | None] = [ordered(n) for n in (1, 2, 2, 1, 3, 2, 4)]
+    assert positions(follower(Topic(records))) == [1, 2, 3, 4]
+
+
+def test_a_hole_is_raised_and_whoever_goes_on_gets_what_comes_behind_it() -> None:
+    following = follower(Topic([ordered(1), ordered(4), ordered(5)]))
+    assert next(following).position == 1
+    with pytest.raises(Hole, match="In group g positions 2 to 3 are missing: after 1 came 4"):
+        next(following)
+    assert positions(following) == [4, 5]
+
+
+def test_a_topic_whose_beginning_is_gone_is_a_hole() -> None:
+    with pytest.raises(Hole, match="after 0 came 2"):
+        next(follower(Topic([ordered(2)])))
+
+
+def test_who_starts_at_the_end_takes_the_first_position_it_sees_for_granted() -> None:
+    topic = Topic([ordered(1), ordered(2)])
+    following = follower(topic, start="end")
+    assert positions(following) == []
+    topic.partitions[0].append(ordered(3))
+    assert positions(following) == [3]
+    topic.partitions[0].append(ordered(5))
+    with pytest.raises(Hole):
+        next(following)
+
+
+def test_positions_are_counted_for_each_group_and_destination() -> None:
+    rule = ConsumersRule(from_beginning=True)
+    for group, destination in (("g", None), ("h", None), ("g", "ann"), ("g", "bob")):
+        delivery = follower(Topic([ordered(1, group=group, destination=destination)])).poll(0)
+        assert delivery is not None
+        assert rule.admits(delivery)
+        assert not rule.admits(delivery)
+
+
+def test_one_group_can_be_followed_among_many() -> None:
+    topic = Topic([ordered(1), ordered(1, group="h"), ordered(2)], [ordered(1, group="k")])
+    assert [delivery.group for delivery in follower(topic, group="g")] == ["g", "g"]
+
+
+@pytest.mark.parametrize("stop", range(7))
+def test_a_follower_goes_on_behind_the_message_its_token_was_taken_at(stop: int) -> None:
+    topic = Topic([ordered(n) for n in (1, 2, 2, 3)], [ordered(n, group="h") for n in (1, 2, 3)])
+    first = follower(topic)
+    seen = [next(first) for _ in range(min(stop, 6))]
+    again = follower(topic, token=first.token)
+    seen += list(again)
+    assert sorted((delivery.group, delivery.position) for delivery in seen) == [
+        (group, position) for group in "gh" for position in (1, 2, 3)
+    ]
+
+
+def test_a_hole_is_found_across_a_token_too() -> None:
+    topic = Topic([ordered(1)])
+    first = follower(topic)
+    next(first)
+    topic.partitions[0].append(ordered(3))
+    with pytest.raises(Hole):
+        next(follower(topic, token=first.token))
+
+
+def test_a_token_taken_at_a_hole_goes_on_with_the_message_behind_it() -> None:
+    topic = Topic([ordered(1), ordered(4)])
+    first = follower(topic)
+    next(first)
+    with pytest.raises(Hole):
+        next(first)
+    assert positions(follower(topic, token=first.token)) == [4]
+
+
+@pytest.mark.parametrize("token", ["", "{}", '["other",{},[],true]'])
+def test_what_is_no_token_of_this_topic_is_refused(token: str) -> None:
+    with pytest.raises(Refused, match="token"):
+        follower(Topic([]), token=token)
+
+
+def test_a_topic_that_is_not_there_yet_is_read_from_its_beginning_even_by_who_wants_the_end() -> None:
+    topic = Topic()
+    following = follower(topic, start="end")
+    assert following.poll(0) is None
+    topic.partitions = ([ordered(1)],)
+    assert positions(following) == [1]
+
+
+def test_a_delivery_says_all_that_the_record_says() -> None:
+    delivery = next(follower(Topic([ordered(1)])))
+    assert isinstance(delivery, Delivery)
+    assert delivery.id == ("ann", 0, 1)
+    assert delivery.after == [("bob", 0, 1)]
+    assert delivery.data == {"n": 1}
+    assert delivery.held_ms == 250
+    assert delivery.record == ordered(1)
+
+
+def test_tombstones_are_passed_over_and_foreign_records_refused() -> None:
+    assert positions(follower(Topic([None, ordered(1)]))) == [1]
+    with pytest.raises(Refused, match="offset 1"):
+        positions(follower(Topic([ordered(1), b'{"group":"g"}'])))
+
+
+def test_a_follower_closes_its_reader() -> None:
+    topic = Topic([])
+    with follower(topic):
+        pass
+    assert topic.closed
