@@ -70,7 +70,8 @@ def read(folder: Path) -> Checkpoint:
         version = msgspec.json.decode(text).get("v")
         if isinstance(version, int) and version > VERSION:
             raise Refused(
-                f"The checkpoint {folder} has version {version}, written by a newer precede; this one knows up to {VERSION}."
+                f"The checkpoint {folder} has version {version}, written by a newer precede; this one knows up to "
+                f"{VERSION}."
             )
         return msgspec.json.decode(text, type=Checkpoint)
     except (msgspec.DecodeError, AttributeError) as error:
@@ -81,7 +82,8 @@ def _refuse_foreign(folder: Path) -> None:
     for name in ("order", "history", "offsets", "commits", "state"):
         if (folder / name).exists():
             raise Refused(
-                f"The checkpoint folder {folder} holds {name}/ but no {FILE}: it was not written by precede, or the file was lost."
+                f"The checkpoint folder {folder} holds {name}/ but no {FILE}: it was not written by precede, or the "
+                "file was lost."
             )
 
 
@@ -147,13 +149,13 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
     if now.partitions != found.partitions:
         raise Refused(
             f"The raw topic {raw.name} has {now.partitions} partitions, but the checkpoint {folder} was made with "
-            f"{found.partitions}, and groups would move between them; let the job deliver all that is there, then go on "
-            "with a new raw topic, new output topics and a new checkpoint."
+            f"{found.partitions}, and groups would move between them; let the job deliver all that is there, then go "
+            "on with a new raw topic, new output topics and a new checkpoint."
         )
     if now.shards != found.shards:
         raise Refused(
-            f"The setting shards is {now.shards}, but the checkpoint {folder} was made with {found.shards}; keep that, or "
-            "take a new checkpoint folder: the whole log is read again then, and nothing is published twice."
+            f"The setting shards is {now.shards}, but the checkpoint {folder} was made with {found.shards}; keep "
+            "that, or take a new checkpoint folder: the whole log is read again then, and nothing is published twice."
         )
     if now.order != found.order:
         raise Refused(f"The setting order is {now.order}, but the checkpoint {folder} was made with {found.order}.")

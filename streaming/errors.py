@@ -1,5 +1,5 @@
 """The one error of this room that a person reads."""
 
 
-class Refused(Exception):  # noqa: N818 (it names what happened to a request, not a fault of the program)
+class Refused(Exception):
     """What a person must mend; its text is the sentence they read."""

@@ -1,7 +1,7 @@
 """The history query: the ordered and the dead-letter topic, committed records only, each into its Delta table.
 
-The ordered topic is the truth and Delta its exact copy, written seldom and in large batches; Delta's own sink makes each
-batch count once. A slow or failing Delta never delays ordering.
+The ordered topic is the truth and Delta its exact copy, written seldom and in large batches; Delta's own sink makes
+each batch count once. A slow or failing Delta never delays ordering.
 """
 
 from typing import TYPE_CHECKING

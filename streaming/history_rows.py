@@ -89,7 +89,7 @@ def _read(values: Any, type_: type[Any], read: Any) -> list[Any]:
 
 
 def _read_leniently(value: bytes, type_: type[Any]) -> Any:
-    """What JSON allows and msgspec does not: odd escapes and great depth inside `data`, any `seq` where none is needed."""
+    """What JSON allows and msgspec does not: odd escapes and depth inside `data`, any `seq` where none is needed."""
     columns: dict[str, Any] = {}
     try:
         fields = dict(top_level_fields(value))

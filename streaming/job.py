@@ -42,17 +42,21 @@ def say_aloud(sentence: str) -> None:
     print(sentence, flush=True)  # noqa: T201 (this is what the job is asked to do)
 
 
-def run(settings: Settings, *, say: Say = say_aloud) -> None:
-    """Run until everything is done or somebody stops it; raises Refused for what a person must mend."""
-    Job(settings, say).run()
+def run(settings: Settings, *, say: Say = say_aloud, spark: "SparkSession | None" = None) -> None:
+    """Run until everything is done or somebody stops it; raises Refused for what a person must mend.
+
+    A session that is given is used and left running.
+    """
+    Job(settings, say, spark).run()
 
 
 class Job:
     """One run of the job."""
 
-    def __init__(self, settings: Settings, say: Say) -> None:
+    def __init__(self, settings: Settings, say: Say, spark: "SparkSession | None" = None) -> None:
         self.settings = settings
         self.say = say
+        self.spark = spark
         self.orders = settings.only != "history"
         self.writes_history = settings.only != "order"
         self.stopping = threading.Event()
@@ -62,14 +66,10 @@ class Job:
 
     def run(self) -> None:
         """Check, start, watch, stop."""
-        from streaming import jars, session
-
         settings = self.settings
         with ExitStack() as stack:
             stack.enter_context(self._signals())
             self._take_folders(stack)
-            home = Path(settings.jars).expanduser() if settings.jars else None
-            needed = jars.ensure("spark", home=home, say=self.say)
             topics = self._topics()
             if self.stopping.is_set():
                 return
@@ -77,12 +77,20 @@ class Job:
             if self.orders:
                 self.publisher = Publisher(settings, topics[settings.raw_topic], topics[settings.progress_topic])
                 stack.callback(self.publisher.close)
-            self.say("Starting Spark.")
-            spark = session.start(settings, needed, settings.logs)
-            stack.callback(spark.stop)
+            spark = self.spark or self._start_spark(stack)
             self._keep(spark, kept)
             self._work(spark)
             self.say(self.status.line("Done" if settings.once and not self.stopping.is_set() else "Stopped"))
+
+    def _start_spark(self, stack: ExitStack) -> "SparkSession":
+        from streaming import jars, session
+
+        home = Path(self.settings.jars).expanduser() if self.settings.jars else None
+        needed = jars.ensure("spark", home=home, say=self.say)
+        self.say("Starting Spark.")
+        spark = session.start(self.settings, needed, self.settings.logs)
+        stack.callback(spark.stop)
+        return spark
 
     # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -16,7 +16,7 @@ _LOGGER.propagate = (
 )
 
 
-class Unreachable(Exception):  # noqa: N818 (a state of the world, which may pass)
+class Unreachable(Exception):
     """No broker answers."""
 
 

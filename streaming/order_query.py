@@ -24,12 +24,12 @@ SOURCE = {
     "kafka.fetch.max.wait.ms": "10",
     "kafka.max.poll.records": "5000",
     "kafka.request.timeout.ms": "15000",
-    "kafka.default.api.timeout.ms": "20000",  # how long a broker may be silent before the query fails and the job says so
+    "kafka.default.api.timeout.ms": "20000",  # a broker silent for longer fails the query, and the job says so
 }
 
 
 def rows(spark: "SparkSession", settings: Settings) -> "DataFrame":
-    """The raw log as (shard, key, value, partition, offset, timestamp_ms); the JVM hashes the key and reads nothing else."""
+    """The raw log as (shard, key, value, partition, offset, timestamp_ms); the JVM only hashes the key."""
     from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
     raw = (

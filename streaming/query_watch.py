@@ -18,7 +18,9 @@ FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 
 # What no retry can mend: these are raised in executors, and their sentence is for a person.
-FINAL = re.compile(r"(?:udfs\.shard\.StateTooNew|streaming\.history_rows\.NotOurs): ([^\n]+)")
+FINAL = re.compile(
+    r"(?:udfs\.shard\.StateTooNew|udfs\.snapshot\.UnreadableBlob|streaming\.history_rows\.NotOurs): ([^\n]+)"
+)
 CAUSES = re.compile(r"(?:Exception|Error): ([^\n]+)")
 REASON_LENGTH_MAX = 300
 

@@ -57,14 +57,14 @@ FIXED = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.sql.streaming.minBatchesToRetain": "20",  # each batch keeps the changed state, so a hundred of them is a lot of disk
+    "spark.sql.streaming.minBatchesToRetain": "20",  # each keeps what it changed, so a hundred is a lot of disk
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # no order waits for Spark's time
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "true",  # or a null would make floats of integers
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.driver.maxResultSize": "0",  # a batch of large records must not stick for ever on a limit of its result
     "spark.python.worker.faulthandler.enabled": "false",
-    "spark.databricks.delta.snapshotPartitions": "2",  # the log of these tables is small; fifty tasks would read it slower
+    "spark.databricks.delta.snapshotPartitions": "2",  # their log is small; fifty tasks would read it slower
     "spark.ui.showConsoleProgress": "false",
 }
 

@@ -27,7 +27,7 @@ COLUMNS = {
     ),
 }
 
-# What a query would skip files by; the long texts are left out, for reading them for statistics costs as much as writing.
+# What a query would skip files by; the long texts are left out, since their statistics cost more than they save.
 SKIPPED_BY = {
     DELIVERIES: "`group`,position,sender,epoch,seq,partition,offset,arrived_at,released_offset,released_at",
     DEAD_LETTERS: "code,`group`,sender,partition,offset,arrived_at",
@@ -80,7 +80,7 @@ def check(settings: Settings, table: str, wanted: str | None) -> None:
     if wanted is None and found is not None and not found.empty:
         raise Refused(
             f"The Delta table {folder} holds a history that the checkpoint {settings.checkpoint} did not write; "
-            "choose another delta folder, or remove this one: the ordered topic has everything, and it is written again."
+            "choose another delta folder, or remove this one: the ordered topic has everything, and is written again."
         )
     if wanted is not None and found is None:
         raise Refused(

@@ -1,12 +1,12 @@
 """The exactly-once sink: one Kafka transaction per micro-batch, with the batch's token inside it.
 
-The token is, per raw partition, the next raw offset whose output is out. It is written to the progress topic in the same
-transaction as the rows, and only rows at or above it are published. Since the log gives the same rows whatever the batches,
+The token is, per raw partition, the next raw offset whose output is out. It is written to the progress topic in the
+same transaction as the rows, and only rows at or above it are published. The log gives the same rows in any batches, so
 a batch that Spark runs again, a fresh checkpoint and another number of shards all publish nothing twice.
 
-`init_transactions` fences every other job with the same ordered topic; the token is read after that, so nobody can move it
-any more. An error in a commit says nothing about whether it happened: the producer is dropped, the fence and the token are
-taken again, and what the token leaves to do is done.
+`init_transactions` fences every other job with the same ordered topic; the token is read after that, so nobody can
+move it any more. An error in a commit says nothing about whether it happened: the producer is dropped, the fence and
+the token are taken again, and what the token leaves to do is done.
 """
 
 import uuid
@@ -133,8 +133,8 @@ class Publisher:
         partitions = kafka.describe(self.settings.bootstrap, [topic])[topic].partitions
         if any(end > 0 for _, end in kafka.ends(self.settings.bootstrap, topic, partitions)):
             raise Refused(
-                f"The ordered topic {topic} holds records, but the progress topic {self.progress.name} does not know of them; "
-                "choose a new ordered_topic, or the progress topic that belongs to it."
+                f"The ordered topic {topic} holds records, but the progress topic {self.progress.name} does not know "
+                "of them; choose a new ordered_topic, or the progress topic that belongs to it."
             )
 
     def close(self) -> None:
@@ -258,9 +258,9 @@ class Publisher:
 
 
 def packed_rows(batch: "DataFrame") -> Iterator[tuple[int, int, int, Records]]:
-    """The batch as (shard, raw partition, last raw offset, records), never more than a slice of it on the driver at once.
+    """The batch as (shard, raw partition, last raw offset, records), never more than a slice on the driver at once.
 
-    The first packed row of every shard comes with the list of all rows, in one job; what is larger than that comes in slices.
+    The first packed row of every shard comes with the list of all rows, in one job; the others come in slices.
     """
     from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
@@ -364,7 +364,8 @@ def _same_source(settings: Settings, found: Owner, mine: Owner) -> None:
     if found.limits != mine.limits:
         changed = changed_limits(found.limits, mine.limits)
         raise Refused(
-            f"The ordered topic {topic} was made with other limits ({changed}); keep those, or choose a new ordered_topic."
+            f"The ordered topic {topic} was made with other limits ({changed}); keep those, or choose a new "
+            "ordered_topic."
         )
 
 
