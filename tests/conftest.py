@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from precede.embedded_broker import Broker
 from streaming import jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
 
@@ -44,3 +48,14 @@ def broker() -> Iterator[Broker]:
 def spark_jars() -> list[Path]:
     """The jars of a Spark session, fetched now if this machine has never had them."""
     return jars.ensure("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark session for the whole run, set up as the job sets up its own."""
+    from streaming import session
+    from streaming.settings import Settings
+
+    running = session.start(Settings(tasks=2), spark_jars, tmp_path_factory.mktemp("spark"))
+    yield running
+    running.stop()
