@@ -17,7 +17,7 @@ help: ## List these commands
 
 setup: java $(STAMP) ## Make .venv with pinned versions; again only when they change
 
-demo: setup ## Broker, stream and a lively group on this machine; ARGS="--seconds 60" ends by itself
+demo: setup ## Broker, stream and a lively group on this machine; ARGS="--seconds 20" makes it short
 	@$(BIN)/precede demo $(ARGS)
 
 test: setup ## All tests, the fast ones first

@@ -28,6 +28,7 @@ RECORD_BYTES_MAX = 2 * 1024 * 1024  # what the contract promises of the output t
 ENVELOPE_BYTES = 64 * 1024  # room for the key and for what Kafka wraps around a batch of one record
 PARTITIONS = 4
 REQUEST_S_MAX = 10.0
+REACH_S_MAX = 5.0  # after which a person is told that nobody answers
 RETRY_S = 2.0
 
 
@@ -121,11 +122,11 @@ def ensure_patiently(
         try:
             ensure(bootstrap, topics, replicas=replicas)
         except Unreachable as away:
-            if time.monotonic() > deadline:
-                raise
             if not said:
                 say(f"{away} Trying again until it answers, for up to {patience_s:.0f} s.")
             said = True
+            if time.monotonic() > deadline:
+                raise
             time.sleep(RETRY_S)
         else:
             if said:
@@ -136,7 +137,7 @@ def ensure_patiently(
 def names(admin: AdminClient, bootstrap: str) -> set[str]:
     """The names of all topics there are."""
     try:
-        return set(admin.list_topics(timeout=REQUEST_S_MAX).topics)
+        return set(admin.list_topics(timeout=REACH_S_MAX).topics)
     except KafkaException as error:
         raise Unreachable(f"Cannot reach Kafka at {bootstrap}.") from error
 
@@ -155,6 +156,18 @@ def _create(admin: AdminClient, topics: list[Wanted], replicas: int) -> None:
             # Two programs may start at once; whoever comes second finds the topic as the first made it.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise Refused(f"Kafka refused to create the topic {name}: {error.args[0].str()}.") from error
+    _wait_for_leaders(admin, {topic.name for topic in topics})
+
+
+def _wait_for_leaders(admin: AdminClient, new: set[str]) -> None:
+    """A topic is of use once each partition has a leader; who asks sooner is told that there is no such partition."""
+    deadline = time.monotonic() + REQUEST_S_MAX
+    while time.monotonic() < deadline:
+        found = admin.list_topics(timeout=REQUEST_S_MAX).topics
+        partitions = [found[name].partitions.values() if name in found else () for name in new]
+        if all(ones and all(one.leader >= 0 for one in ones) for ones in partitions):
+            return
+        time.sleep(0.05)
 
 
 def _check(admin: AdminClient, bootstrap: str, topics: list[Wanted]) -> None:

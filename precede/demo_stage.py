@@ -29,7 +29,7 @@ STEP_S = 0.03
 START_S_MAX = 180.0
 DRAIN_S_MAX = 90.0
 HURRY_S_MAX = 10.0  # for what is under way, after Ctrl-C
-HISTORY_EVERY_S = 2.0
+HISTORY_EVERY_S = 4.0
 
 
 def perform(seconds: float, seed: int) -> None:
@@ -43,13 +43,14 @@ def perform(seconds: float, seed: int) -> None:
             performance = stack.enter_context(
                 Performance(broker.bootstrap, job, run.watch, open_view(console, run.watch), seed)
             )
-            performance.play(seconds)
             run.conversation = performance.conversation
+            run.cut_short = performance.play(seconds)
             run.history = performance.wait_for_history(folder / "delta" / "deliveries")
     except KeyboardInterrupt:
-        if run.conversation is None:
-            console.print("Stopped before the conversation began.")
-            return
+        run.cut_short = True
+    if run.conversation is None or not run.conversation.said:
+        console.print("Stopped before the conversation began.", highlight=False)
+        return
     (folder / "raw.jsonl").write_bytes(run.watch.dump())
     tell(console, run)
 
@@ -118,6 +119,7 @@ class Performance:
         self._job = job
         self._watch = watch
         self._view = view
+        self._patience_s = DRAIN_S_MAX
         self._publisher = Publisher(bootstrap, linger_ms=0)
         self._raw: LogReader = open_reader("confluent", bootstrap)
         self._ordered: Follower = follow(bootstrap=bootstrap)
@@ -133,11 +135,10 @@ class Performance:
         self._raw.close()
         self._ordered.close()
 
-    def play(self, seconds: float) -> None:
-        """Create the group, let it talk, and stay until everything said is delivered; Ctrl-C cuts the talk short."""
+    def play(self, seconds: float) -> bool:
+        """Create the group, let it talk, and stay until all is delivered; answers whether Ctrl-C cut the talk short."""
         self._create_group()
         self._until(lambda: bool(self._watch.deliveries), START_S_MAX, "Spark is starting")
-        patience_s = DRAIN_S_MAX
         start_s = time.monotonic()
         try:
             self._until(
@@ -148,8 +149,9 @@ class Performance:
                 speaking=True,
             )
         except KeyboardInterrupt:
-            patience_s = HURRY_S_MAX
-        self._until(self._all_delivered, patience_s, "What is under way still arrives", start_s)
+            self._patience_s = HURRY_S_MAX
+        self._until(self._all_delivered, self._patience_s, "What is under way still arrives", start_s)
+        return self._patience_s == HURRY_S_MAX
 
     def wait_for_history(self, table: Path) -> int:
         """How many deliveries Delta holds, once it holds all of them or that takes too long."""
@@ -160,7 +162,7 @@ class Performance:
             rows = count_rows(table)
             return rows >= len(self._watch.deliveries)
 
-        self._until(written, DRAIN_S_MAX, "History goes to Delta")
+        self._until(written, self._patience_s, "History goes to Delta")
         return rows
 
     def _create_group(self) -> None:

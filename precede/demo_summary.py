@@ -15,8 +15,8 @@ from precede.demo_watch import Watch
 
 LOOK_IN_DELTA = (
     "from deltalake import DeltaTable; "
-    "rows = DeltaTable('{table}').to_pandas().sort_values('position'); "
-    "print(rows[['position', 'sender', 'seq', 'arrived_at', 'released_at', 'data']].to_string(index=False))"
+    "rows = DeltaTable('{table}').to_pandas().dropna(subset='seq').sort_values('position'); "
+    "print(rows[['position', 'sender', 'data', 'arrived_at', 'released_at']].to_string(index=False))"
 )
 
 
@@ -28,6 +28,7 @@ class Run:
     watch: Watch
     conversation: Conversation | None = None
     history: int = 0
+    cut_short: bool = False  # by Ctrl-C, and then something may still be under way
 
 
 def tell(console: Console, run: Run) -> None:
@@ -58,7 +59,7 @@ def tell(console: Console, run: Run) -> None:
     for command in commands(run.folder):
         console.print(f"\n  {command}", highlight=False, markup=False, soft_wrap=True)
     console.print()
-    if not (watch.contiguous and watch.agreed):
+    if not (watch.contiguous and watch.agreed and (watch.complete or run.cut_short)):
         raise Refused(f"The stream did not deliver what it should; the job's words are in {run.folder / 'job.log'}.")
 
 

@@ -5,12 +5,16 @@ Both read committed transactions only and commit nothing: where to go on is the 
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from ingest import clients
 from ingest.errors import Refused
 
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
 REQUEST_S = 10.0
+RETRY_S = 0.1
 BATCH_RECORDS = 1000
 
 
@@ -47,6 +51,14 @@ def open_reader(client: str, bootstrap: str) -> LogReader:
     return readers[client](bootstrap)
 
 
+def unreadable(bootstrap: str, topic: str, error: "KafkaError") -> Refused:
+    """Why a topic could not be read, as a sentence."""
+    away = {error._TRANSPORT, error._TIMED_OUT, error._ALL_BROKERS_DOWN, error._RESOLVE}
+    if error.code() in away:
+        return Refused(f"Cannot reach Kafka at {bootstrap}.")
+    return Refused(f"Kafka at {bootstrap} did not let {topic} be read: {error.str()}.")
+
+
 class ConfluentReader:
     """confluent-kafka: librdkafka underneath."""
 
@@ -66,21 +78,36 @@ class ConfluentReader:
         )
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import KafkaError, KafkaException
 
-        try:
-            metadata = self._consumer.list_topics(topic, timeout=REQUEST_S).topics[topic]
-            if metadata.error is not None:
-                time.sleep(timeout_s)
-                return {}
-            return {
-                partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)[
-                    at_end
-                ]
-                for partition in metadata.partitions
-            }
-        except KafkaException as error:
-            raise Refused(f"Cannot reach Kafka at {self._bootstrap}.") from error
+        no_leader = {
+            KafkaError._UNKNOWN_PARTITION,
+            KafkaError.LEADER_NOT_AVAILABLE,
+            KafkaError.NOT_LEADER_FOR_PARTITION,
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+        }
+        deadline = time.monotonic() + REQUEST_S
+        while True:
+            try:
+                partitions = self._partitions(topic)
+                if not partitions:
+                    time.sleep(timeout_s)
+                return {partition: self._ends(topic, partition)[at_end] for partition in partitions}
+            except KafkaException as error:
+                if error.args[0].code() not in no_leader or time.monotonic() > deadline:
+                    raise unreadable(self._bootstrap, topic, error.args[0]) from error
+                time.sleep(RETRY_S)  # a partition that is new, or moves, has no leader for a moment
+
+    def _partitions(self, topic: str) -> list[int]:
+        metadata = self._consumer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+        return [] if metadata.error is not None else list(metadata.partitions)
+
+    def _ends(self, topic: str, partition: int) -> tuple[int, int]:
+        from confluent_kafka import TopicPartition
+
+        return cast(
+            tuple[int, int], self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)
+        )
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
         from confluent_kafka import TopicPartition

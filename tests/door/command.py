@@ -1,6 +1,7 @@
 """What the tests of the command line share: the command as a person runs it, and raw records to feed it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def precede(
-    *arguments: str | Path, given: bytes = b"", folder: Path | None = None
+    *arguments: str | Path, given: bytes = b"", variables: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     """Run `precede` in a process of its own."""
     command = [sys.executable, "-m", "precede", *map(str, arguments)]
-    return subprocess.run(command, input=given, capture_output=True, cwd=folder or ROOT, timeout=50, check=False)
+    environment = os.environ | (variables or {})
+    return subprocess.run(command, input=given, capture_output=True, cwd=ROOT, env=environment, timeout=50, check=False)
 
 
 def raw(sender: str, seq: int, *after: list[Any], group: str = "g", data: str = "null") -> bytes:

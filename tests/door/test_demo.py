@@ -19,7 +19,7 @@ from tests.door.command import ROOT, precede
 
 
 def played(seconds: float, *, seed: int = 7, view: View | None = None, watch: Watch | None = None) -> Watch:
-    """The conversation and what is under way after it, every hundredth of a second; the stream is as quick as the log."""
+    """The conversation and what is under way after it, every hundredth of a second; the stream takes no time."""
     watch = watch or Watch(GROUP)
     now_s = 0.0
 

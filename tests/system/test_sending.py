@@ -1,0 +1,144 @@
+"""`precede send` and the producer behind it, against a real broker."""
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.partitioner.default import murmur2
+
+from ingest import topics
+from ingest.errors import Refused
+from ingest.producer import Publisher
+from ingest.sender_state import opened
+from ingest.sending import send_one
+from ingest.topics import Wanted
+from precede.embedded_broker import Broker
+from precede.log_readers import LogRecord, open_reader
+from tests.door.command import precede
+
+
+class Sender:
+    """`precede send` to a raw topic and with a state file of its own."""
+
+    def __init__(self, broker: Broker, state: Path) -> None:
+        self.bootstrap = broker.bootstrap
+        self.topic = f"raw{uuid.uuid4().hex[:8]}"
+        self.state = state
+
+    def send(self, *arguments: str) -> str:
+        done = precede(
+            "send",
+            *arguments,
+            "--bootstrap",
+            self.bootstrap,
+            "--state",
+            self.state,
+            variables={"PRECEDE_RAW_TOPIC": self.topic},
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout.decode().removesuffix("\n")
+
+    def log(self) -> list[Any]:
+        return [json.loads(record.value or b"") for record in read(self.bootstrap, self.topic)]
+
+
+def read(bootstrap: str, topic: str) -> list[LogRecord]:
+    """All records of a topic."""
+    reader = open_reader("confluent", bootstrap)
+    reader.assign(topic, reader.starts(topic, at_end=False, timeout_s=1))
+    ends = sum(reader.starts(topic, at_end=True, timeout_s=1).values())
+    found: list[LogRecord] = []
+    while len(found) < ends:
+        found += reader.read(1)
+    reader.close()
+    return found
+
+
+@pytest.fixture
+def sender(broker: Broker, tmp_path: Path) -> Sender:
+    return Sender(broker, tmp_path / "senders.json")
+
+
+def test_a_message_is_sent_with_its_stamp_and_its_id_is_printed(sender: Sender) -> None:
+    assert sender.send("travel", "ann", "Who comes?") == "ann:1"
+    assert sender.send("travel", "bob", "--after", "ann:1", "Me!") == "bob:1"
+    assert sender.send("travel", "ann", "--after", '["bob",0,1]', "--json", '{"n": 1.50}') == "ann:2"
+    assert [(record["sender"], record["seq"], record["after"], record["data"]) for record in sender.log()] == [
+        ("ann", 1, [], "Who comes?"),
+        ("bob", 1, [["ann", 0, 1]], "Me!"),
+        ("ann", 2, [["bob", 0, 1]], {"n": 1.5}),
+    ]
+
+
+def test_the_topic_send_makes_is_one_the_job_accepts(sender: Sender) -> None:
+    sender.send("travel", "ann", "Hello")
+    topics.ensure(sender.bootstrap, [topics.raw(sender.topic)])
+
+
+def test_a_lost_state_file_means_a_new_epoch_and_not_a_seq_used_twice(sender: Sender) -> None:
+    sender.send("travel", "ann", "one")
+    sender.state.unlink()
+    assert json.loads(sender.send("travel", "ann", "two")) == ["ann", 1, 1]
+    sender.state.unlink()
+    assert json.loads(sender.send("travel", "ann", "three")) == ["ann", 2, 1]
+    assert sender.send("travel", "bob", "never heard of before") == "bob:1"
+    assert sender.send("trip", "ann", "another group") == "ann:1"
+
+
+def test_an_unconfirmed_message_goes_out_again_as_the_same_bytes_before_the_next(sender: Sender) -> None:
+    sender.send("travel", "ann", "one")
+    pending = json.dumps({"group": "travel", "sender": "ann", "epoch": 0, "seq": 2, "after": [], "data": "two"})
+    forget_confirmation(sender.state, pending.replace(" ", ""))
+    assert sender.send("travel", "ann", "three") == "ann:3"
+    assert [(record["seq"], record["data"]) for record in sender.log()] == [(1, "one"), (2, "two"), (3, "three")]
+
+
+def test_the_same_command_after_a_failure_is_a_retry_and_not_a_second_message(sender: Sender) -> None:
+    sender.send("travel", "ann", "one")
+    pending = json.dumps({"group": "travel", "sender": "ann", "epoch": 0, "seq": 2, "after": [], "data": "two"})
+    forget_confirmation(sender.state, pending.replace(" ", ""))
+    assert sender.send("travel", "ann", "two") == "ann:2"
+    assert sender.send("travel", "ann", "two") == "ann:3", "said again once the first is confirmed, it is a new message"
+    assert [record["seq"] for record in sender.log()] == [1, 2, 3]
+
+
+def forget_confirmation(state_file: Path, record: str) -> None:
+    """As if the command had died between writing down the record and hearing that Kafka has it."""
+    with opened(state_file) as state:
+        state.memory.senders[0].seq += 1
+        state.memory.senders[0].pending = record
+        state.save()
+
+
+def test_what_kafka_refuses_takes_no_seq(sender: Sender) -> None:
+    where = (sender.bootstrap, sender.topic, sender.state)
+    with pytest.raises(Refused, match="was not sent"):
+        send_one(*where, group="travel", sender="ann", after=[], data="x" * 3_000_000)
+    assert send_one(*where, group="travel", sender="ann", after=[], data="short") == ("ann", 0, 1)
+    assert [record["data"] for record in sender.log()] == ["short"]
+
+
+def test_a_group_goes_to_the_partition_that_kafka_s_java_client_would_choose(broker: Broker) -> None:
+    topic = f"raw{uuid.uuid4().hex[:8]}"
+    topics.ensure(broker.bootstrap, [topics.raw(topic, partitions=5)])
+    groups = [f"group-{number}" for number in range(200)] + ["é", "群", "x" * 255]
+    with Publisher(broker.bootstrap, topic=topic) as publisher:
+        for group in groups:
+            publisher.publish(group, b"{}")
+    found = {record.key: record.partition for record in read(broker.bootstrap, topic)}
+    assert found == {group.encode(): (murmur2(group.encode()) & 0x7FFFFFFF) % 5 for group in groups}
+    assert len(set(found.values())) == 5
+
+
+def test_a_record_kafka_does_not_take_is_raised_and_not_forgotten(broker: Broker) -> None:
+    topic = f"small{uuid.uuid4().hex[:8]}"
+    small = Wanted(topic, 1, {"max.message.bytes": "1000"}, {})
+    topics.ensure(broker.bootstrap, [small])
+    publisher = Publisher(broker.bootstrap, topic=topic)
+    publisher.publish("g", b"x" * 10_000)
+    with pytest.raises(Refused, match="refused a record"):
+        publisher.flush()
+    publisher.publish("g", b"x")
+    publisher.flush()
