@@ -9,6 +9,7 @@ The checks stand in the contract's order (section 3, "Order of checks").
 """
 
 from collections.abc import Iterator
+from functools import cache
 from heapq import heapify, heappop, heappush
 
 from msgspec import UNSET
@@ -18,12 +19,14 @@ from udfs.codes import Refusal
 from udfs.held import Held, HeldMessage, Watch
 from udfs.limits import Limits
 from udfs.membership import Membership
-from udfs.messages import Abandon, Create, Id, Message, Options
+from udfs.messages import Id, Identity, Message, Options
 from udfs.orders import ORDERS
 from udfs.orders.order import Order
 from udfs.outbox import Outbox
 from udfs.senders import Sender, SenderKey, sender_key
-from udfs.wire import DeadLetter, encode_dead_letter, encode_name
+from udfs.wire import encode_name
+
+NO_OPTIONS = Options()
 
 LISTED_MAX = 20
 """How many missing ids of one held message are listed."""
@@ -69,7 +72,7 @@ class Group:
         self.waiting: dict[Watch, HeldMessage | dict[Id, HeldMessage]] = {}
         """Who waits for what: one message, or where there are more, all by their ids."""
         self.membership = Membership(self)
-        self.configure(order, Options())
+        self.configure(order, NO_OPTIONS)
 
     def configure(self, order: str, options: Options) -> None:
         """Take the order and the options; before anything else of the group was accepted."""
@@ -78,16 +81,15 @@ class Group:
         self.digests: int = self.limits.digests if options.digests is UNSET else options.digests  # type: ignore[assignment]
         self.closed = options.closed is True
         self.order: Order = ORDERS[order](self)
-        where = f'","partition":{self.partition},"offset":'
-        self._delivered = f',"order":"{order}","status":"delivered{where}'
-        self._abandoned = f',"order":"{order}","status":"abandoned{where}'
+        self._delivered = _form(order, "delivered", self.partition)
+        self._abandoned = _form(order, "abandoned", self.partition)
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def receive_message(self, message: Message, value: bytes, offset: int, now_ms: int) -> None:
         """One step: a message arrives at `offset`, taken by the log at `now_ms`."""
         seq: int = message.seq  # type: ignore[assignment]  # the reader let only integers through
-        epoch: int = 0 if message.epoch is UNSET else message.epoch  # type: ignore[assignment]
+        epoch: int = message.epoch  # type: ignore[assignment]  # and set the epoch
         name = message.sender
         sender = self.senders.get((name, epoch) if epoch else name)
         if sender is None:
@@ -99,10 +101,10 @@ class Group:
         else:
             verdict = self._check(sender, id_, message, value)
         if verdict is None:
-            if seq == sender.prefix + 1 or not self._too_many_runs(sender, seq):
+            if (seq == sender.prefix + 1 and not sender.beyond) or not self._too_many_runs(sender, seq):
                 self._deliver_at_once(sender, id_, value, offset, now_ms)
                 return
-            verdict = self._runs_refusal(name)
+            verdict = self.runs_refusal(name)
         if verdict is COPY:
             self.outbox.duplicates += 1
             return
@@ -111,7 +113,7 @@ class Group:
             refusal = self._no_room(sender, seq, value)
             if refusal is None:
                 self._accept(sender, id_)
-                self.hold(one, verdict)  # type: ignore[arg-type]
+                self.hold(one, verdict)
                 return
             verdict = refusal
         assert isinstance(verdict, Refusal)
@@ -119,10 +121,10 @@ class Group:
             self._accept(sender, id_)
             self._condemn(one, verdict)
         else:
-            self.refuse(verdict, name, epoch, seq, value, offset, now_ms)
+            self.refuse(verdict, Identity(self.name, *id_), value, offset, now_ms)
 
     def _check(self, sender: Sender, id_: Id, message: Message, value: bytes) -> Watch | Refusal | None:
-        """Every check there is, in the contract's order: copy, fenced, late, stamp, equivocation, seq_jump, and so on."""
+        """Every check, in the contract's order: copy, fenced, late, stamp, equivocation, seq_jump, and so on."""
         seq = id_[2]
         held = self.held.get(id_)
         settled = held is None and seq in sender
@@ -169,7 +171,7 @@ class Group:
     def _too_many_runs(self, sender: Sender, seq: int) -> bool:
         return len(sender) >= self.limits.runs_max and sender.opens_run(seq)
 
-    def _runs_refusal(self, name: str) -> Refusal:
+    def runs_refusal(self, name: str) -> Refusal:
         return Refusal(codes.BACKPRESSURE, f"{name!r} has left {self.limits.runs_max} gaps open; no room for another.")
 
     def _no_room(self, sender: Sender, seq: int, value: bytes) -> Refusal | None:
@@ -179,7 +181,7 @@ class Group:
         if self.held_bytes + len(value) > self.limits.held_bytes_max:
             return Refusal(codes.BACKPRESSURE, f"The group already holds {self.held_bytes} bytes, nearly its limit.")
         if self._too_many_runs(sender, seq):
-            return self._runs_refusal("The sender")
+            return self.runs_refusal("The sender")
         return None
 
     # ── the hold-back loop ────────────────────────────────────────────────────────────────────────────────────────
@@ -193,18 +195,17 @@ class Group:
                 self.begun = True
             sender.highest = seq
         position = self.position = self.position + 1
-        tail = (
-            f',"position":{position}{self._delivered}{offset},"arrived_ms":{now_ms}'
-            f',"released_offset":{offset},"released_ms":{now_ms}}}'
-        )
         outbox = self.outbox
-        outbox.ordered.append(value[:-1] + tail.encode())
+        outbox.ordered.append(self._delivered % (value[:-1], position, offset, now_ms, offset, now_ms))
         outbox.ordered_keys.append(self.key)
-        sender.add(seq)
+        if seq == sender.prefix + 1 and not sender.beyond:
+            sender.prefix = seq
+        else:
+            sender.add(seq)
         if self.digests:
             sender.remember(seq, value, self.digests)
         if self.waiting and id_ in self.waiting:
-            self._settle(self._woken_by(id_), offset, now_ms)
+            self.settle(self._woken_by(id_), offset, now_ms)
 
     def hold(self, one: HeldMessage, watch: Watch) -> None:
         """Keep a message until what it watches happens."""
@@ -223,14 +224,14 @@ class Group:
         if len(watch) == 3:
             self.order.on_hold(one)
 
-    def _release(self, one: HeldMessage) -> None:
+    def release(self, one: HeldMessage) -> None:
         """Take a message out of the held ones; the caller says where it ends."""
         del self.held[one.id]
         self.outbox.held_growth -= 1
         if one.value is not None:
             self.held_bytes -= len(one.value)
 
-    def _stop_watching(self, one: HeldMessage) -> None:
+    def stop_watching(self, one: HeldMessage) -> None:
         """Take a message out of those that wait, before what it waits for has happened."""
         assert one.watch is not None
         watchers = self.waiting[one.watch]
@@ -252,8 +253,9 @@ class Group:
     def _woken_by(self, watch: Watch) -> list[HeldMessage]:
         """Those that watched this, in arrival order, each judged again; the ready ones are returned, no longer held."""
         ready: list[HeldMessage] = []
+        condemned: list[tuple[HeldMessage, Refusal]] = []
         for one in self._take_watchers(watch):
-            self._release(one)
+            self.release(one)
             if self.order.waits_once and len(watch) == 3:
                 ready.append(one)
                 continue
@@ -261,12 +263,14 @@ class Group:
             if verdict is None:
                 ready.append(one)
             elif isinstance(verdict, Refusal):
-                self._condemn(one, verdict)
+                condemned.append((one, verdict))
             else:
                 self.hold(one, verdict)
+        for one, refusal in condemned:  # last, so that what hangs on them stands where it will be found
+            self._condemn(one, refusal)
         return ready
 
-    def _settle(self, ready: list[HeldMessage], offset: int, now_ms: int) -> None:
+    def settle(self, ready: list[HeldMessage], offset: int, now_ms: int) -> None:
         """Deliver what is ready and all it frees; after every single delivery the ready set is taken anew."""
         if self.order.depth_first:
             ready.reverse()
@@ -300,13 +304,9 @@ class Group:
             sender.remember(seq, one.value, self.digests)
         self._emit(one.value[:-1], self._delivered, one.offset, one.arrived_ms, offset, now_ms)
 
-    def _emit(self, head: bytes, status: str, arrived_at: int, arrived_ms: int, offset: int, now_ms: int) -> None:
+    def _emit(self, head: bytes, form: bytes, arrived_at: int, arrived_ms: int, offset: int, now_ms: int) -> None:
         self.position += 1
-        tail = (
-            f',"position":{self.position}{status}{arrived_at},"arrived_ms":{arrived_ms}'
-            f',"released_offset":{offset},"released_ms":{now_ms}}}'
-        )
-        self.outbox.ordered.append(head + tail.encode())
+        self.outbox.ordered.append(form % (head, self.position, arrived_at, arrived_ms, offset, now_ms))
         self.outbox.ordered_keys.append(self.key)
 
     def deliver_control(self, value: bytes, offset: int, now_ms: int) -> None:
@@ -316,7 +316,7 @@ class Group:
 
     def wake(self, watch: Watch, offset: int, now_ms: int) -> None:
         """Something other than a delivery happened that held messages may wait for."""
-        self._settle(self._woken_by(watch), offset, now_ms)
+        self.settle(self._woken_by(watch), offset, now_ms)
 
     def turn(self, id_: Id) -> Id | None:
         """Where each sender's order is kept: the sender's previous id, if that is not settled yet."""
@@ -341,110 +341,33 @@ class Group:
 
     # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def refuse(
-        self,
-        refusal: Refusal,
-        name: str | None,
-        epoch: int | None,
-        seq: int | None,
-        value: bytes,
-        offset: int,
-        arrived_ms: int,
-    ) -> None:
-        """Write the dead letter of one record."""
-        letter = DeadLetter(
-            code=refusal.code,
-            reason=refusal.reason,
-            group=self.name,
-            sender=name,
-            epoch=epoch,
-            seq=seq,
-            partition=self.partition,
-            offset=offset,
-            arrived_ms=arrived_ms,
-        )
-        self.outbox.dead.append(encode_dead_letter(letter, value))
-        self.outbox.dead_keys.append(self.key)
+    def refuse(self, refusal: Refusal, identity: Identity, value: bytes, offset: int, arrived_ms: int) -> None:
+        """Write the dead letter of one record of this group."""
+        self.outbox.refuse(refusal, identity, self.key, value, self.partition, offset, arrived_ms)
 
     def refuse_held(self, one: HeldMessage, refusal: Refusal) -> None:
         """Write the dead letter of a message that was, or would have been, held."""
         assert one.value is not None
-        self.refuse(refusal, *one.id, one.value, one.offset, one.arrived_ms)
+        self.refuse(refusal, Identity(self.name, *one.id), one.value, one.offset, one.arrived_ms)
 
     def _condemn(self, one: HeldMessage, refusal: Refusal) -> None:
         """Refuse a message and take its id for ever; what is held under it can never be delivered either."""
         follower = Refusal(codes.ORPHAN, "What it answers was refused, so it can never be delivered.")
         if refusal.code == codes.CYCLE:
-            follower = Refusal(codes.CYCLE, "It stands in or under a circle of messages that name each other as parents.")
+            follower = Refusal(
+                codes.CYCLE, "It stands in or under a circle of messages that name each other as parents."
+            )
         condemned = [one]
         for member in condemned:  # grows while it is walked
             name, epoch, seq = member.id
             self.senders[sender_key(name, epoch)].refuse(seq)
             for under in self._take_watchers(member.id):
-                self._release(under)
+                self.release(under)
                 condemned.append(under)
         for member in sorted(condemned, key=_arrival):
             self.refuse_held(member, refusal if member is one else follower)
 
-    # ── giving up ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def receive_abandon(self, record: Abandon, offset: int, now_ms: int) -> Refusal | None:
-        """Give up on ids in the order written, each with all it frees; nothing happens where one range is refused."""
-        refusal = self._judge_abandon(record)
-        if refusal is not None:
-            return refusal
-        self.begun = True
-        rank = 0
-        for name, epoch, first, last in record.ids:
-            sender = self.senders.get(sender_key(name, epoch))  # type: ignore[arg-type]
-            if sender is None:
-                sender = self.senders[sender_key(name, epoch)] = self.membership.new_sender(name, epoch)  # type: ignore[arg-type, index]
-            for seq in list(sender.missing(first, last)):  # type: ignore[arg-type]
-                if seq not in sender and (sender.refused is None or seq not in sender.refused):
-                    rank += 1
-                    self._give_up((name, epoch, seq), sender, rank, offset, now_ms)  # type: ignore[arg-type]
-        return None
-
-    def _judge_abandon(self, record: Abandon) -> Refusal | None:
-        """Refuse what reaches past the window, and what would give up nothing."""
-        count = 0
-        for name, epoch, first, last in record.ids:
-            sender = self.senders.get(sender_key(name, epoch)) or Sender(name=name, epoch=epoch)  # type: ignore[arg-type]
-            if last > sender.highest + self.window:
-                return Refusal(
-                    codes.SEQ_JUMP,
-                    f"It gives up {name!r} to seq {last}, more than {self.window} past {sender.highest}, the highest seen.",
-                )
-            count += sender.missing_count(first, last)  # type: ignore[arg-type]
-            if len(sender) >= self.limits.runs_max and sender.opens_run(first):  # type: ignore[arg-type]
-                return self._runs_refusal(name)
-        if count > self.window:
-            return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than the window of {self.window}.")
-        if count == 0:
-            return Refusal(codes.LATE, "Every message it would give up is already delivered or given up.")
-        return None
-
-    def _give_up(self, id_: Id, sender: Sender, rank: int, offset: int, now_ms: int) -> None:
-        """Put the stand-in of a missing or held message in its place."""
-        held = self.held.get(id_)
-        if held is not None:
-            if held.value is None:
-                return
-            self._stop_watching(held)
-            self._release(held)
-            if held.watch is not None and len(held.watch) == 2:
-                refusal = Refusal(codes.NOT_MEMBER, f"{id_[0]!r} never joined the closed group, which gave up on this.")
-            else:
-                refusal = Refusal(codes.ABANDONED, "The group gave up on this message while it was held.")
-            self.refuse_held(held, refusal)
-        sender.highest = max(sender.highest, id_[2])
-        stand_in = HeldMessage(id_, None, None, offset, now_ms)
-        stand_in.rank = rank
-        previous = self.turn(id_) if self.order.in_turn else None
-        if previous is None:
-            self._settle([stand_in], offset, now_ms)
-        else:
-            self.hold(stand_in, previous)
+    # ── fences and looking ────────────────────────────────────────────────────────────────────────────────────────
 
     def fence(self, name: str, epoch: int, cut: int, why: str) -> None:
         """Let no seq above the cut count any more; what is held above it becomes a dead letter now."""
@@ -455,13 +378,11 @@ class Group:
         above = [one for one in self.held.values() if one.id[0] == name and one.id[1] == epoch and one.id[2] > cut]
         for one in above:
             if one.value is not None:
-                self._stop_watching(one)
-                self._release(one)
+                self.stop_watching(one)
+                self.release(one)
                 self.refuse_held(one, Refusal(codes.FENCED, why))
         if above:
             self.order.relink(self.held.values())
-
-    # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def held_messages(self) -> Iterator[Held]:
         """What is held, in arrival order, and what each waits for."""
@@ -469,7 +390,9 @@ class Group:
             if one.value is None:
                 continue
             name, epoch, seq = one.id
-            joins = one.watch is not None and len(one.watch) == 2
+            blockers = [one.id]
+            if one.watch is not None and len(one.watch) == 3:
+                blockers = self.order.missing(one, LISTED_MAX)
             yield Held(
                 group=self.name,
                 sender=name,
@@ -478,9 +401,16 @@ class Group:
                 partition=self.partition,
                 offset=one.offset,
                 since_ms=one.arrived_ms,
-                missing=[] if joins else self.order.missing(one, LISTED_MAX),
-                silent=[name] if joins else [],
+                missing=[id_ for id_ in blockers if id_ not in self.held],
+                silent=[id_[0] for id_ in blockers if id_ in self.held],  # these wait for their sender's join
             )
+
+
+@cache
+def _form(order: str, status: str, partition: int) -> bytes:
+    """An ordered record but for its numbers; shared by all groups alike, because it is looked at with every message."""
+    fixed = f',"position":%d,"order":"{order}","status":"{status}","partition":{partition}'
+    return f'%b{fixed},"offset":%d,"arrived_ms":%d,"released_offset":%d,"released_ms":%d}}'.encode()
 
 
 TAKING_ID = frozenset({codes.SELF_PARENT, codes.CYCLE, codes.ORPHAN})

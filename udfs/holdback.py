@@ -1,28 +1,28 @@
 """The kernel as one object: takes the records of a log, of any groups, and says what is delivered and what is not.
 
-Sans I/O: whoever drives it owns the network, the disk and the clock. The caller's duties: hand over the records of each
-partition in offset order, each once, with the time the log took it. Bad input is data and becomes a dead letter; it never
-raises.
+Sans I/O: whoever drives it owns the network, the disk and the clock. The caller's duties: hand over the records of
+each partition in offset order, each once, with the time the log took it. Bad input is data and becomes a dead letter;
+it never raises.
 """
 
 from collections.abc import Iterator
 
-from msgspec import UNSET
-
 from udfs import codes
 from udfs.codes import Refusal
+from udfs.giving_up import receive_abandon
 from udfs.group import Group
 from udfs.held import Held
 from udfs.limits import Limits
-from udfs.messages import Abandon, Create, Evict, Heartbeat, Join, Leave, Message, Record, Tick
+from udfs.messages import Abandon, Create, Evict, Heartbeat, Identity, Join, Leave, Message, Record, Tick
 from udfs.orders import ORDERS
 from udfs.outbox import Outbox
 from udfs.snapshot import restore, snapshot
 from udfs.strict import Malformed
-from udfs.wire import DeadLetter, encode_dead_letter, read
+from udfs.wire import read
 
 SPACE = b" \t\n\r"
 OPENING, CLOSING = b"{}"
+NOBODY = Identity()
 
 
 class Holdback:
@@ -56,10 +56,12 @@ class Holdback:
         """Take one log record; what it lets go is appended to `ordered` and `dead`."""
         if value is None:
             refusal = Refusal(codes.MALFORMED, "The record has no value.")
-            return self._refuse(refusal, None, key, partition, offset, timestamp_ms)
+            return self.outbox.refuse(refusal, NOBODY, key, None, partition, offset, timestamp_ms)
         if len(value) > self.limits.record_bytes_max:
-            refusal = Refusal(codes.OVERSIZE, f"The record has {len(value)} bytes, over {self.limits.record_bytes_max}.")
-            return self._refuse(refusal, value, key, partition, offset, timestamp_ms)
+            refusal = Refusal(
+                codes.OVERSIZE, f"The record has {len(value)} bytes, over {self.limits.record_bytes_max}."
+            )
+            return self.outbox.refuse(refusal, NOBODY, key, value, partition, offset, timestamp_ms)
         trimmed = value
         if not value or value[0] != OPENING or value[-1] != CLOSING:
             trimmed = value.strip(SPACE)
@@ -67,7 +69,7 @@ class Holdback:
             record = read(trimmed, self.limits)
         except Malformed as error:
             refusal = Refusal(codes.MALFORMED, error.reason)
-            return self._refuse(refusal, value, key, partition, offset, timestamp_ms, **error.readable)
+            return self.outbox.refuse(refusal, error.identity, key, value, partition, offset, timestamp_ms)
         group = self._groups.get(key)  # type: ignore[arg-type]
         if group is None or record.group != group.name or partition != group.partition:
             found = self._find_group(record, value, key, partition, offset, timestamp_ms)
@@ -101,8 +103,7 @@ class Holdback:
                 refusal = Refusal(codes.WRONG_PARTITION, f"The group lives in partition {group.partition}.")
         if refusal is None:
             return group
-        readable = _readable(record)
-        self._refuse(refusal, value, key, partition, offset, timestamp_ms, **readable)
+        self.outbox.refuse(refusal, _identity(record), key, value, partition, offset, timestamp_ms)
         return None
 
     def _group(self, key: bytes, partition: int) -> Group:
@@ -128,51 +129,21 @@ class Holdback:
                 group.begun = True
                 return
             case Abandon():
-                refusal = group.receive_abandon(record, offset, now_ms)
+                refusal = receive_abandon(group, record, offset, now_ms)
             case Create():
                 refusal = group.membership.create(record)
             case Join():
-                refusal = group.membership.join(record, offset, now_ms)
+                refusal = group.membership.join(record)
             case Leave():
                 refusal = group.membership.leave(record)
             case Evict():
                 refusal = group.membership.evict(record)
         if refusal is not None:
-            readable = _readable(record)
-            group.refuse(refusal, readable["sender"], readable["epoch"], readable["seq"], value, offset, now_ms)
+            group.refuse(refusal, _identity(record), value, offset, now_ms)
         elif not isinstance(record, Abandon):
             group.deliver_control(value, offset, now_ms)
             if isinstance(record, Join):
                 group.membership.after_join(record, offset, now_ms)
-
-    def _refuse(
-        self,
-        refusal: Refusal,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        offset: int,
-        timestamp_ms: int,
-        *,
-        group: str | None = None,
-        sender: str | None = None,
-        epoch: int | None = None,
-        seq: int | None = None,
-    ) -> None:
-        """Write the dead letter of a record that reached no group."""
-        letter = DeadLetter(
-            code=refusal.code,
-            reason=refusal.reason,
-            group=group,
-            sender=sender,
-            epoch=epoch,
-            seq=seq,
-            partition=partition,
-            offset=offset,
-            arrived_ms=timestamp_ms,
-        )
-        self.outbox.dead.append(encode_dead_letter(letter, value))
-        self.outbox.dead_keys.append(key)
 
     # ── looking and keeping ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -198,14 +169,12 @@ class Holdback:
         return self._blobs
 
 
-def _readable(record: Record) -> dict[str, str | int | None]:
-    """The identity of a record for its dead letter."""
-    readable: dict[str, str | int | None] = {}
-    for name in ("group", "sender", "epoch", "seq"):
-        value = getattr(record, name)
-        readable[name] = value if isinstance(value, str | int) else None
-    if record.__class__ is Message and record.epoch is UNSET:
-        readable["epoch"] = 0
-    if readable["sender"] is None:
-        readable["epoch"] = None
-    return readable
+def _identity(record: Record) -> Identity:
+    """Who speaks in a record, for its dead letter; a seq that is not read is not named."""
+    sender = record.sender if isinstance(record.sender, str) else None
+    return Identity(
+        group=record.group if isinstance(record.group, str) else None,
+        sender=sender,
+        epoch=record.epoch if isinstance(record.epoch, int) and sender is not None else None,
+        seq=record.seq if isinstance(record.seq, int) else None,
+    )

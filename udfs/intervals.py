@@ -24,7 +24,7 @@ class Runs(msgspec.Struct, gc=False, eq=False):
     prefix: int = 0
     """[1, prefix] is in the set."""
     beyond: list[int] = msgspec.field(default_factory=lambda: _NONE)
-    """The other runs: low, high + 1, low, high + 1, ... So a number is in one where an odd count of these is not above it."""
+    """The other runs: low, high + 1, low, high + 1, ... A number is in one where an odd count of these is not above it."""
 
     def __contains__(self, number: int) -> bool:
         if number <= self.prefix:

@@ -1,7 +1,7 @@
 """Who belongs to a group: views as a function of the log (M2MC, chapter 5, in the central form of precede).
 
-A member is known by the largest epoch it joined with and whether it is still in. That is a join-semilattice, (epoch, out
-over in), so a leave of one epoch never undoes the join of a later one: the document's tombstone set, which keeps a
+A member is known by the largest epoch it joined with and whether it is still in. That is a join-semilattice, (epoch,
+out over in), so a leave of one epoch never undoes the join of a later one: the document's tombstone set, which keeps a
 member out for ever once it has left, is cured by it.
 """
 
@@ -57,7 +57,7 @@ class Membership:
             self.members[name] = (0, True)
         return None
 
-    def join(self, record: Join, offset: int, now_ms: int) -> Refusal | None:
+    def join(self, record: Join) -> Refusal | None:
         """A sender becomes a member, or a member comes back with a larger epoch and its old one is fenced."""
         name = record.sender
         epoch: int = record.epoch  # type: ignore[assignment]  # the reader let only integers through
@@ -95,9 +95,13 @@ class Membership:
             return Refusal(codes.UNKNOWN_MEMBER, f"{name!r} was never seen in this group with epoch {epoch}.")
         if known is not None and (epoch < known[0] or (epoch == known[0] and not known[1])):
             return Refusal(codes.FENCED, f"Epoch {epoch} of {name!r} has ended already.")
+        if known is None and group.closed:
+            cut = 0  # it was heard but never a member, and now it can never become one with this epoch
         highest = 0 if sender is None else sender.highest
         if cut > highest + group.window:
-            return Refusal(codes.SEQ_JUMP, f"Its last seq {cut} is more than {group.window} past {highest}, the highest seen.")
+            return Refusal(
+                codes.SEQ_JUMP, f"Its last seq {cut} is more than {group.window} past {highest}, the highest seen."
+            )
         self.members[name] = (epoch, False)
         if sender is None:
             sender = Sender(name=name, epoch=epoch)

@@ -36,7 +36,10 @@ class ObjectStamp(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """`message` and `heartbeat`: what a sender says, with the stamps of every order."""
+    """What a sender says, with the stamps of every order.
+
+    Fields left out are UNSET, for the fast reader has to know which were named; it then sets the epoch to 0.
+    """
 
     group: Name
     sender: Name
@@ -163,6 +166,15 @@ class Tick(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     seq: Raw | UnsetType = UNSET
     v: Version = 1
     signature: str | UnsetType = UNSET
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """As much of a record's identity as can be read, for its dead letter."""
+
+    group: str | None = None
+    sender: str | None = None
+    epoch: int | None = None
+    seq: int | None = None
 
 
 Control: TypeAlias = Create | Join | Leave | Evict | Abandon

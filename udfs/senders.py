@@ -1,4 +1,4 @@
-"""What a group remembers of one sender and epoch: what is settled, what was seen, and the digests of the last delivered."""
+"""What a group remembers of one sender and epoch: what is settled, what was seen, digests of the last delivered."""
 
 from zlib import crc32
 
@@ -17,7 +17,7 @@ def sender_key(name: str, epoch: int) -> SenderKey:
 
 DIGEST_BYTES = 4
 CUT_AT_BYTES = 256
-"""How many bytes of digests may pile up beyond those that count: cutting at every message would cost more."""
+"""How many bytes of digests may pile up, and twice those that count: cutting at every message would cost more."""
 
 
 class Sender(Runs, gc=False, eq=False, kw_only=True):
@@ -52,8 +52,8 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
         elif seq != self.recent_last + 1 and digests:
             self.recent_seqs = [*self.seqs(), seq]
         self.recent_last = seq
-        digests += crc32(value).to_bytes(DIGEST_BYTES, "little")
-        if len(digests) > count * DIGEST_BYTES + CUT_AT_BYTES:
+        digests += crc32(value).to_bytes(4, "little")
+        if len(digests) > CUT_AT_BYTES and len(digests) > 2 * count * DIGEST_BYTES:
             self.forget(count)
 
     def forget(self, count: int) -> None:

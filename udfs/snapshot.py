@@ -7,9 +7,8 @@ what, the union-find of `s_b`, counts and texts. A blob of an older version must
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import UNSET
 
-from udfs.group import Group
+from udfs.group import NO_OPTIONS, Group
 from udfs.held import HeldMessage
 from udfs.intervals import Runs
 from udfs.limits import Limits
@@ -79,7 +78,7 @@ def snapshot(group: Group) -> bytes:
         group.position,
         [_dump_sender(sender, digests) for sender in group.senders.values()],
         [_dump_held(one) for one in group.held.values()],
-        None if options is NO_OPTIONS or options == NO_OPTIONS else options,
+        None if options is NO_OPTIONS else options,
         group.membership.members,
     )
     return bytes((VERSION,)) + _encode(dumped)
@@ -110,11 +109,11 @@ def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group
         _load_held(group, held)
     if group.held:
         group.order.relink(group.held.values())
+    outbox.held_growth -= len(group.held)  # they were held before
     return group
 
 
 READERS = {1: _restore_1}
-NO_OPTIONS = Options()
 
 
 def _dump_sender(sender: Sender, digests: int) -> DumpedSender:
@@ -174,7 +173,7 @@ def _load_held(group: Group, dumped: DumpedHeld) -> None:
         record: Any = read(dumped.value, group.limits)
         assert isinstance(record, Message)
         message = record
-        id_ = (message.sender, 0 if message.epoch is UNSET else message.epoch, message.seq)  # type: ignore[assignment]
+        id_ = (message.sender, message.epoch, message.seq)  # type: ignore[assignment]
     one = HeldMessage(id_, message, dumped.value, dumped.offset, dumped.arrived_ms)
     one.rank = dumped.rank
     group.hold(one, tuple(dumped.watch))  # type: ignore[arg-type]

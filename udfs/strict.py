@@ -6,13 +6,14 @@ cannot vouch for, is read again here; this reader's verdict is the verdict. It i
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from udfs.limits import Limits
-from udfs.messages import KINDS, NAME_BYTES_MAX, Epoch, Name, Record, Seq
+from udfs.messages import KINDS, NAME_BYTES_MAX, Epoch, Identity, Name, Record, Seq
 
 DEPTH_MAX = 1_000
 """How deep `data` may be nested: a host's recursion limit must not decide what is refused."""
@@ -32,9 +33,7 @@ APPENDED = (
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _STRING = re.compile(rb'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"')
-_SCALAR = re.compile(
-    _STRING.pattern + rb"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null"
-)
+_SCALAR = re.compile(_STRING.pattern + rb"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
 _CLOSER = {ord("["): ord("]"), ord("{"): ord("}")}
 _COMMA, _COLON = ord(","), ord(":")
 
@@ -44,10 +43,10 @@ _decode_name = msgspec.json.Decoder(str).decode
 class Malformed(Exception):
     """A record that breaks the wire format: a sentence why, and as much of its identity as can be read."""
 
-    def __init__(self, reason: str, **readable: Any) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.readable: dict[str, Any] = readable
+        self.identity = Identity()
 
 
 def read_strictly(value: bytes, limits: Limits) -> Record:
@@ -58,12 +57,11 @@ def read_strictly(value: bytes, limits: Limits) -> Record:
         raise Malformed(f"The record is not valid UTF-8 (byte {error.start}).") from None
     pairs = list(top_level_fields(value))
     fields = dict(pairs)
-    readable = _readable(fields)
     try:
         _refuse_names(pairs)
         return _typed(fields, limits)
     except Malformed as error:
-        error.readable = readable
+        error.identity = _identity(fields)
         raise
 
 
@@ -193,7 +191,8 @@ def _typed(fields: dict[str, bytes], limits: Limits) -> Record:
     for name, field in type_of.items():
         if field.required and name not in fields and name != "kind":
             raise Malformed(f"The field `{name}` is missing.")
-    decoded.setdefault("kind", UNSET)
+    decoded.setdefault("kind", kind)
+    decoded.setdefault("epoch", 0)
     _refuse_sizes(decoded, limits)
     record: Record = KINDS[kind](**decoded)
     return record
@@ -243,17 +242,14 @@ def _refuse_sizes(decoded: dict[str, Any], limits: Limits) -> None:
             raise Malformed(f"A range of `ids` is written backwards: {first} to {last}.")
 
 
-def _readable(fields: dict[str, bytes]) -> dict[str, Any]:
-    """As much of the identity as can be read, for the dead letter."""
+def _identity(fields: dict[str, bytes]) -> Identity:
     readable: dict[str, Any] = {}
     for name, type_ in (("group", Name), ("sender", Name), ("epoch", Epoch), ("seq", Seq)):
-        try:
+        with suppress(Malformed, KeyError):
             readable[name] = _decode(name, fields[name], type_)
-        except (Malformed, KeyError):
-            readable[name] = None
-    if "epoch" not in fields and readable["sender"] is not None:
+    if "epoch" not in fields and "sender" in readable:
         readable["epoch"] = 0
-    return readable
+    return Identity(**readable)
 
 
 def _quoted(name: str) -> str:

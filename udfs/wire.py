@@ -41,21 +41,26 @@ def read(value: bytes, limits: Limits) -> Record:
     data = message.data
     if data is not UNSET:
         quotes -= bytes(data).count(b'"') + 2
+    epoch = message.epoch
+    if epoch is UNSET:
+        message.epoch = 0
+    else:
+        quotes -= 2
     after = message.after
-    if after:
-        for sender, epoch, seq in after:
-            if epoch.__class__ is not int or seq.__class__ is not int or len(sender) > _SHORT:
+    if after is not UNSET:
+        quotes -= 2
+        for name, after_epoch, after_seq in after:
+            if after_epoch.__class__ is not int or after_seq.__class__ is not int or len(name) > _SHORT:
                 return read_strictly(value, limits)
+            quotes -= 2
         if len(after) > limits.after_max:
             return read_strictly(value, limits)
-        quotes -= 2 * len(after) + 2
-    elif after is not UNSET:
-        quotes -= 2
     if quotes:
         quotes -= _quotes_of_rare_fields(message)
     if (
         quotes
         or message.seq.__class__ is not int
+        or message.epoch.__class__ is not int
         or not (value.isascii() or _is_utf8(value))
         or len(message.sender) > _SHORT
         or len(message.group) > _SHORT
@@ -66,12 +71,8 @@ def read(value: bytes, limits: Limits) -> Record:
 
 
 def _quotes_of_rare_fields(message: Message) -> int:
-    """The quotes that `epoch`, `v` and an explicit kind `message` account for; other fields are left to the strict reader."""
+    """The quotes that `v` and an explicit kind `message` account for; other fields are left to the strict reader."""
     quotes = 0
-    if message.epoch is not UNSET:
-        if message.epoch.__class__ is not int:
-            return -1
-        quotes += 2
     if message.v is not UNSET:
         if message.v.__class__ is not int:
             return -1
@@ -129,7 +130,7 @@ class DeadLetter(msgspec.Struct, omit_defaults=True, kw_only=True):
     partition: int
     offset: int
     arrived_ms: int
-    value: str | None | UnsetType = UNSET
+    value: str | UnsetType | None = UNSET
     value_base64: str | UnsetType = UNSET
     truncated: bool | UnsetType = UNSET
 

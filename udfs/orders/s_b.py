@@ -1,8 +1,8 @@
-"""`s_b`: a reply never before what it answers (Bhavanasi and Iyer, "S_b", sections III to VI; MOP of M2MC, chapter 4).
+"""`s_b`: a reply never before what it answers (Bhavanasi and Iyer, "S_b", sections III to VI; MOP of M2MC, 4).
 
-Guarantee: a message is delivered after its parent, at once when the parent is there, and waits for nothing else; so each
-message is held no longer than any order that keeps replies after questions must hold it. It is not FIFO. With loss,
-only what answers the lost message waits, until the message comes or is abandoned.
+Guarantee: a message is delivered after its parent, at once when the parent is there, and waits for nothing else; so
+each message is held no longer than any order that keeps replies after questions must hold it. It is not FIFO. With
+loss, only what answers the lost message waits, until the message comes or is abandoned.
 Stamp: `after`, the one parent, or an empty list for a child of the root OTR.
 
     arrives B1 after OTR   -> B1
@@ -48,7 +48,7 @@ class SemanticallyBefore(Order):
         after = message.after
         if not after or len(after) > 1:
             return self.fault(message)
-        parent: Id = after[0]  # type: ignore[index, assignment]  # the reader let only integers through
+        parent: Id = after[0]  # type: ignore[assignment]  # the reader let only integers through
         name, epoch, seq = parent
         sender = self.group.senders.get((name, epoch) if epoch else name)
         if sender is not None and (seq <= sender.prefix or seq in sender):

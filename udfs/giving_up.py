@@ -1,0 +1,81 @@
+"""Giving up on missing messages: what an `abandon` record does (contract, section 3, "Giving up").
+
+A stand-in takes the place of each message given up on, as if that message had arrived with nothing to wait for but, in
+orders that keep each sender's order, its turn. So no order needs a rule of its own for what will never come: an order
+that once jumped a clock to forgive a loss delivered b:4 before b:2.
+"""
+
+from udfs import codes
+from udfs.codes import Refusal
+from udfs.group import Group
+from udfs.held import HeldMessage
+from udfs.messages import Abandon, Id
+from udfs.senders import Sender, sender_key
+
+ABANDONED_MAX = 1_000_000
+"""How many messages one record may give up: a short record must not ask for endless output."""
+
+
+def receive_abandon(group: Group, record: Abandon, offset: int, now_ms: int) -> Refusal | None:
+    """Give up on ids in the order written, each with all it frees; nothing happens where one range is refused."""
+    refusal = _judge(group, record)
+    if refusal is not None:
+        return refusal
+    group.begun = True
+    rank = 0
+    for name, epoch, first, last in record.ids:
+        sender = _sender(group, name, epoch)  # type: ignore[arg-type]  # the reader let only integers through
+        group.senders[sender_key(sender.name, sender.epoch)] = sender
+        for seq in list(sender.missing(first, last)):  # type: ignore[arg-type]
+            if seq not in sender and (sender.refused is None or seq not in sender.refused):
+                rank += 1
+                _give_up(group, (sender.name, sender.epoch, seq), sender, rank, offset, now_ms)
+    return None
+
+
+def _sender(group: Group, name: str, epoch: int) -> Sender:
+    return group.senders.get(sender_key(name, epoch)) or group.membership.new_sender(name, epoch)
+
+
+def _judge(group: Group, record: Abandon) -> Refusal | None:
+    """Refuse what reaches past the window, and what would give up nothing."""
+    count = 0
+    opened: dict[tuple[str, int], int] = {}
+    for name, epoch, first, last in record.ids:
+        sender = _sender(group, name, epoch)  # type: ignore[arg-type]
+        if last > sender.highest + group.window:
+            past = f"more than {group.window} past {sender.highest}, the highest seen"
+            return Refusal(codes.SEQ_JUMP, f"It gives up {name!r} to seq {last}, {past}.")
+        count += sender.missing_count(first, last)  # type: ignore[arg-type]
+        if sender.opens_run(first):  # type: ignore[arg-type]
+            who = (sender.name, sender.epoch)
+            opened[who] = opened.get(who, 0) + 1
+            if len(sender) + opened[who] > group.limits.runs_max:
+                return group.runs_refusal(name)
+    if count > ABANDONED_MAX:
+        return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than {ABANDONED_MAX}.")
+    if count == 0:
+        return Refusal(codes.LATE, "Every message it would give up is already delivered or given up.")
+    return None
+
+
+def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_ms: int) -> None:
+    """Put the stand-in of a missing or held message in its place."""
+    held = group.held.get(id_)
+    if held is not None:
+        if held.value is None:
+            return
+        group.stop_watching(held)
+        group.release(held)
+        if held.watch is not None and len(held.watch) == 2:
+            refusal = Refusal(codes.NOT_MEMBER, f"{id_[0]!r} never joined the closed group, which gave up on this.")
+        else:
+            refusal = Refusal(codes.ABANDONED, "The group gave up on this message while it was held.")
+        group.refuse_held(held, refusal)
+    sender.highest = max(sender.highest, id_[2])
+    stand_in = HeldMessage(id_, None, None, offset, now_ms, rank)
+    previous = group.turn(id_) if group.order.in_turn else None
+    if previous is None:
+        group.settle([stand_in], offset, now_ms)
+    else:
+        group.hold(stand_in, previous)
