@@ -34,24 +34,21 @@ def receive_abandon(group: Group, record: Abandon, offset: int, now_ms: int) -> 
 
 
 def _sender(group: Group, name: str, epoch: int) -> Sender:
-    return group.senders.get(sender_key(name, epoch)) or group.membership.new_sender(name, epoch)
+    known = group.senders.get(sender_key(name, epoch))
+    return group.membership.new_sender(name, epoch) if known is None else known
 
 
 def _judge(group: Group, record: Abandon) -> Refusal | None:
     """Refuse what reaches past the window, and what would give up nothing."""
     count = 0
-    opened: dict[tuple[str, int], int] = {}
     for name, epoch, first, last in record.ids:
         sender = _sender(group, name, epoch)  # type: ignore[arg-type]
         if last > sender.highest + group.window:
             past = f"more than {group.window} past {sender.highest}, the highest seen"
             return Refusal(codes.SEQ_JUMP, f"It gives up {name!r} to seq {last}, {past}.")
         count += sender.missing_count(first, last)  # type: ignore[arg-type]
-        if sender.opens_run(first):  # type: ignore[arg-type]
-            who = (sender.name, sender.epoch)
-            opened[who] = opened.get(who, 0) + 1
-            if len(sender) + opened[who] > group.limits.runs_max:
-                return group.runs_refusal(name)
+        if sender.run_count() >= group.limits.runs_max and sender.opens_run(first):  # type: ignore[arg-type]
+            return group.runs_refusal(name)
     if count > ABANDONED_MAX:
         return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than {ABANDONED_MAX}.")
     if count == 0:

@@ -169,7 +169,7 @@ class Group:
     # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _too_many_runs(self, sender: Sender, seq: int) -> bool:
-        return len(sender) >= self.limits.runs_max and sender.opens_run(seq)
+        return sender.run_count() >= self.limits.runs_max and sender.opens_run(seq)
 
     def runs_refusal(self, name: str) -> Refusal:
         return Refusal(codes.BACKPRESSURE, f"{name!r} has left {self.limits.runs_max} gaps open; no room for another.")

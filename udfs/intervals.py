@@ -24,15 +24,15 @@ class Runs(msgspec.Struct, gc=False, eq=False):
     prefix: int = 0
     """[1, prefix] is in the set."""
     beyond: list[int] = msgspec.field(default_factory=lambda: _NONE)
-    """The other runs: low, high + 1, low, high + 1, ... A number is in one where an odd count of these is not above it."""
+    """The other runs: low, high + 1, low, high + 1, ... A number is inside where an odd count of them is not above."""
 
     def __contains__(self, number: int) -> bool:
         if number <= self.prefix:
             return number > 0
         return bisect_right(self.beyond, number) & 1 == 1
 
-    def __len__(self) -> int:
-        """How many runs there are (not how many numbers)."""
+    def run_count(self) -> int:
+        """How many runs there are."""
         return len(self.beyond) // 2 + (self.prefix > 0)
 
     def runs(self) -> Iterator[tuple[int, int]]:

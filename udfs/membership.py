@@ -95,13 +95,13 @@ class Membership:
             return Refusal(codes.UNKNOWN_MEMBER, f"{name!r} was never seen in this group with epoch {epoch}.")
         if known is not None and (epoch < known[0] or (epoch == known[0] and not known[1])):
             return Refusal(codes.FENCED, f"Epoch {epoch} of {name!r} has ended already.")
-        if known is None and group.closed:
-            cut = 0  # it was heard but never a member, and now it can never become one with this epoch
         highest = 0 if sender is None else sender.highest
         if cut > highest + group.window:
             return Refusal(
                 codes.SEQ_JUMP, f"Its last seq {cut} is more than {group.window} past {highest}, the highest seen."
             )
+        if known is None and group.closed:
+            cut = 0  # it was heard but never a member, and now it can never become one with this epoch
         self.members[name] = (epoch, False)
         if sender is None:
             sender = Sender(name=name, epoch=epoch)
