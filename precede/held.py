@@ -1,5 +1,6 @@
 """`precede held`: what is held now, and what it waits for."""
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,17 +27,19 @@ def held(
 ) -> None:
     """Show what is held now, what each message waits for, and since when.
 
-    It reads the job's checkpoint as of the last batch, whether the job runs or not.
+    It reads the job's checkpoint as of the last batch, whether the job runs or not; that starts Spark for a moment.
 
     Example:
 
       precede held travel --checkpoint checkpoints/
     """
     settings = load_settings(config, checkpoint=checkpoint)
-    from streaming.held import read
+    from streaming import held as reader
 
+    if sys.stderr.isatty():
+        say("Reading the checkpoint ...")
     with done_when_the_reader_leaves():
-        messages = list(read(settings, group))
+        messages = list(reader.read(settings, group))
         if as_json:
             _write_lines(messages)
         elif messages:

@@ -13,17 +13,14 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from udfs.holdback import SPACE, Holdback
-from udfs.limits import Limits
-from udfs.wire import Malformed, read
+from udfs.holdback import OWN_KEY, Holdback
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 16  # what a pipe holds, and small enough that a block's records stay in the cache
 
 
-class _Line(msgspec.Struct, gc=False):
-    """Enough of a line to tell what it is."""
+class _Named(msgspec.Struct, gc=False):
+    """Whether a line has a `value` of its own, and not somewhere inside."""
 
-    group: str | UnsetType = UNSET
     value: msgspec.Raw | UnsetType = UNSET
 
 
@@ -37,10 +34,11 @@ class _Dumped(msgspec.Struct, forbid_unknown_fields=True):
     timestamp_ms: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
 _decode_dumped = msgspec.json.Decoder(_Dumped).decode
 _NOT_READABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 _EMPTY = (b"", b"\r")
+_VALUE = b'"value"'
+_names_value = msgspec.json.Decoder(_Named).decode
 
 
 def blocks(file: int) -> Iterator[bytes]:
@@ -71,39 +69,29 @@ class LogLines:
         number = self.count - 1
         for text in block[:-1].split(b"\n"):
             number += 1
-            try:
-                line = _decode_line(text)
-            except _NOT_READABLE:
-                if text not in _EMPTY:
-                    receive(text, _key_of(text), 0, number, 0)
-                continue
-            if line.value is not UNSET:
+            if _VALUE in text and _is_dumped(text):
                 self._receive_dumped(text, number)
-            elif line.group is UNSET:
-                receive(text, None, 0, number, 0)
-            else:
-                receive(text, line.group.encode(), 0, number, 0)
+            elif text not in _EMPTY:
+                receive(text, OWN_KEY, 0, number, 0)
         self.count = number + 1
 
     def _receive_dumped(self, text: bytes, number: int) -> None:
         try:
             dumped = _decode_dumped(text)
             value = None if dumped.value is None else dumped.value.encode()
-            key = _key_of(value) if dumped.key is UNSET else None if dumped.key is None else dumped.key.encode()
+            key = OWN_KEY if dumped.key is UNSET else None if dumped.key is None else dumped.key.encode()
         except _NOT_READABLE:
-            self._holdback.receive(text, _key_of(text), 0, number, 0)
+            self._holdback.receive(text, OWN_KEY, 0, number, 0)
             return
         offset = number if dumped.offset is UNSET else dumped.offset
         self._holdback.receive(value, key, dumped.partition, offset, dumped.timestamp_ms)
 
 
-def _key_of(value: bytes | None) -> bytes | None:
-    """The group a record names, by the kernel's own reader; None where there is none, for the kernel to say why."""
+def _is_dumped(text: bytes) -> bool:
     try:
-        group = read((value or b"").strip(SPACE), Limits()).group
-    except Malformed:
-        return None
-    return None if group is UNSET else group.encode()
+        return _names_value(text).value is not UNSET
+    except _NOT_READABLE:
+        return False
 
 
 def one_line_each(records: list[bytes]) -> bytes:

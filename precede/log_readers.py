@@ -105,9 +105,7 @@ class ConfluentReader:
     def _ends(self, topic: str, partition: int) -> tuple[int, int]:
         from confluent_kafka import TopicPartition
 
-        return cast(
-            tuple[int, int], self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)
-        )
+        return self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
         from confluent_kafka import TopicPartition

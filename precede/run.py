@@ -1,5 +1,6 @@
 """`precede run`: the streaming job."""
 
+import signal
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -51,6 +52,7 @@ def run(
     )
     from ingest import topics
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the job itself listens
     try:
         topics.ensure_patiently(
             settings.bootstrap,

@@ -11,12 +11,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def precede(
-    *arguments: str | Path, given: bytes = b"", variables: dict[str, str] | None = None
+    *arguments: str | Path, given: bytes = b"", variables: dict[str, str] | None = None, seconds: float = 50
 ) -> subprocess.CompletedProcess[bytes]:
     """Run `precede` in a process of its own."""
     command = [sys.executable, "-m", "precede", *map(str, arguments)]
     environment = os.environ | (variables or {})
-    return subprocess.run(command, input=given, capture_output=True, cwd=ROOT, env=environment, timeout=50, check=False)
+    return subprocess.run(
+        command, input=given, capture_output=True, cwd=ROOT, env=environment, timeout=seconds, check=False
+    )
 
 
 def raw(sender: str, seq: int, *after: list[Any], group: str = "g", data: str = "null") -> bytes:

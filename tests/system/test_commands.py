@@ -1,0 +1,118 @@
+"""The commands together, as a person would use them: broker, send, run, tail and held."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from precede.embedded_broker import Broker
+from tests.door.command import ROOT, lines, precede
+
+Command = Callable[..., bytes]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("commands")
+
+
+@pytest.fixture(scope="module")
+def command(broker: Broker, place: Path) -> Command:
+    """Run a command against topics and folders of this file, and give what it wrote."""
+    variables = {
+        "PRECEDE_BOOTSTRAP": broker.bootstrap,
+        "PRECEDE_CHECKPOINT": str(place / "checkpoint"),
+        "PRECEDE_DELTA": str(place / "delta"),
+        "PRECEDE_STATE": str(place / "senders.json"),
+    }
+    topics = ("raw", "ordered", "dead_letter", "progress")
+    variables |= {f"PRECEDE_{name.upper()}_TOPIC": f"commands.{name}" for name in topics}
+
+    def run(*arguments: str) -> bytes:
+        done = precede(*arguments, variables=variables, seconds=200)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    return run
+
+
+def test_what_is_sent_is_ordered_followed_and_what_must_wait_is_named(command: Command) -> None:
+    command("send", "travel", "bob", "--after", "ann:1", "I do.")
+    command("send", "travel", "ann", "Who comes along?")
+    command("send", "travel", "eli", "--after", "zoe:7", "So do I.")
+    command("run", "--once")
+    told = command("tail", "travel", "--from-beginning", "--count", "2").decode().splitlines()
+    assert [line.split("  ")[:3] for line in told] == [
+        ["travel 1", "ann:1", '"Who comes along?"'],
+        ["travel 2", "bob:1 after ann:1", '"I do."'],
+    ]
+    held = lines(command("held", "travel", "--json"))
+    assert [(one["sender"], one["seq"], one["missing"]) for one in held] == [("eli", 1, [["zoe", 0, 7]])]
+    assert "zoe:7" in command("held").decode()
+
+
+def test_the_broker_says_where_it_is_and_ends_at_ctrl_c_with_0(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "precede", "broker", "--data", str(tmp_path / "kafka")]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        bootstrap = running.stdout.readline().strip()
+        taken = precede("broker", "--port", bootstrap.split(":")[1])
+        refused = precede("broker", "--data", tmp_path / "kafka")
+        ended = precede("tail", "--seconds", "1", "--bootstrap", bootstrap)
+        os.kill(running.pid, signal.SIGINT)
+        assert running.wait(40) == 0
+    assert (taken.returncode, taken.stderr.count(b"\n")) == (1, 1)
+    assert b"cannot be had" in taken.stderr
+    assert (refused.returncode, refused.stderr.count(b"\n")) == (1, 1)
+    assert b"Another broker runs" in refused.stderr
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("arguments", [["tail"], ["run", "--bootstrap", "127.0.0.1:1"], ["broker"]])
+def test_ctrl_c_ends_what_goes_on_for_ever_with_0_and_no_traceback(
+    broker: Broker, tmp_path: Path, arguments: list[str]
+) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "precede", *arguments],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        env=at_home() | {"PRECEDE_BOOTSTRAP": broker.bootstrap},
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(9)
+    running.send_signal(signal.SIGINT)
+    said = running.communicate(timeout=40)[1].decode()
+    assert running.returncode == 0, said
+    assert "Traceback" not in said
+
+
+def at_home() -> dict[str, str]:
+    """The environment in which precede is found from any folder."""
+    return os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+def test_the_demo_ends_by_itself_with_a_summary_and_commands_that_work(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "precede", "demo", "--seconds", "15"]
+    done = subprocess.run(arguments, cwd=tmp_path, env=at_home(), capture_output=True, timeout=280, check=False)
+    told = done.stdout.decode()
+    assert (done.returncode, done.stderr) == (0, b""), told
+    for line in ("Positions contiguous +yes", "Replay gives the same bytes +yes", "Still held +0", "Dead letters +0"):
+        assert re.search(line, told), told
+    delivered = re.search(r"contiguous +yes, 1 to (\d+)", told)
+    written = re.search(r"Rows in Delta +(\d+)", told)
+    assert delivered is not None
+    assert written is not None
+    assert delivered[1] == written[1]
+    shown = [line.strip() for line in told.splitlines() if line.startswith("  ") and "precede-demo" in line]
+    assert len(shown) == 2
+    for line in shown:
+        again = subprocess.run(
+            line, shell=True, cwd=tmp_path, env=at_home(), capture_output=True, timeout=60, check=False
+        )
+        assert again.returncode == 0
+        assert again.stdout.count(b"\n") >= int(delivered[1]) - 1
