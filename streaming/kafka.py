@@ -95,17 +95,16 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> list[tuple[bytes | 
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         reading = set(range(partitions))
         while reading:
-            messages = consumer.consume(10_000, timeout=REQUEST_S)
-            if not messages:
+            message = consumer.poll(REQUEST_S)
+            if message is None:
                 raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}")
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    found.append((message.key(), message.value()))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    reading.discard(message.partition() or 0)
-                else:
-                    raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}: {error.str()}")
+            error = message.error()
+            if error is None:
+                found.append((message.key(), message.value()))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                reading.discard(message.partition() or 0)
+            else:
+                raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}: {error.str()}")
     except KafkaException as error:
         raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}") from error
     finally:

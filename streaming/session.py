@@ -57,6 +57,9 @@ FIXED = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # Reported to nobody here; and a reader of states without a query of its own would fail for want of a listener.
+    "spark.sql.streaming.stateStore.coordinatorReportSnapshotUploadLag": "false",
+    "spark.sql.streaming.stateStore.forceSnapshotUploadOnLag": "false",
     "spark.sql.streaming.minBatchesToRetain": "20",  # each keeps what it changed, so a hundred is a lot of disk
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # no order waits for Spark's time
     "spark.sql.streaming.numRecentProgressUpdates": "20",

@@ -1,0 +1,63 @@
+"""What is held now, read from a checkpoint as of its last batch, whether its job runs or not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streaming import checkpoint
+from streaming.checkpoint import OrderPart
+from streaming.errors import Refused
+from streaming.order_query import shard_of
+from streaming.settings import Settings
+from udfs.held import Held
+from udfs.holdback import Holdback
+from udfs.shard import decode_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def read(settings: Settings, group: str | None = None, *, spark: "SparkSession | None" = None) -> Iterator[Held]:
+    """The held messages of one group or of all, shard by shard; a session that is given is left running."""
+    order = check(settings)
+    if not any((settings.order_checkpoint / "commits").glob("[0-9]*")):
+        return  # no batch is through, so nothing is held
+    session = spark or _start(settings)
+    try:
+        for blob in _blobs(session, settings.order_checkpoint, order.shards, group):
+            holdback = Holdback(order=order.order, limits=order.limits)
+            holdback.load(decode_state(blob)[0])
+            yield from holdback.held(group)
+    finally:
+        if spark is None:
+            session.stop()
+
+
+def check(settings: Settings) -> OrderPart:
+    """What the checkpoint was made of; refused where there is none."""
+    folder = Path(settings.checkpoint)
+    order = checkpoint.read(folder).order if folder.exists() else None
+    if order is None:
+        raise Refused(f"There is no checkpoint of an order query in {folder}.")
+    return order
+
+
+def _start(settings: Settings) -> "SparkSession":
+    import tempfile
+
+    from streaming import jars, session
+
+    home = Path(settings.jars).expanduser() if settings.jars else None
+    return session.start(settings, jars.ensure("spark", home=home), Path(tempfile.mkdtemp(prefix="precede-held-")))
+
+
+def _blobs(spark: "SparkSession", folder: Path, shards: int, group: str | None) -> Iterator[bytes]:
+    """The states of the shards that matter, one at a time."""
+    from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
+
+    states = spark.read.format("statestore").load(str(folder.absolute()))
+    if group is not None:
+        states = states.where(F.col("key.shard") == shard_of(F.lit(group.encode()), shards))
+    column = "value.groupState.blob" if "groupState" in states.schema["value"].dataType.fieldNames() else "value.blob"  # type: ignore[attr-defined]
+    for row in states.select("key.shard", F.col(column).alias("blob")).orderBy("shard").toLocalIterator():
+        yield bytes(row.blob)

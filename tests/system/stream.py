@@ -1,0 +1,148 @@
+"""What the tests of the whole stream share: topics of their own in the one broker, the job, and readers."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from pyspark.sql import SparkSession
+
+from ingest import topics
+from streaming import job, kafka
+from streaming.settings import Settings
+from tests.records import Row, by_group
+
+HOME = Path(__file__).resolve().parent.parent.parent
+
+RUN = """
+import os, sys
+from streaming import job, settings
+from streaming.errors import Refused
+try:
+    job.run(settings.load({}, os.environ))
+except Refused as error:
+    sys.exit(str(error))
+"""
+
+
+class Stream:
+    """One stream: its settings, its topics, and what comes out of it."""
+
+    def __init__(self, bootstrap: str, folder: Path, *, partitions: int = 2, **more: Any) -> None:
+        name = uuid.uuid4().hex[:8]
+        self.settings = Settings(
+            bootstrap=bootstrap,
+            checkpoint=str(folder / "checkpoint"),
+            delta=str(folder / "delta"),
+            raw_topic=f"{name}.raw",
+            ordered_topic=f"{name}.ordered",
+            dead_letter_topic=f"{name}.dead-letters",
+            progress_topic=f"{name}.progress",
+            **({"shards": 8, "tasks": 2, "history_every_s": 1.0} | more),
+        )
+        topics.ensure(
+            bootstrap,
+            topics.wanted(
+                raw_topic=self.settings.raw_topic,
+                ordered_topic=self.settings.ordered_topic,
+                dead_letter_topic=self.settings.dead_letter_topic,
+                progress_topic=self.settings.progress_topic,
+                partitions=partitions,
+            ),
+        )
+
+    def change(self, **more: Any) -> None:
+        """From the next run on, other settings."""
+        self.settings = msgspec.structs.replace(self.settings, **more)
+
+    def send(self, pairs: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        """Publish raw records, as a gateway does."""
+        producer = Producer({"bootstrap.servers": self.settings.bootstrap, "partitioner": "murmur2_random"})
+        for key, value in pairs:
+            producer.produce(self.settings.raw_topic, value, key)
+        assert producer.flush(30) == 0
+
+    def once(self, spark: SparkSession, **more: Any) -> list[str]:
+        """Run the job over all there is, in this process; the sentences it said."""
+        said: list[str] = []
+        job.run(msgspec.structs.replace(self.settings, once=True, **more), say=said.append, spark=spark)
+        return said
+
+    def start(self, **more: Any) -> "subprocess.Popen[str]":
+        """Run the job as a process of its own, until it is stopped."""
+        settings = msgspec.structs.replace(self.settings, **more)
+        values = {
+            f"PRECEDE_{name.upper()}": str(value)
+            for name, value in msgspec.structs.asdict(settings).items()
+            if name != "limits" and value not in (None, False)
+        }
+        return subprocess.Popen(
+            [sys.executable, "-u", "-c", RUN],
+            env=os.environ | values,
+            cwd=HOME,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    # ── what came out ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read(self, topic: str) -> list[Row]:
+        """All committed records of a topic."""
+        partitions = kafka.describe(self.settings.bootstrap, [topic])[topic].partitions
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.settings.bootstrap,
+                "group.id": "reads",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        rows: list[Row] = []
+        ended: set[int | None] = set()
+        while len(ended) < partitions:
+            message = consumer.poll(10.0)
+            assert message is not None, f"the topic {topic} could not be read to its end"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF
+                ended.add(message.partition())
+            else:
+                where = message.partition() or 0, message.offset() or 0, message.timestamp()[1]
+                rows.append((message.key(), message.value(), *where))
+        consumer.close()
+        return rows
+
+    def raw(self) -> list[Row]:
+        return self.read(self.settings.raw_topic)
+
+    def ordered(self) -> dict[bytes, list[bytes]]:
+        """Ordered records by group, in the order a consumer of committed records sees them."""
+        return by_group((key or b"", value or b"") for key, value, *_ in self.read(self.settings.ordered_topic))
+
+    def dead(self) -> list[bytes]:
+        """Dead letters, sorted."""
+        return sorted(value or b"" for _, value, *_ in self.read(self.settings.dead_letter_topic))
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a Delta table, as delta-rs reads them."""
+        from deltalake import DeltaTable
+
+        rows: list[dict[str, Any]] = DeltaTable(Path(self.settings.delta) / name).to_pyarrow_table().to_pylist()
+        return rows
+
+
+def positions(groups: dict[bytes, list[bytes]]) -> dict[bytes, list[int]]:
+    return {key: [msgspec.json.decode(value)["position"] for value in values] for key, values in groups.items()}
+
+
+def contiguous(groups: dict[bytes, list[bytes]]) -> bool:
+    """Positions 1..n of every group, each once and in order."""
+    return all(found == list(range(1, len(found) + 1)) for found in positions(groups).values())

@@ -1,0 +1,186 @@
+"""What no job may start with is refused before Spark starts, in a sentence that says how to mend it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from pyspark.sql import SparkSession
+
+from ingest import topics
+from precede.embedded_broker import Broker
+from streaming import checkpoint, job, kafka
+from streaming.errors import Refused
+from tests.records import conversation
+from tests.system.stream import Stream
+from udfs.limits import Limits
+
+
+class SparkStarted(Exception):
+    """The job was about to start Spark."""
+
+
+@pytest.fixture
+def stream(broker: Broker, tmp_path: Path) -> Stream:
+    """A stream whose checkpoint was written as a job writes it when its checks are passed."""
+    stream = Stream(broker.bootstrap, tmp_path)
+    settings = stream.settings
+    names = [settings.raw_topic, settings.ordered_topic, settings.dead_letter_topic, settings.progress_topic]
+    found = kafka.describe(settings.bootstrap, names)
+    folder = Path(settings.checkpoint)
+    folder.mkdir()
+    checkpoint.update(
+        folder,
+        order=checkpoint.check_order(settings, None, found),
+        history=checkpoint.check_history(settings, None, found),
+    )
+    return stream
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: Any) -> None:
+        raise SparkStarted
+
+    monkeypatch.setattr(job.Job, "_start_spark", started)
+
+
+def start(stream: Stream, **more: Any) -> None:
+    stream.change(**more)
+    job.run(stream.settings, say=lambda _: None)
+
+
+def test_the_same_settings_again_are_welcome(stream: Stream) -> None:
+    with pytest.raises(SparkStarted):
+        start(stream)
+
+
+def test_a_checkpoint_of_another_topic_is_refused(stream: Stream, broker: Broker, tmp_path: Path) -> None:
+    other = Stream(broker.bootstrap, tmp_path / "other")
+    with pytest.raises(Refused, match=rf"belongs to the topic {stream.settings.raw_topic}, not to"):
+        start(stream, raw_topic=other.settings.raw_topic)
+
+
+def test_a_topic_deleted_and_made_anew_is_another_topic(stream: Stream) -> None:
+    name = stream.settings.raw_topic
+    AdminClient({"bootstrap.servers": stream.settings.bootstrap}).delete_topics([name])[name].result()
+    topics.ensure(stream.settings.bootstrap, [topics.raw(name, 2)])
+    with pytest.raises(Refused, match=r"belongs to an earlier topic .*deleted and made anew"):
+        start(stream)
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused(stream: Stream) -> None:
+    path = Path(stream.settings.checkpoint) / checkpoint.FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"v": 2, "something": "new"}))
+    with pytest.raises(Refused, match="has version 2, written by a newer precede"):
+        start(stream)
+
+
+def test_a_damaged_checkpoint_file_is_refused(stream: Stream) -> None:
+    path = Path(stream.settings.checkpoint) / checkpoint.FILE
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(Refused, match=r"precede.json is damaged"):
+        start(stream)
+
+
+def test_a_checkpoint_without_its_file_is_refused(stream: Stream) -> None:
+    folder = Path(stream.settings.checkpoint)
+    (folder / checkpoint.FILE).unlink()
+    (folder / "order").mkdir()
+    with pytest.raises(Refused, match=r"holds order/ but no precede.json"):
+        start(stream)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"shards": 9}, "The setting shards is 9, but the checkpoint .* was made with 8"),
+        ({"order": "fifo"}, "The setting order is fifo, but the checkpoint .* was made with s_b"),
+        ({"limits": Limits(window=7)}, "window was 100000, now 7"),
+    ],
+)
+def test_other_shards_order_or_limits_are_refused(stream: Stream, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(Refused, match=sentence):
+        start(stream, **change)
+
+
+def test_a_raw_topic_that_got_more_partitions_is_refused_with_the_way_out(stream: Stream) -> None:
+    name = stream.settings.raw_topic
+    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin.create_partitions([NewPartitions(name, 3)])[name].result()
+    with pytest.raises(Refused, match=r"has 3 partitions, but the checkpoint .* with 2.*new raw topic"):
+        start(stream)
+
+
+def test_a_fresh_start_on_a_log_whose_beginning_is_gone_is_refused_unless_accepted(
+    stream: Stream, tmp_path: Path
+) -> None:
+    stream.send(conversation(50))
+    name = stream.settings.raw_topic
+    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    for future in admin.delete_records([TopicPartition(name, 0, 5), TopicPartition(name, 1, 5)]).values():
+        future.result()
+    with pytest.raises(SparkStarted):
+        start(stream)  # not a fresh start
+    with pytest.raises(Refused, match=r"The beginning of the raw topic .* is gone .*accept_cut_log"):
+        start(stream, checkpoint=str(tmp_path / "fresh"))
+    with pytest.raises(SparkStarted):
+        start(stream, accept_cut_log=True)
+
+
+@pytest.mark.parametrize("setting", ["checkpoint", "delta"])
+def test_a_folder_that_cannot_be_written_is_refused(stream: Stream, tmp_path: Path, setting: str) -> None:
+    (tmp_path / "a-file").write_text("")
+    with pytest.raises(Refused, match=rf"The {setting} folder .*a-file/inside is not writable: Not a directory"):
+        start(stream, **{setting: str(tmp_path / "a-file" / "inside")})
+
+
+def test_a_delta_folder_of_something_else_is_refused(stream: Stream) -> None:
+    folder = Path(stream.settings.delta) / "deliveries"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(Refused, match="is not empty and not a Delta table"):
+        start(stream)
+
+
+def test_a_topic_that_is_not_there_is_refused(stream: Stream, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="The topic nowhere does not exist"):
+        start(stream, raw_topic="nowhere")
+
+
+def test_a_second_job_with_the_same_checkpoint_is_refused(stream: Stream) -> None:
+    with (
+        checkpoint.alone(Path(stream.settings.checkpoint), "order"),
+        pytest.raises(Refused, match="Another job is at work with the order part of the checkpoint"),
+    ):
+        start(stream)
+    with checkpoint.alone(Path(stream.settings.checkpoint), "order"), pytest.raises(SparkStarted):
+        start(stream, only="history")
+
+
+def test_a_broker_that_does_not_come_back_is_given_up_on_in_a_sentence(stream: Stream) -> None:
+    said: list[str] = []
+    stream.change(bootstrap="127.0.0.1:1", patience_s=1)
+    with pytest.raises(Refused, match=r"Cannot reach Kafka at 127.0.0.1:1; gave up after 1 s"):
+        job.run(stream.settings, say=said.append)
+
+
+def test_an_ordered_topic_of_another_log_is_refused(
+    stream: Stream, broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    first = Stream(broker.bootstrap, tmp_path / "first", only="order")
+    first.once(spark)
+    second = Stream(broker.bootstrap, tmp_path / "second", only="order")
+    second.change(
+        ordered_topic=first.settings.ordered_topic,
+        dead_letter_topic=first.settings.dead_letter_topic,
+        progress_topic=first.settings.progress_topic,
+    )
+    with pytest.raises(Refused, match=f"holds what came of the topic {first.settings.raw_topic}"):
+        second.once(spark)
+    first.change(checkpoint=str(tmp_path / "fresh"), order="total")
+    with pytest.raises(Refused, match="was made with the order s_b, not total"):
+        first.once(spark)

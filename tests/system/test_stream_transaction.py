@@ -1,0 +1,147 @@
+"""The exactly-once sink against a real broker: fences, tokens, and commits of unknown outcome."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from precede.embedded_broker import Broker
+from streaming import kafka, transaction
+from streaming.errors import Refused
+from streaming.transaction import Publisher, read_progress
+from tests.system.stream import Stream
+from udfs.shard import Records
+
+Rows = list[tuple[int, int, int, Records]]
+
+
+class Batch:
+    """What the sink asks of a DataFrame, without Spark."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def persist(self, _level: object) -> "Batch":
+        return self
+
+    def unpersist(self) -> None:
+        pass
+
+
+def batch(first: int, last: int, *, partition: int = 0) -> Any:
+    """One packed row: a record for every raw offset from first to last."""
+    offsets = list(range(first, last + 1))
+    values = [b"%d:%d" % (partition, offset) for offset in offsets]
+    records = Records(values, [b"g"] * len(values), offsets, [], [], [], len(offsets), 0, 0)
+    return Batch([(0, partition, last, records)])
+
+
+@pytest.fixture(autouse=True)
+def rows_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "packed_rows", lambda batch: iter(batch.rows))
+
+
+@pytest.fixture
+def stream(broker: Broker, tmp_path: Path) -> Stream:
+    return Stream(broker.bootstrap, tmp_path)
+
+
+@pytest.fixture
+def publisher(stream: Stream) -> Iterator[Callable[[], Publisher]]:
+    """Another job's publisher, each time it is called."""
+    made: list[Publisher] = []
+
+    def make() -> Publisher:
+        topics = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
+        one = Publisher(stream.settings, topics[stream.settings.raw_topic], topics[stream.settings.progress_topic])
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def published(stream: Stream) -> list[bytes]:
+    return [value for values in stream.ordered().values() for value in values]
+
+
+def test_a_batch_is_published_with_its_token(stream: Stream, publisher: Callable[[], Publisher]) -> None:
+    one = publisher()
+    one.publish(batch(0, 9))
+    topics = kafka.describe(stream.settings.bootstrap, [stream.settings.progress_topic])
+    owner, token = read_progress(
+        stream.settings.bootstrap, topics[stream.settings.progress_topic], stream.settings.ordered_topic
+    )
+    assert len(published(stream)) == 10
+    assert token == {0: 10}
+    assert owner is not None
+    assert owner.job == one.job
+
+
+def test_a_batch_offered_again_or_cut_otherwise_publishes_only_what_is_new(
+    stream: Stream, publisher: Callable[[], Publisher]
+) -> None:
+    publisher().publish(batch(0, 9))
+    later = publisher()
+    for rows in (batch(0, 9), batch(5, 14), batch(12, 19), batch(3, 4, partition=1)):
+        later.publish(rows)
+    assert sorted(published(stream)) == sorted([b"0:%d" % at for at in range(20)] + [b"1:3", b"1:4"])
+
+
+def test_a_second_job_fences_the_first_which_says_so_and_stops(
+    stream: Stream, publisher: Callable[[], Publisher]
+) -> None:
+    first, second = publisher(), publisher()
+    first.publish(batch(0, 4))
+    second.publish(batch(5, 9))
+    with pytest.raises(Refused, match="Another job took over the ordered topic"):
+        first.publish(batch(5, 9))
+    assert first.refused is not None
+    assert len(published(stream)) == 10
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_commit_of_unknown_outcome_is_settled_by_the_token(
+    stream: Stream, publisher: Callable[[], Publisher], monkeypatch: pytest.MonkeyPatch, happened: bool
+) -> None:
+    one = publisher()
+    one.publish(batch(0, 4))
+    commit = Publisher._commit
+    failed: list[int] = []
+
+    def fail_once(self: Publisher, producer: Any, upto: dict[int, int]) -> None:
+        if failed:
+            return commit(self, producer, upto)
+        failed.append(1)
+        if happened:
+            before = dict(self.token)
+            commit(self, producer, upto)
+            self.token = before
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "nobody knows"))
+
+    monkeypatch.setattr(Publisher, "_commit", fail_once)
+    one.publish(batch(5, 9))
+    assert published(stream) == [b"0:%d" % at for at in range(10)]
+    assert one.token == {0: 10}
+
+
+def test_what_a_dead_job_left_open_is_never_seen(stream: Stream, publisher: Callable[[], Publisher]) -> None:
+    dying = publisher()
+    dying.open()
+    assert dying._producer is not None
+    dying._producer.begin_transaction()
+    dying._producer.produce(stream.settings.ordered_topic, b"half a batch", b"g")
+    dying._producer.flush()
+    publisher().publish(batch(0, 4))
+    assert published(stream) == [b"0:%d" % at for at in range(5)]
+
+
+def test_an_output_topic_without_its_token_is_refused(stream: Stream, publisher: Callable[[], Publisher]) -> None:
+    publisher().publish(batch(0, 4))
+    other = Stream(stream.settings.bootstrap, Path(stream.settings.checkpoint).parent)
+    stream.change(progress_topic=other.settings.progress_topic)
+    with pytest.raises(Refused, match=r"holds records, but the progress topic .* does not know of them"):
+        publisher().publish(batch(0, 4))
