@@ -7,6 +7,8 @@ it never raises.
 
 from collections.abc import Iterator
 
+from msgspec import UnsetType
+
 from udfs import codes
 from udfs.codes import Refusal
 from udfs.giving_up import receive_abandon
@@ -23,6 +25,13 @@ from udfs.wire import read
 SPACE = b" \t\n\r"
 OPENING, CLOSING = b"{}"
 NOBODY = Identity()
+
+
+class OwnKey:
+    """Stands for a key that is not known: the record's own group is taken for it."""
+
+
+OWN_KEY = OwnKey()
 
 
 class Holdback:
@@ -52,16 +61,17 @@ class Holdback:
         """By how much the number of held messages has grown since created."""
         return self.outbox.held_growth
 
-    def receive(self, value: bytes | None, key: bytes | None, partition: int, offset: int, timestamp_ms: int) -> None:
-        """Take one log record; what it lets go is appended to `ordered` and `dead`."""
-        if value is None:
-            refusal = Refusal(codes.MALFORMED, "The record has no value.")
-            return self.outbox.refuse(refusal, NOBODY, key, None, partition, offset, timestamp_ms)
-        if len(value) > self.limits.record_bytes_max:
-            refusal = Refusal(
-                codes.OVERSIZE, f"The record has {len(value)} bytes, over {self.limits.record_bytes_max}."
-            )
-            return self.outbox.refuse(refusal, NOBODY, key, value, partition, offset, timestamp_ms)
+    def receive(
+        self,
+        value: bytes | None,
+        key: bytes | OwnKey | None = OWN_KEY,
+        partition: int = 0,
+        offset: int = 0,
+        timestamp_ms: int = 0,
+    ) -> None:
+        """Take one log record; what it lets go is appended to `ordered` and `dead`. Offsets must grow."""
+        if value is None or len(value) > self.limits.record_bytes_max:
+            return self._refuse_unread(value, key, partition, offset, timestamp_ms)
         trimmed = value
         if not value or value[0] != OPENING or value[-1] != CLOSING:
             trimmed = value.strip(SPACE)
@@ -69,10 +79,14 @@ class Holdback:
             record = read(trimmed, self.limits)
         except Malformed as error:
             refusal = Refusal(codes.MALFORMED, error.reason)
+            if isinstance(key, OwnKey):
+                key = _own_key(error.identity.group)
             return self.outbox.refuse(refusal, error.identity, key, value, partition, offset, timestamp_ms)
+        if key is OWN_KEY:
+            key = _own_key(record.group)
         group = self._groups.get(key)  # type: ignore[arg-type]
         if group is None or record.group != group.name or partition != group.partition:
-            found = self._find_group(record, value, key, partition, offset, timestamp_ms)
+            found = self._find_group(record, value, key, partition, offset, timestamp_ms)  # type: ignore[arg-type]
             if found is None:
                 return None
             group = found
@@ -81,6 +95,18 @@ class Holdback:
         else:
             self._receive_control(group, record, trimmed, offset, timestamp_ms)
         return None
+
+    def _refuse_unread(
+        self, value: bytes | None, key: bytes | OwnKey | None, partition: int, offset: int, timestamp_ms: int
+    ) -> None:
+        """Refuse a record that is not even looked into."""
+        if value is None:
+            refusal = Refusal(codes.MALFORMED, "The record has no value.")
+        else:
+            most = self.limits.record_bytes_max
+            refusal = Refusal(codes.OVERSIZE, f"The record has {len(value)} bytes, and {most} are allowed.")
+        known = None if isinstance(key, OwnKey) else key
+        self.outbox.refuse(refusal, NOBODY, known, value, partition, offset, timestamp_ms)
 
     def _find_group(
         self, record: Record, value: bytes, key: bytes | None, partition: int, offset: int, timestamp_ms: int
@@ -167,6 +193,10 @@ class Holdback:
             if group.begun:
                 self._blobs[key] = snapshot(group)
         return self._blobs
+
+
+def _own_key(group: str | UnsetType | None) -> bytes | None:
+    return group.encode() if isinstance(group, str) else None
 
 
 def _identity(record: Record) -> Identity:
