@@ -138,7 +138,8 @@ class Performance:
     def play(self, seconds: float) -> bool:
         """Create the group, let it talk, and stay until all is delivered; answers whether Ctrl-C cut the talk short."""
         self._create_group()
-        self._until(lambda: bool(self._watch.deliveries), START_S_MAX, "Spark is starting")
+        if not self._until(lambda: bool(self._watch.deliveries), START_S_MAX, "Spark is starting"):
+            raise Refused(f"The job orders nothing after {START_S_MAX:.0f} s; it last said: {self._job.last_words}")
         start_s = time.monotonic()
         try:
             self._until(
@@ -185,19 +186,20 @@ class Performance:
         start_s: float | None = None,
         *,
         speaking: bool = False,
-    ) -> None:
-        """Step by step until it is done, or that takes too long: the summary then says what is missing."""
+    ) -> bool:
+        """Step by step until it is done; answers False where that takes too long."""
         begun_s = time.monotonic()
         while not done():
             waited_s = time.monotonic() - begun_s
             if self._job.ended:
                 raise Refused(f"The job ended by itself: {self._job.last_words} (all it said is in {self._job.log})")
             if waited_s > seconds_max:
-                break
+                return False
             if start_s is not None:
                 self.conversation.play(time.monotonic() - start_s, speaking=speaking)
             self._look()
             self._view.show(state, waited_s)
+        return True
 
     def _look(self) -> None:
         for record in self._raw.read(STEP_S):
