@@ -41,18 +41,21 @@ def _sender(group: Group, name: str, epoch: int) -> Sender:
 def _judge(group: Group, record: Abandon) -> Refusal | None:
     """Refuse what reaches past the window, and what would give up nothing."""
     count = 0
+    ranges_of: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for name, epoch, first, last in record.ids:
         sender = _sender(group, name, epoch)  # type: ignore[arg-type]
         if last > sender.highest + group.window:
             past = f"more than {group.window} past {sender.highest}, the highest seen"
             return Refusal(codes.SEQ_JUMP, f"It gives up {name!r} to seq {last}, {past}.")
         count += sender.missing_count(first, last)  # type: ignore[arg-type]
-        if sender.run_count() >= group.limits.runs_max and sender.opens_run(first):  # type: ignore[arg-type]
-            return group.runs_refusal(name)
+        ranges_of.setdefault((sender.name, sender.epoch), []).append((first, last))  # type: ignore[arg-type]
     if count > ABANDONED_MAX:
         return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than {ABANDONED_MAX}.")
     if count == 0:
         return Refusal(codes.LATE, "Every message it would give up is already delivered or given up.")
+    for (name, epoch), ranges in ranges_of.items():
+        if _sender(group, name, epoch).run_count_with(ranges) > group.limits.runs_max:
+            return group.runs_refusal(name)
     return None
 
 

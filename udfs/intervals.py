@@ -73,6 +73,16 @@ class Runs(msgspec.Struct, gc=False, eq=False):
         """Whether adding this number would make one run more."""
         return number > 0 and number not in self and number - 1 not in self and number + 1 not in self
 
+    def run_count_with(self, ranges: list[tuple[int, int]]) -> int:
+        """How many runs there would be with these ranges added."""
+        count = 0
+        end = -1
+        for low, high in sorted([*self.runs(), *ranges]):
+            if low > end + 1:
+                count += 1
+            end = max(end, high)
+        return count
+
     def missing(self, first: int, last: int) -> Iterator[int]:
         """The numbers of [first, last] that are not in the set, without a step for those that are."""
         for low, high in self._gaps(first, last):

@@ -100,7 +100,7 @@ class Membership:
             return Refusal(
                 codes.SEQ_JUMP, f"Its last seq {cut} is more than {group.window} past {highest}, the highest seen."
             )
-        if known is None and group.closed:
+        if group.closed and (known is None or known[0] < epoch):
             cut = 0  # it was heard but never a member, and now it can never become one with this epoch
         self.members[name] = (epoch, False)
         if sender is None:
