@@ -135,7 +135,7 @@ class LiveView:
         )
         right = Panel(
             self._trees(lines - 2),
-            title="delivered, each under what it answers (+ how long it was held)",
+            title="delivered, under what it answers (+ time held)",
             border_style="green",
             height=lines,
         )

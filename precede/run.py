@@ -61,7 +61,9 @@ def run(
                 ordered_topic=settings.ordered_topic,
                 dead_letter_topic=settings.dead_letter_topic,
                 progress_topic=settings.progress_topic,
+                partitions=settings.partitions,
             ),
+            replicas=settings.replicas,
             patience_s=settings.patience_s,
             say=say,
         )

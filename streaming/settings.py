@@ -34,6 +34,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ordered_topic: str = "precede.ordered"
     dead_letter_topic: str = "precede.dead-letters"
     progress_topic: str = "precede.progress"
+    partitions: int = 4  # of a topic that `precede run` makes; one that is there keeps what it has
+    replicas: int = -1  # of such a topic; -1 takes the broker's own default
 
     history_every_s: float = 10.0
     trigger_ms: int = 0
@@ -150,6 +152,8 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
         (name, lambda text: TOPIC_NAME.fullmatch(text) is not None and text not in (".", ".."), _TOPIC_WANTED)
         for name in _TOPICS
     ),
+    ("partitions", _between(1, 10_000), "a whole number from 1 to 10,000"),
+    ("replicas", lambda count: count == -1 or 1 <= count <= 100, "a whole number from 1 to 100, or -1 for the broker's own"),
     ("history_every_s", _between(0, 86_400), "from 0 to 86,400 seconds"),
     ("trigger_ms", _between(0, 3_600_000), "from 0 to 3,600,000 milliseconds"),
     ("max_offsets_per_trigger", _between(1, 100_000_000), "a whole number from 1 to 100,000,000"),

@@ -1,7 +1,11 @@
 """`precede.follow` and `precede tail` on a real topic, through both clients, among open and aborted transactions."""
 
 import json
+import os
+import subprocess
+import sys
 import uuid
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -10,7 +14,7 @@ from confluent_kafka import Producer
 import precede as door
 from ingest import topics
 from precede.embedded_broker import Broker
-from tests.door.command import precede
+from tests.door.command import ROOT, precede
 from tests.door.test_following import ordered
 
 Client = Literal["confluent", "kafka-python"]
@@ -129,3 +133,33 @@ def test_tail_shows_dead_letters_too(output: Output) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode() == "malformed  -  partition 0 offset 7  It is no JSON.\n"
+
+
+def test_the_example_of_an_application_goes_on_where_it_stopped(output: Output, tmp_path: Path) -> None:
+    def run() -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", EXAMPLE, "g", output.bootstrap, "3"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "TOPIC": output.topic},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return [line.split()[0] for line in done.stdout.decode().splitlines()]
+
+    output.write(1, 2)
+    assert run() == ["1", "2"]
+    output.write(3, 4)
+    assert run() == ["3", "4"]
+    output.write(6)
+    with pytest.raises(AssertionError, match="position 5 is missing"):
+        run()
+
+
+# The example follows the usual topic; here it is pointed at one of this test.
+EXAMPLE = """
+import functools, os, pathlib, runpy, sys, precede
+precede.follow = functools.partial(precede.follow, topic=os.environ["TOPIC"])
+runpy.run_path(str(pathlib.Path(os.environ["PYTHONPATH"]) / "examples" / "follow_group.py"), run_name="__main__")
+"""
