@@ -153,7 +153,7 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
         for name in _TOPICS
     ),
     ("partitions", _between(1, 10_000), "a whole number from 1 to 10,000"),
-    ("replicas", lambda count: count == -1 or 1 <= count <= 100, "a whole number from 1 to 100, or -1 for the broker's own"),
+    ("replicas", lambda count: count == -1 or 1 <= count <= 100, "from 1 to 100, or -1 for the broker's own default"),
     ("history_every_s", _between(0, 86_400), "from 0 to 86,400 seconds"),
     ("trigger_ms", _between(0, 3_600_000), "from 0 to 3,600,000 milliseconds"),
     ("max_offsets_per_trigger", _between(1, 100_000_000), "a whole number from 1 to 100,000,000"),
