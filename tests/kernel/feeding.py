@@ -1,0 +1,131 @@
+"""Feed logs to the kernel and look at what comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from udfs.held import Held
+from udfs.holdback import Holdback
+from udfs.limits import Limits
+
+Id: TypeAlias = tuple[str, int, int]
+Taken: TypeAlias = tuple[bytes | None, bytes | None, int, int, int]
+"""What `Holdback.receive` takes."""
+
+
+@dataclass
+class Outcome:
+    """All that a log left behind."""
+
+    ordered: list[bytes] = field(default_factory=list)
+    ordered_keys: list[bytes] = field(default_factory=list)
+    dead: list[bytes] = field(default_factory=list)
+    dead_keys: list[bytes | None] = field(default_factory=list)
+    duplicates: int = 0
+    held: list[Held] = field(default_factory=list)
+    blobs: dict[bytes, bytes] = field(default_factory=dict)
+
+
+def feed(
+    records: Sequence[Taken], *, order: str = "s_b", limits: Limits | None = None, cuts: Iterable[int] = ()
+) -> Outcome:
+    """Run a log through the kernel; before the records at `cuts` its state goes into blobs and into a new kernel."""
+    outcome = Outcome()
+    kernel = Holdback(order=order, limits=limits)
+    restart_at = set(cuts)
+    for at, record in enumerate(records):
+        if at in restart_at:
+            _take(kernel, outcome)
+            blobs = dict(kernel.dump())
+            kernel = Holdback(order=order, limits=limits)
+            kernel.load(blobs)
+        kernel.receive(*record)
+    _take(kernel, outcome)
+    outcome.held = list(kernel.held())
+    outcome.blobs = dict(kernel.dump())
+    return outcome
+
+
+def _take(kernel: Holdback, outcome: Outcome) -> None:
+    outcome.ordered += kernel.ordered
+    outcome.ordered_keys += kernel.ordered_keys
+    outcome.dead += kernel.dead
+    outcome.dead_keys += kernel.dead_keys
+    outcome.duplicates += kernel.duplicates
+    kernel.clear()
+
+
+def id_of(record: dict[str, Any]) -> Id:
+    """The id in a parsed record or dead letter."""
+    return record["sender"], record.get("epoch", 0), record["seq"]
+
+
+def parsed(values: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Records as dicts."""
+    return [json.loads(value) for value in values]
+
+
+class Tale:
+    """A kernel told one record at a time in few words; each call returns what that record brought about."""
+
+    def __init__(self, order: str = "s_b", limits: Limits | None = None, group: str = "g") -> None:
+        self.kernel = Holdback(order=order, limits=limits)
+        self.group = group
+        self.offset = 0
+
+    def raw(self, value: bytes | None, *, key: bytes | None = b"", partition: int = 0) -> Tale:
+        """Hand over one record as it is; without a key given it is the group's."""
+        self.kernel.clear()
+        self.kernel.receive(value, self.group.encode() if key == b"" else key, partition, self.offset, self.offset * 10)
+        self.offset += 1
+        return self
+
+    def take(self, **fields: Any) -> Tale:
+        """Hand over one record of these fields."""
+        return self.raw(json.dumps({"group": self.group, **fields}).encode())
+
+    def say(self, name: str, after: str | None = None, **more: Any) -> Tale:
+        """A message by its short name, as in `say("B3", "B2")`: B is the sender, 3 the seq, B2 what it answers."""
+        sender, seq = split(name)
+        parents = [] if after is None else [[split(after)[0], 0, split(after)[1]]]
+        return self.take(**{"sender": sender, "seq": seq, "after": parents, **more})
+
+    @property
+    def out(self) -> list[str]:
+        """The short names of what the last record delivered; a name in brackets stands for one given up on."""
+        names = []
+        for one in parsed(self.kernel.ordered):
+            name = one["kind"] if one.get("kind", "message") != "message" else short(id_of(one))
+            names.append(f"({name})" if one["status"] == "abandoned" else name)
+        return names
+
+    @property
+    def dead(self) -> list[str]:
+        """The codes of the last record's dead letters, with the short name of whose they are."""
+        return [
+            one["code"] if one["seq"] is None else f"{one['code']} {short(id_of(one))}"
+            for one in parsed(self.kernel.dead)
+        ]
+
+    @property
+    def held(self) -> dict[str, list[str]]:
+        """What is held now, and what each waits for; a member that must join stands as its name alone."""
+        return {
+            short((one.sender, one.epoch, one.seq)): [short(id_) for id_ in one.missing] + one.silent
+            for one in self.kernel.held(self.group)
+        }
+
+
+def split(name: str) -> tuple[str, int]:
+    """The sender and the seq of a short name."""
+    sender = name.rstrip("0123456789")
+    return sender, int(name[len(sender) :])
+
+
+def short(id_: Id) -> str:
+    """The short name of an id; an epoch other than 0 follows after @."""
+    sender, epoch, seq = id_
+    return f"{sender}{seq}" if epoch == 0 else f"{sender}{seq}@{epoch}"

@@ -1,0 +1,509 @@
+"""A deliberately naive hold-back loop, written from the contract's section 3 and from nothing else.
+
+It keeps every delivered value for ever, looks at every held message again after each single delivery, and walks every
+chain of parents by hand. It shares no line with the kernel, not even the reader, so what two clever pieces of code
+would get wrong together shows here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tests.kernel import judge
+from tests.kernel.judge import Fields
+from udfs.limits import Limits
+
+Id: TypeAlias = tuple[str, int, int]
+Who: TypeAlias = tuple[str, int]
+
+SEQ_MAX = 2**53 - 1
+VALUE_BYTES_MAX = 64 * 1024
+
+
+@dataclass
+class Waiting:
+    """A held message, or (no value) the record that will stand for one given up on."""
+
+    id: Id
+    fields: Fields | None
+    value: bytes | None
+    offset: int
+    rank: int
+    arrived_ms: int
+
+
+@dataclass
+class Group:
+    """All that was ever decided in one group."""
+
+    name: str
+    partition: int
+    order: str
+    window: int
+    digests: int
+    closed: bool = False
+    accepted: bool = False
+    position: int = 0
+    delivered: dict[Id, bytes | None] = field(default_factory=dict)
+    recent: dict[Who, list[int]] = field(default_factory=dict)
+    condemned: set[Id] = field(default_factory=set)
+    held: list[Waiting] = field(default_factory=list)
+    highest: dict[Who, int] = field(default_factory=dict)
+    fences: dict[Who, int] = field(default_factory=dict)
+    members: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    joined: set[Who] = field(default_factory=set)
+    placed_now: dict[Id, int] = field(default_factory=dict)
+
+
+class Oracle:
+    """Takes log records like `udfs.holdback.Holdback` and says the same, slowly."""
+
+    def __init__(self, *, order: str, limits: Limits) -> None:
+        self.order = order
+        self.limits = limits
+        self.groups: dict[str, Group] = {}
+        self.ordered: list[bytes] = []
+        self.ordered_keys: list[bytes] = []
+        self.dead: list[dict[str, Any]] = []
+        self.dead_keys: list[bytes | None] = []
+        self.duplicates = 0
+
+    # ── one record ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, value: bytes | None, key: bytes | None, partition: int, offset: int, timestamp_ms: int) -> None:
+        self.now = (offset, timestamp_ms)
+        self.where = (partition, offset, timestamp_ms)
+        limits = self.limits
+        fields = None
+        code = None
+        if value is None:
+            code = "malformed"
+        elif len(value) > limits.record_bytes_max:
+            code = "oversize"
+        else:
+            fields = judge.read(value, after_max=limits.after_max, to_max=limits.to_max, seen_max=limits.seen_max)
+            if fields is None:
+                code = "malformed"
+            elif fields["kind"] == "tick":
+                if key is None:
+                    return
+                code = "wrong_key"
+            elif key is None or fields["group"].encode() != key:
+                code = "wrong_key"
+            elif self._lives_elsewhere(fields["group"], partition):
+                code = "wrong_partition"
+        if code is not None or value is None or fields is None:
+            self._bury(code, None, value, fields, key, self.where)
+            return
+        name = fields["group"]
+        group = self.groups.get(name)
+        if group is None or not group.accepted:
+            group = Group(name, partition, self.order, limits.window, limits.digests)
+            self.groups[name] = group
+        group.placed_now = {}
+        value = value.strip(b" \t\n\r")
+        code = self._act(group, fields, value)
+        if code is not None:
+            self._bury(code, group, value, fields, key, self.where)
+
+    def _lives_elsewhere(self, name: str, partition: int) -> bool:
+        group = self.groups.get(name)
+        return group is not None and group.accepted and group.partition != partition
+
+    def _act(self, group: Group, fields: Fields, value: bytes) -> str | None:
+        """Do what one record says; a code where it is refused."""
+        kind = fields["kind"]
+        if kind == "message":
+            return self._message(group, fields, value)
+        if kind == "abandon":
+            return self._abandon(group, fields["ids"])
+        if kind == "heartbeat":
+            group.accepted = True
+            return None
+        code: str | None = getattr(self, f"_{kind}")(group, fields)
+        if code is not None:
+            return code
+        group.accepted = True
+        self._emit(group, value[:-1], "delivered", *self.now)
+        if kind == "join":
+            self._fence_older(group, fields["sender"], fields["epoch"])
+        elif kind in ("leave", "evict"):
+            name, epoch, cut = self._end_of(fields)
+            self._fence_older(group, name, epoch)
+            self._fence(group, name, epoch, cut)
+        self._settle(group)
+        return None
+
+    # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _message(self, group: Group, fields: Fields, value: bytes) -> str | None:
+        """The checks in the contract's order, then the order's own."""
+        id_ = (fields["sender"], fields["epoch"], fields["seq"])
+        who, seq = id_[:2], id_[2]
+        held = next((one for one in group.held if one.id == id_), None)
+        kept = group.delivered.get(id_)
+        if held is not None and held.value == value:
+            self.duplicates += 1
+            return None
+        if kept is not None:
+            known = seq in group.recent[who][-group.digests :] if group.digests else False
+            if not known or kept == value:
+                self.duplicates += 1
+                return None
+        if seq > self._fence_of(group, who):
+            return "fenced"
+        if (id_ in group.delivered and kept is None) or (held is not None and held.value is None):
+            return "late"
+        code = self._stamp_fault(group, fields)
+        if code is not None:
+            return code
+        if held is not None or kept is not None:
+            return "equivocation"
+        if id_ in group.condemned:  # its content is not kept: refused again, for what it says now or for the id
+            return self._refusal(group, Waiting(id_, fields, value, *self._arrival())) or "equivocation"
+        if seq > group.highest.get(who, 0) + group.window:
+            return "seq_jump"
+        one = Waiting(id_, fields, value, *self._arrival())
+        group.held.append(one)
+        if self._refusal(group, one) is None and not self._in_circle(group, one):
+            if not self._ready(group, one) and self._no_room(group, value):
+                group.held.remove(one)
+                return "backpressure"
+            if self._too_many_runs(group, id_):
+                group.held.remove(one)
+                return "backpressure"
+        group.accepted = True
+        group.highest[who] = max(group.highest.get(who, 0), seq)
+        self._settle(group)
+        return None
+
+    def _arrival(self) -> tuple[int, int, int]:
+        return self.now[0], 0, self.now[1]
+
+    def _stamp_fault(self, group: Group, fields: Fields) -> str | None:
+        if group.order == "s_b":
+            if "after" not in fields:
+                return "missing_stamp"
+            if len(fields["after"]) > 1:
+                return "bad_stamp"
+        return None
+
+    def _no_room(self, group: Group, value: bytes) -> bool:
+        """Not counting the message itself, which stands last in the list already."""
+        others = [one for one in group.held if one.value is not value]
+        size = sum(len(one.value) for one in others if one.value is not None)
+        return len(others) >= self.limits.held_max or size + len(value) > self.limits.held_bytes_max
+
+    def _too_many_runs(self, group: Group, id_: Id) -> bool:
+        """Whether this id would begin one run more than there is room for."""
+        runs, with_it = self._runs(group, id_[:2], []), self._runs(group, id_[:2], [id_])
+        return with_it > max(runs, self.limits.runs_max)
+
+    def _runs(self, group: Group, who: Who, more: list[Id]) -> int:
+        """How many runs of a sender's seqs are delivered or given up, these ids as well."""
+        seqs = {id_[2] for id_ in [*group.delivered, *more] if id_[:2] == who}
+        return sum(1 for seq in seqs if seq - 1 not in seqs)
+
+    # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _settle(self, group: Group) -> None:
+        """Look at all that is held, again and again, until nothing moves."""
+        while self._condemn_one(group) or self._deliver_one(group):
+            pass
+
+    def _deliver_one(self, group: Group) -> bool:
+        ready = [one for one in group.held if self._ready(group, one)]
+        if not ready:
+            return False
+        one = min(ready, key=lambda one: self._rank(group, one))
+        group.held.remove(one)
+        self._deliver(group, one)
+        return True
+
+    def _rank(self, group: Group, one: Waiting) -> tuple[int, int, int]:
+        """Lowest offset first; in s_b depth first: the children of what was delivered last come before all others."""
+        depth = 0
+        if group.order == "s_b" and one.fields is not None and one.fields["after"]:
+            depth = group.placed_now.get(_id(one.fields["after"][0]), 0)
+        return -depth, one.offset, one.rank
+
+    def _is_in(self, group: Group, one: Waiting) -> bool:
+        """Whether the sender may speak: in a closed group, one that has joined; fences cut off what is over."""
+        return not group.closed or one.value is None or one.id[:2] in group.joined
+
+    def _ready(self, group: Group, one: Waiting) -> bool:
+        name, epoch, seq = one.id
+        if not self._is_in(group, one):
+            return False
+        if group.order == "fifo":
+            return seq == 1 or (name, epoch, seq - 1) in group.delivered
+        if group.order == "s_b" and one.fields is not None:
+            return all(_id(parent) in group.delivered for parent in one.fields["after"])
+        return True
+
+    def _refusal(self, group: Group, one: Waiting) -> str | None:
+        """What can be said against a message that may speak, circles of several aside."""
+        if group.order != "s_b" or one.fields is None or not self._is_in(group, one):
+            return None
+        parents = [_id(parent) for parent in one.fields["after"]]
+        if one.id in parents:
+            return "self_parent"
+        if any(parent in group.condemned for parent in parents):
+            return "orphan"
+        return None
+
+    def _in_circle(self, group: Group, one: Waiting) -> bool:
+        """Whether the chain of held parents comes back to this message."""
+        at: Waiting | None = one
+        for _ in range(len(group.held)):
+            if at is None or group.order != "s_b" or at.fields is None or not self._is_in(group, at):
+                return False
+            if not at.fields["after"]:
+                return False
+            parent = _id(at.fields["after"][0])
+            if parent == one.id:
+                return True
+            at = next((other for other in group.held if other.id == parent), None)
+        return False
+
+    def _condemn_one(self, group: Group) -> bool:
+        """Refuse what is self_parent, orphan or in a circle, with all that is held under it."""
+        for one in group.held:
+            code = self._refusal(group, one)
+            if code is None and self._in_circle(group, one):
+                code = "cycle"
+            if code is not None:
+                self._condemn(group, one, code)
+                return True
+        return False
+
+    def _condemn(self, group: Group, one: Waiting, code: str) -> None:
+        doomed = [one]
+        for above in doomed:
+            doomed += [
+                under
+                for under in group.held
+                if under not in doomed
+                and under.fields is not None
+                and above.id in map(_id, under.fields["after"])
+                and self._is_in(group, under)
+            ]
+        for each in doomed:
+            group.held.remove(each)
+            group.condemned.add(each.id)
+            self._bury_held(group, code if each is one or code == "cycle" else "orphan", each)
+
+    def _deliver(self, group: Group, one: Waiting) -> None:
+        group.delivered[one.id] = one.value
+        if one.value is None:
+            name, epoch, seq = one.id
+            head = json.dumps(
+                {"group": group.name, "sender": name, "epoch": epoch, "seq": seq},
+                ensure_ascii=False,
+                separators=(",", ":"),
+            )
+            self._emit(group, head[:-1].encode(), "abandoned", one.offset, one.arrived_ms)
+        else:
+            group.recent.setdefault(one.id[:2], []).append(one.id[2])
+            self._emit(group, one.value[:-1], "delivered", one.offset, one.arrived_ms)
+        group.placed_now[one.id] = group.position
+
+    def _emit(self, group: Group, head: bytes, status: str, offset: int, arrived_ms: int) -> None:
+        group.position += 1
+        appended = {
+            "position": group.position,
+            "order": group.order,
+            "status": status,
+            "partition": group.partition,
+            "offset": offset,
+            "arrived_ms": arrived_ms,
+            "released_offset": self.now[0],
+            "released_ms": self.now[1],
+        }
+        tail = json.dumps(appended, separators=(",", ":"))
+        self.ordered.append(head + b"," + tail[1:].encode())
+        self.ordered_keys.append(group.name.encode())
+
+    # ── giving up ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _abandon(self, group: Group, ranges: list[list[Any]]) -> str | None:
+        ids = []
+        for name, epoch, first, last in ranges:
+            if last > group.highest.get((name, epoch), 0) + group.window:
+                return "seq_jump"
+            ids += [(name, epoch, seq) for seq in range(first, last + 1)]
+        if all(id_ in group.delivered for id_ in ids):
+            return "late"
+        if any(self._runs(group, who, ids) > self.limits.runs_max for who in {id_[:2] for id_ in ids}):
+            return "backpressure"
+        group.accepted = True
+        for rank, id_ in enumerate(ids, start=1):
+            held = next((one for one in group.held if one.id == id_), None)
+            if id_ in group.delivered or id_ in group.condemned or (held is not None and held.value is None):
+                continue
+            if held is not None:
+                group.held.remove(held)
+                self._bury_held(group, "abandoned" if self._is_in(group, held) else "not_member", held)
+            group.highest[id_[:2]] = max(group.highest.get(id_[:2], 0), id_[2])
+            group.held.append(Waiting(id_, None, None, self.now[0], rank, self.now[1]))
+            self._settle(group)
+        return None
+
+    # ── membership ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _create(self, group: Group, fields: Fields) -> str | None:
+        if group.accepted:
+            return "bad_stamp"
+        options = dict(fields.get("options", []))
+        order = options.get("order", self.order)
+        if order not in ("s_b", "fifo", "total"):
+            return "unknown_order"
+        group.order = order
+        group.closed = options.get("closed", False)
+        group.window = options.get("window", self.limits.window)
+        group.digests = options.get("digests", self.limits.digests)
+        group.members = dict.fromkeys(fields.get("members", []), (0, True))
+        group.joined = {(name, 0) for name in group.members}
+        return None
+
+    def _join(self, group: Group, fields: Fields) -> str | None:
+        name, epoch = fields["sender"], fields["epoch"]
+        if name in group.members:
+            last, is_in = group.members[name]
+            if (epoch, True) == (last, is_in):
+                return "bad_stamp"
+            if epoch <= last:
+                return "fenced"
+        group.members[name] = (epoch, True)
+        group.joined.add((name, epoch))
+        return None
+
+    def _leave(self, group: Group, fields: Fields) -> str | None:
+        return self._put_out(group, *self._end_of(fields))
+
+    def _evict(self, group: Group, fields: Fields) -> str | None:
+        return self._put_out(group, *self._end_of(fields))
+
+    def _end_of(self, fields: Fields) -> tuple[str, int, int]:
+        if fields["kind"] == "leave":
+            return fields["sender"], fields["epoch"], fields["last"]
+        return fields["member"][0], fields["member"][1], fields["cut"]
+
+    def _put_out(self, group: Group, name: str, epoch: int, cut: int) -> str | None:
+        joined, is_in = group.members.get(name, (-1, False))
+        heard = (name, epoch) in group.highest
+        if not heard and joined < epoch:
+            return "unknown_member"
+        if epoch < joined or (epoch == joined and not is_in):
+            return "fenced"
+        if cut > group.highest.get((name, epoch), 0) + group.window:
+            return "seq_jump"
+        group.members[name] = (epoch, False)
+        return None
+
+    def _fence_older(self, group: Group, name: str, epoch: int) -> None:
+        """What was in flight of older epochs still counts."""
+        for other, older in list(group.highest):
+            if other == name and older < epoch:
+                self._fence(group, name, older, group.highest[name, older])
+
+    def _fence_of(self, group: Group, who: Who) -> int:
+        last, _ = group.members.get(who[0], (0, False))
+        return group.fences.get(who, 0 if who[1] < last else SEQ_MAX)
+
+    def _fence(self, group: Group, name: str, epoch: int, cut: int) -> None:
+        if group.closed and (name, epoch) not in group.joined:
+            cut = 0  # it was never in, and now it can never join
+        group.fences[name, epoch] = min(cut, group.fences.get((name, epoch), SEQ_MAX))
+        for one in list(group.held):
+            if one.id[:2] == (name, epoch) and one.id[2] > cut and one.value is not None:
+                group.held.remove(one)
+                self._bury_held(group, "fenced", one)
+
+    # ── dead letters ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _bury_held(self, group: Group, code: str, one: Waiting) -> None:
+        where = (group.partition, one.offset, one.arrived_ms)
+        self._bury(code, group, one.value, one.fields, group.name.encode(), where)
+
+    def _bury(
+        self,
+        code: str | None,
+        group: Group | None,
+        value: bytes | None,
+        fields: Fields | None,
+        key: bytes | None,
+        where: tuple[int, int, int],
+    ) -> None:
+        letter: dict[str, Any] = {"code": code}
+        if fields is not None:
+            letter |= {"group": fields.get("group"), "sender": fields.get("sender")}
+            letter["epoch"] = fields["epoch"] if "sender" in fields else None
+            seq = fields.get("seq")
+            letter["seq"] = seq if fields["kind"] in ("message", "heartbeat") else None
+        letter |= dict(zip(("partition", "offset", "arrived_ms"), where, strict=True))
+        letter |= buried(value)
+        self.dead.append(letter)
+        self.dead_keys.append(key)
+
+    # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def held(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "group": group.name,
+                "destination": None,
+                "sender": one.id[0],
+                "epoch": one.id[1],
+                "seq": one.id[2],
+                "partition": group.partition,
+                "offset": one.offset,
+                "since_ms": one.arrived_ms,
+                **self._waits_for(group, one),
+            }
+            for _, group in sorted(self.groups.items(), key=lambda pair: pair[0].encode())
+            for one in sorted(group.held, key=lambda one: (one.offset, one.rank))
+            if one.value is not None
+        ]
+
+    def _waits_for(self, group: Group, one: Waiting) -> dict[str, Any]:
+        """Ids that are not there, not held ones in between; or the member whose join is missing."""
+        while True:
+            if not self._is_in(group, one):
+                return {"missing": [], "silent": [one.id[0]]}
+            name, epoch, seq = one.id
+            held = {other.id: other for other in group.held}
+            if group.order == "fifo":
+                below = [(name, epoch, number) for number in range(1, seq)]
+                missing = [id_ for id_ in below if id_ not in group.delivered and id_ not in held]
+                return {"missing": missing[:20], "silent": []}
+            assert one.fields is not None
+            parent = _id(one.fields["after"][0])
+            if parent not in held:
+                return {"missing": [parent], "silent": []}
+            one = held[parent]
+
+
+def buried(value: bytes | None) -> dict[str, Any]:
+    """The raw value as a dead letter carries it: at most its first 64 KiB, whole characters, or base64."""
+    if value is None:
+        return {"value": None}
+    head = value[:VALUE_BYTES_MAX]
+    cut: dict[str, Any] = {"truncated": True} if len(value) > VALUE_BYTES_MAX else {}
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(head).decode(), **cut}
+    while True:
+        try:
+            return {"value": head.decode(), **cut}
+        except UnicodeDecodeError:
+            head = head[:-1]
+
+
+def _id(given: list[Any]) -> Id:
+    name, epoch, seq = given
+    return name, epoch, seq

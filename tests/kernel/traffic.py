@@ -1,0 +1,189 @@
+"""Random logs: honest and hostile records mixed, over names and numbers few enough to meet each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, NamedTuple
+
+from udfs.limits import Limits
+
+
+class LogRecord(NamedTuple):
+    """What `Holdback.receive` takes."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log and the kernel settings it is meant for."""
+
+    order: str
+    limits: Limits
+    records: list[LogRecord]
+
+    def __repr__(self) -> str:
+        lines = "\n".join(f"    {record}" for record in self.records)
+        return f"Log({self.order!r}, {self.limits!r}, [\n{lines}\n])"
+
+
+def smallest(log: Log, fails: Callable[[Log], object]) -> Log:
+    """The same failure with every record left out that it does not need."""
+    at = 0
+    while at < len(log.records):
+        fewer = replace(log, records=log.records[:at] + log.records[at + 1 :])
+        if fails(fewer):
+            log, at = fewer, 0
+        else:
+            at += 1
+    return log
+
+
+SENDERS = ("a", "b", "c")
+
+
+def log(random: Random, order: str, *, length: int = 30) -> Log:
+    """One log of hostile and honest traffic for a kernel of this default order."""
+    limits = random.choice(
+        [
+            Limits(),
+            Limits(window=random.randint(2, 6), digests=random.randint(0, 2)),
+            Limits(held_max=random.randint(1, 3)),
+            Limits(held_bytes_max=random.randint(60, 250)),
+            Limits(runs_max=random.randint(2, 3)),
+            Limits(record_bytes_max=90, after_max=1),
+        ]
+    )
+    writer = _Writer(random, seqs_max=random.choice([3, 6, 12]), hostile=random.choice([0.0, 0.1, 0.5]))
+    records = [writer.record(offset) for offset in range(random.randint(1, length))]
+    return Log(order, limits, records)
+
+
+class _Writer:
+    """Draws one record after the other; what was written before may be written again."""
+
+    def __init__(self, random: Random, *, seqs_max: int, hostile: float) -> None:
+        self.random = random
+        self.seqs_max = seqs_max
+        self.hostile = hostile
+        self.epochs = random.choice([(0,), (0, 0, 0, 1), (0, 1, 2)])
+        self.written: list[tuple[bytes | None, bytes | None]] = []
+        self.kinds = random.choice(
+            [
+                ("message",),
+                ("message",) * 9 + ("abandon",),
+                ("message",) * 6 + ("abandon", "join", "leave", "evict", "create", "heartbeat"),
+            ]
+        )
+        self.begin_with = random.choice(["message", "create", "closed"])
+
+    def record(self, offset: int) -> LogRecord:
+        random = self.random
+        partition = 0 if random.random() > self.hostile / 4 else 1
+        value, key = self._value(offset)
+        self.written.append((value, key))
+        return LogRecord(value, key, partition, offset, 1_000 + 10 * offset)
+
+    def _value(self, offset: int) -> tuple[bytes | None, bytes | None]:
+        random = self.random
+        if self.written and random.random() < 0.1:
+            return random.choice(self.written)
+        group = random.choice("ggh")
+        key = group.encode()
+        fields: dict[str, Any] = {"group": group}
+        if offset == 0 and self.begin_with != "message":
+            fields |= self._create(closed=self.begin_with == "closed")
+        else:
+            kind = random.choice(self.kinds)
+            fields |= getattr(self, f"_{kind}")()
+        value = json.dumps(fields, separators=random.choice([(",", ":"), (", ", ": ")])).encode()
+        if random.random() < self.hostile:
+            return self._spoil(fields, value, key)
+        return value, key
+
+    def _who(self) -> str:
+        return self.random.choice(SENDERS)
+
+    def _id(self) -> list[Any]:
+        return [self._who(), self.random.choice(self.epochs), self.random.randint(1, self.seqs_max)]
+
+    def _message(self) -> dict[str, Any]:
+        random = self.random
+        sender, epoch, seq = self._id()
+        fields: dict[str, Any] = {"sender": sender, "seq": seq}
+        if epoch or random.random() < 0.2:
+            fields["epoch"] = epoch
+        fields["after"] = [self._id()] if random.random() < 0.7 else []
+        if random.random() < 0.3:
+            fields["data"] = random.randint(0, 1)
+        return fields
+
+    def _abandon(self) -> dict[str, Any]:
+        ranges = []
+        for _ in range(self.random.randint(1, 2)):
+            sender, epoch, first = self._id()
+            ranges.append([sender, epoch, first, first + self.random.randint(0, 2)])
+        return {"kind": "abandon", "ids": ranges}
+
+    def _create(self, *, closed: bool = False) -> dict[str, Any]:
+        random = self.random
+        options: dict[str, Any] = {"closed": closed}
+        if random.random() < 0.3:
+            options["order"] = random.choice(["s_b", "fifo", "total", "unheard_of"])
+        if random.random() < 0.3:
+            options["window"] = random.randint(1, 6)
+        if random.random() < 0.3:
+            options["digests"] = random.randint(0, 2)
+        return {"kind": "create", "options": options, "members": random.sample(SENDERS, random.randint(0, 2))}
+
+    def _join(self) -> dict[str, Any]:
+        return {"kind": "join", "sender": self._who(), "epoch": self.random.choice(self.epochs)}
+
+    def _leave(self) -> dict[str, Any]:
+        sender, epoch, seq = self._id()
+        return {"kind": "leave", "sender": sender, "epoch": epoch, "last": seq - 1}
+
+    def _evict(self) -> dict[str, Any]:
+        sender, epoch, seq = self._id()
+        return {"kind": "evict", "member": [sender, epoch], "cut": seq - 1}
+
+    def _heartbeat(self) -> dict[str, Any]:
+        sender, epoch, seq = self._id()
+        return {"kind": "heartbeat", "sender": sender, "epoch": epoch, "seq": seq}
+
+    def _spoil(self, fields: dict[str, Any], value: bytes, key: bytes) -> tuple[bytes | None, bytes | None]:
+        """One of the ways in which a record can be bad."""
+        random = self.random
+        changes: list[dict[str, Any]] = [
+            {"position": 7},
+            {"unheard_of": 1},
+            {"seq": 1.0},
+            {"epoch": -1},
+            {"sender": ""},
+            {"kind": "unheard_of"},
+            {"v": 2},
+            {"after": [self._id(), self._id()]},
+            {"after": None},
+            {"data": "x" * 100},
+        ]
+        way = random.randint(0, len(changes) + 6)
+        if way < len(changes):
+            return json.dumps(fields | changes[way]).encode(), key
+        fields.pop("after", None)
+        rest: list[tuple[bytes | None, bytes | None]] = [
+            (json.dumps(fields).encode(), key),
+            (value[: random.randint(0, len(value))], key),
+            (None, key),
+            (value, None),
+            (value, b"other"),
+            (b" " + value + b"\n", key),
+            (b'{"kind":"tick"}', random.choice([None, key])),
+        ]
+        return rest[way - len(changes)]

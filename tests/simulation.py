@@ -1,0 +1,164 @@
+"""A group of peers over a bad network, with the truth kept beside it.
+
+Peers talk over a broadcast medium that loses, repeats and reorders, and publish what they say through several gateways,
+each with its own delays and retries; so a reply may reach the log before what it answers. The simulation writes down
+what really happened: who answered what, and what each peer had heard when it spoke. Orders are judged against that,
+never against the stamps they carry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from typing import Any, NamedTuple, TypeAlias
+
+from udfs.orders import ORDERS
+from udfs.wire import encode_message
+
+Id: TypeAlias = tuple[str, int, int]
+
+GROUP = "chat"
+NAMES = ("ann", "bob", "cem", "dil", "eva", "fay")
+
+
+class Said(NamedTuple):
+    """One message as it really was."""
+
+    id: Id
+    parent: Id | None
+    """What it answers."""
+    past: frozenset[Id]
+    """All that its sender had said or heard by then, and all that those had: what causally precedes it."""
+    value: bytes
+    """The raw record its sender published."""
+
+
+class Arrival(NamedTuple):
+    """One record of the log, as `Holdback.receive` takes it."""
+
+    value: bytes
+    key: bytes
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass
+class History:
+    """What was said, in the order it was said, and what the log took."""
+
+    order: str
+    said: dict[Id, Said] = field(default_factory=dict)
+    log: list[Arrival] = field(default_factory=list)
+
+    def first_arrivals(self) -> dict[Id, int]:
+        """At which offset each message first reached the log."""
+        id_of = {one.value: one.id for one in self.said.values()}
+        first: dict[Id, int] = {}
+        for arrival in self.log:
+            first.setdefault(id_of[arrival.value], arrival.offset)
+        return first
+
+    def lost(self) -> set[Id]:
+        """What never reached the log."""
+        return self.said.keys() - self.first_arrivals().keys()
+
+    def ancestors(self, id_: Id) -> set[Id]:
+        """The message, what it answers, what that answers, and so on to the root."""
+        chain = set()
+        at: Id | None = id_
+        while at is not None:
+            chain.add(at)
+            at = self.said[at].parent
+        return chain
+
+    def earlier_of_sender(self, id_: Id) -> set[Id]:
+        """The message and all that its sender said before."""
+        name, epoch, seq = id_
+        return {(name, epoch, number) for number in range(1, seq + 1)}
+
+
+# What must be in the log before a message may go, itself included, as it really was: with this a message is delivered,
+# and in the very step that brings the last of it.
+NEEDS: dict[str, Any] = {
+    "s_b": History.ancestors,
+    "fifo": History.earlier_of_sender,
+    "total": lambda history, id_: {id_},
+}
+
+
+def step(history: History, id_: Id, first: dict[Id, int]) -> int | None:
+    """The offset of the record that must release this message, by the closed formula; None where it must be held."""
+    needed = NEEDS[history.order](history, id_)
+    if any(one not in first for one in needed):
+        return None
+    return max(first[one] for one in needed)
+
+
+@dataclass
+class _Peer:
+    name: str
+    seq: int = 0
+    heard: list[Id] = field(default_factory=list)
+    past: set[Id] = field(default_factory=set)
+
+
+def converse(
+    random: Random,
+    order: str,
+    *,
+    peers: int = 4,
+    messages: int = 20,
+    gateways: int = 2,
+    loss: float = 0.0,
+    repeats: float = 0.1,
+    delay: int = 20,
+    replies: float = 0.7,
+) -> History:
+    """Play one conversation; `loss` is of the way to the log, where a lost message stays lost."""
+    history = History(order)
+    group = [_Peer(name) for name in NAMES[:peers]]
+    slowness = [random.randint(1, delay) for _ in range(gateways)]
+    events: list[tuple[int, int, str, Any]] = []
+    number = count()
+
+    def later(wait: int, what: str, subject: Any) -> None:
+        heappush(events, (now + wait, next(number), what, subject))
+
+    now = 0
+    for at in range(messages):
+        heappush(events, (at * 5, next(number), "speak", random.choice(group)))
+    while events:
+        now, _, what, subject = heappop(events)
+        if what == "speak":
+            said = _speak(random, order, subject, history, replies)
+            for other in group:
+                if other is not subject and random.random() > 0.2:  # the medium loses one in five
+                    later(random.randint(0, delay), "hear", (other, said.id))
+            if random.random() >= loss:
+                later(random.randint(0, random.choice(slowness)), "arrive", said)
+                while random.random() < repeats:
+                    later(random.randint(0, 3 * delay), "arrive", said)
+        elif what == "hear":
+            peer, id_ = subject
+            peer.heard.append(id_)
+            peer.past |= {id_} | history.said[id_].past
+        else:
+            history.log.append(Arrival(subject.value, GROUP.encode(), 0, len(history.log), now))
+    return history
+
+
+def _speak(random: Random, order: str, peer: _Peer, history: History, replies: float) -> Said:
+    """A peer answers something it heard or said itself, or begins anew."""
+    peer.seq += 1
+    id_ = (peer.name, 0, peer.seq)
+    parent = random.choice(peer.heard[-4:]) if peer.heard and random.random() < replies else None
+    stamp = ORDERS[order].stamp(after=[] if parent is None else [parent])
+    value = encode_message(GROUP, peer.name, 0, peer.seq, data=f"message {len(history.said)}", **stamp)
+    said = Said(id_, parent, frozenset(peer.past), value)
+    history.said[id_] = said
+    peer.heard.append(id_)
+    peer.past.add(id_)
+    return said
