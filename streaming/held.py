@@ -1,6 +1,7 @@
 """What is held now, read from a checkpoint as of its last batch, whether its job runs or not."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,15 +23,12 @@ def read(settings: Settings, group: str | None = None, *, spark: "SparkSession |
     order = check(settings)
     if not any((settings.order_checkpoint / "commits").glob("[0-9]*")):
         return  # no batch is through, so nothing is held
-    session = spark or _start(settings)
-    try:
+    with ExitStack() as stack:
+        session = spark or _start(settings, stack)
         for blob in _blobs(session, settings.order_checkpoint, order.shards, group):
             holdback = Holdback(order=order.order, limits=order.limits)
             holdback.load(decode_state(blob)[0])
             yield from holdback.held(group)
-    finally:
-        if spark is None:
-            session.stop()
 
 
 def check(settings: Settings) -> OrderPart:
@@ -42,13 +40,17 @@ def check(settings: Settings) -> OrderPart:
     return order
 
 
-def _start(settings: Settings) -> "SparkSession":
+def _start(settings: Settings, stack: ExitStack) -> "SparkSession":
+    """A session for as long as the stack stands; it keeps nothing."""
     import tempfile
 
     from streaming import jars, session
 
     home = Path(settings.jars).expanduser() if settings.jars else None
-    return session.start(settings, jars.ensure("spark", home=home), Path(tempfile.mkdtemp(prefix="precede-held-")))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="precede-held-")))
+    spark = session.start(settings, jars.ensure("spark", home=home), folder)
+    stack.callback(spark.stop)
+    return spark
 
 
 def _blobs(spark: "SparkSession", folder: Path, shards: int, group: str | None) -> Iterator[bytes]:
