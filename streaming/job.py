@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from py4j.protocol import Py4JNetworkError
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Say = Callable[[str], object]
+Answer = TypeVar("Answer")
 
 LOOK_S = 0.2
 RETRY_S = 2.0
@@ -74,6 +75,8 @@ class Job:
             if self.stopping.is_set():
                 return
             kept = self._check(topics)
+            if self.stopping.is_set():
+                return
             if self.orders:
                 self.publisher = Publisher(settings, topics[settings.raw_topic], topics[settings.progress_topic])
                 stack.callback(self.publisher.close)
@@ -109,13 +112,14 @@ class Job:
         names = [settings.ordered_topic, settings.dead_letter_topic]
         if self.orders:
             names += [settings.raw_topic, settings.progress_topic]
-        topics = self._patiently(lambda: kafka.describe(settings.bootstrap, names))
+        topics = self._patiently(lambda: kafka.describe(settings.bootstrap, names)) or {}
         for name in names:
             if topics and name not in topics:
                 raise Refused(f"The topic {name} does not exist; `precede run` makes it, with the settings it needs.")
         return topics
 
-    def _patiently(self, ask: Callable[[], dict[str, Topic]]) -> dict[str, Topic]:
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer | None:
+        """The broker's answer, once it gives one; none where somebody stopped the job meanwhile."""
         deadline = time.monotonic() + self.settings.patience_s
         said = False
         while not self.stopping.is_set():
@@ -128,7 +132,7 @@ class Job:
                     self.say(f"{away}; trying again for {self.settings.patience_s:.0f} s.")
                     said = True
             self.stopping.wait(RETRY_S)
-        return {}
+        return None
 
     def _check(self, topics: dict[str, Topic]) -> Checkpoint:
         """The checkpoint's file as it will be; nothing is written yet."""
@@ -137,7 +141,8 @@ class Job:
         if self.orders:
             raw = topics[settings.raw_topic]
             if kept.order is None:
-                checkpoint.check_beginning(settings, kafka.ends(settings.bootstrap, raw.name, raw.partitions))
+                ends = self._patiently(lambda: kafka.ends(settings.bootstrap, raw.name, raw.partitions))
+                checkpoint.check_beginning(settings, ends or [])
             kept.order = checkpoint.check_order(settings, kept.order, topics)
         if self.writes_history:
             kept.history = checkpoint.check_history(settings, kept.history, topics)

@@ -1,6 +1,7 @@
 """What the driver asks Kafka itself: topics and their ends, and the settings all its clients share."""
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,13 +67,19 @@ def describe(bootstrap: str, names: list[str]) -> dict[str, Topic]:
 def ends(bootstrap: str, topic: str, partitions: int) -> list[tuple[int, int]]:
     """First and next offset of every partition."""
     consumer = Consumer(client_settings(bootstrap) | {"group.id": "precede-looks"})
+    deadline = time.monotonic() + REQUEST_S
     try:
-        return [
-            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)
-            for partition in range(partitions)
-        ]
-    except KafkaException as error:
-        raise Unreachable(f"Cannot reach Kafka at {bootstrap}") from error
+        while True:
+            try:
+                return [
+                    consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)
+                    for partition in range(partitions)
+                ]
+            except KafkaException as error:
+                # A topic made a moment ago has no leader yet.
+                if time.monotonic() >= deadline:
+                    raise Unreachable(f"Cannot read the ends of {topic} from Kafka at {bootstrap}") from error
+                time.sleep(0.1)
     finally:
         consumer.close()
 

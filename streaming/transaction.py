@@ -11,6 +11,7 @@ the token are taken again, and what the token leaves to do is done.
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ TRANSACTION_S = (
     120  # a transaction open longer is aborted by the broker; readers wait no longer than this for a dead job's
 )
 COMMIT_S = 30.0
+ABORT_S = 5.0
 ATTEMPTS = 3
 SLICE_BYTES_MAX = 64 * 1024 * 1024
 QUEUE_KIB_MAX = 256 * 1024
@@ -138,11 +140,12 @@ class Publisher:
             )
 
     def close(self) -> None:
-        """Drop the producer; what it had not committed is aborted by whoever opens next."""
+        """Drop the producer; what it had not committed and cannot abort now is aborted by whoever opens next."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.purge()
-            producer.close()
+            with suppress(KafkaException):  # no transaction is open, or another job has fenced this one
+                producer.purge()
+                producer.abort_transaction(ABORT_S)
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────
 

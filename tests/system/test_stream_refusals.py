@@ -66,7 +66,8 @@ def test_a_checkpoint_of_another_topic_is_refused(stream: Stream, broker: Broker
 
 def test_a_topic_deleted_and_made_anew_is_another_topic(stream: Stream) -> None:
     name = stream.settings.raw_topic
-    AdminClient({"bootstrap.servers": stream.settings.bootstrap}).delete_topics([name])[name].result()
+    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin.delete_topics([name])[name].result()
     topics.ensure(stream.settings.bootstrap, [topics.raw(name, 2)])
     with pytest.raises(Refused, match=r"belongs to an earlier topic .*deleted and made anew"):
         start(stream)
