@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any, TypeAlias
 
 Fields: TypeAlias = dict[str, Any]
@@ -55,12 +56,16 @@ def _top(value: bytes) -> Fields:
         raise Broken from None
     if depth(value) > DEPTH_MAX + 1:  # the object itself, and what a field may hold
         raise Broken
+    frames = sys.getrecursionlimit()
+    sys.setrecursionlimit(20 * DEPTH_MAX)
     try:
         pairs = json.loads(
             text, object_pairs_hook=Object, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_Number
         )
     except ValueError:
         raise Broken from None
+    finally:
+        sys.setrecursionlimit(frames)
     _need(isinstance(pairs, Object))
     names = [name for name, _ in pairs]
     _need(len(set(names)) == len(names))
