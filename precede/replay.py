@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from precede.options import WrongUse, done_when_the_reader_leaves, say
+from precede.options import Config, WrongUse, done_when_the_reader_leaves, load_settings, say
 
 if TYPE_CHECKING:
     from udfs.holdback import Holdback
@@ -21,11 +21,14 @@ def replay(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Raw messages, one a line, in arrival order; - is standard input.")
     ],
-    order: Annotated[str, typer.Option(help="The order of groups nobody created: s_b, fifo or total.")] = "s_b",
+    order: Annotated[
+        str | None, typer.Option(help="The order of groups nobody created: s_b (the default), fifo or total.")
+    ] = None,
     dead_letters: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write what can never be delivered here.")
     ] = None,
     held: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what is held at the end here.")] = None,
+    config: Config = None,
 ) -> None:
     """Order messages from a file: the stream's own kernel, with no Spark and no Kafka.
 
@@ -39,12 +42,10 @@ def replay(
 
       {"key": ..., "value": ..., "partition": ..., "offset": ..., "timestamp_ms": ...}
     """
+    settings = load_settings(config, order=order)
     from udfs.holdback import Holdback
-    from udfs.orders import ORDERS
 
-    if order not in ORDERS:
-        raise WrongUse(f"There is no order {order}; choose one of {', '.join(sorted(ORDERS))}.")
-    holdback = Holdback(order=order)
+    holdback = Holdback(order=settings.order, limits=settings.limits)
     with ExitStack() as files, done_when_the_reader_leaves():
         source = _source(file, files)
         outputs = [None if path is None else _target(path, source, files) for path in (dead_letters, held)]

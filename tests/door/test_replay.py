@@ -158,6 +158,16 @@ def test_the_order_of_groups_nobody_created_can_be_chosen() -> None:
     assert ids(precede("replay", "-", "--order", "fifo", given=given).stdout) == [("ann", 1), ("ann", 2)]
 
 
+def test_order_and_limits_are_settings_as_they_are_for_the_job(tmp_path: Path) -> None:
+    given = raw("ann", 2) + b"\n" + raw("ann", 1) + b"\n" + raw("ann", 3, data='"' + "x" * 200 + '"')
+    (tmp_path / "config.toml").write_text('order = "total"\n[limits]\nrecord_bytes_max = 200\n')
+    done = precede(
+        "replay", "-", "--config", tmp_path / "config.toml", variables={"PRECEDE_ORDER": "fifo"}, given=given
+    )
+    assert ids(done.stdout) == [("ann", 1), ("ann", 2)], "a variable stands over the file"
+    assert b"1 oversize" in done.stderr
+
+
 def test_each_record_is_written_while_the_input_pauses() -> None:
     command = [sys.executable, "-m", "precede", "replay", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as running:
@@ -208,7 +218,7 @@ def test_a_line_longer_than_many_blocks_is_one_line(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["/no/such/file"], "The file /no/such/file cannot be read: No such file or directory."),
-        (["-", "--order", "best"], "There is no order best; choose one of fifo, s_b, total."),
+        (["-", "--order", "best"], "The setting order is 'best', but must be one of fifo, s_b, total."),
         (["-", "--held", "/no/such/folder/held"], "The file /no/such/folder/held cannot be written: "),
         ([], "Missing argument 'FILE'."),
         (["-", "--fast"], "No such option: --fast"),
