@@ -3,24 +3,19 @@
 python examples/order_messages.py
 """
 
-import json
-
 from precede import Holdback
 
-ARRIVALS = [
-    {"group": "travel", "sender": "bob", "seq": 1, "after": [["ann", 0, 1]], "data": "Me! Mountains or sea?"},
-    {"group": "travel", "sender": "eli", "seq": 1, "after": [["bob", 0, 1]], "data": "Mountains."},
-    {"group": "travel", "sender": "ann", "seq": 1, "after": [], "data": "Who is in for a trip?"},
-    {"group": "travel", "sender": "chen", "seq": 1, "after": [["dara", 0, 1]], "data": "Dara is right."},
+LOG = [
+    b'{"group": "travel", "sender": "bob", "seq": 1, "after": [["ann", 0, 1]], "data": "Me! Mountains or sea?"}',
+    b'{"group": "travel", "sender": "ann", "seq": 1, "after": [], "data": "Who is in for a trip?"}',
+    b'{"group": "travel", "sender": "chen", "seq": 1, "after": [["dara", 0, 1]], "data": "Dara is right."}',
 ]
 
-holdback = Holdback(order="s_b")
-for offset, message in enumerate(ARRIVALS):
-    holdback.receive(json.dumps(message).encode(), b"travel", partition=0, offset=offset, timestamp_ms=1000 * offset)
-    print(f"arrives  {message['sender']}: {message['data']}")
-    for record in map(json.loads, holdback.ordered):
-        print(f"    {record['position']}  {record['sender']}: {record['data']}")
-    holdback.clear()
-
-for held in holdback.held():
-    print(f"{held.sender}:{held.seq} is held; missing: {[f'{sender}:{seq}' for sender, _, seq in held.missing]}")
+kernel = Holdback(order="s_b")
+for number, line in enumerate(LOG):
+    kernel.receive(line, offset=number)
+    for record in kernel.ordered:
+        print(f"record {number} lets go: {record.decode()}")
+    kernel.clear()
+for message in kernel.held():
+    print(f"{message.sender}:{message.seq} is held; missing: {message.missing}")
