@@ -105,6 +105,7 @@ def configuration(settings: Settings, jars: Sequence[Path], logs: Path) -> dict[
     values["spark.driver.memory"] = settings.memory
     values["spark.driver.extraJavaOptions"] = f'"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}"'
     values["spark.scheduler.allocation.file"] = pools.absolute().as_uri()
+    values["spark.sql.warehouse.dir"] = (logs / "warehouse").absolute().as_uri()  # or it would appear where one stands
     values["spark.ui.enabled"] = str(settings.ui).lower()
     if settings.tasks:
         values["spark.sql.shuffle.partitions"] = str(settings.tasks)
@@ -135,10 +136,14 @@ def _reach_workers() -> None:
 
 def _quiet_python(logs: Path) -> None:
     """What PySpark says on the Python side goes into a file too."""
+    from pyspark.logger import PySparkLogger
+
     handler = logging.FileHandler(logs / "python.log", delay=True, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    for name in ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logger = logging.getLogger(name)
+    loggers = [logging.getLogger(name) for name in ("py4j", "pyspark")]
+    # Of Spark's own kind, or an error in a plan would raise another one while it is logged.
+    loggers += [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+    for logger in loggers:
         logger.handlers[:] = [handler]
         logger.propagate = False
     warnings.filterwarnings("ignore", module="pyspark")
