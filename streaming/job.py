@@ -35,6 +35,7 @@ Answer = TypeVar("Answer")
 
 LOOK_S = 0.2
 RETRY_S = 2.0
+STOP_S_MAX = 45.0  # a little longer than a commit may take
 TABLES = (DELIVERIES, DEAD_LETTERS)
 
 
@@ -226,8 +227,8 @@ class Job:
         """Between batches: what is being published is finished, what comes after it is left for the next start."""
         if self.publisher is not None:
             self.publisher.stopping = self.stopping.is_set()
-        with self.publishing:
-            pass
+        if self.publishing.acquire(timeout=STOP_S_MAX):
+            self.publishing.release()
         for watch in watches:
             watch.stop()
 

@@ -93,7 +93,7 @@ class Publisher:
         self.stopping = False
         self._away = self._said_away = False
         self._producer: Producer | None = None
-        # Only to speak of the consumer group whose offsets lag tools read; it never subscribes.
+        # Only to commit offsets for lag tools; it never subscribes.
         self._group = Consumer(
             kafka.client_settings(settings.bootstrap) | {"group.id": f"precede.{settings.ordered_topic}"}
         )
@@ -242,11 +242,20 @@ class Publisher:
             producer.produce(
                 self.progress.name, _encode(Token(after)), _encode([self.settings.ordered_topic, partition])
             )
-        if token:
-            offsets = [TopicPartition(self.raw.name, partition, after) for partition, after in token.items()]
-            producer.send_offsets_to_transaction(offsets, self._group.consumer_group_metadata(), COMMIT_S)
         producer.commit_transaction(COMMIT_S)
         self.token.update(token)
+        self._tell_lag_tools(token)
+
+    def _tell_lag_tools(self, token: dict[int, int]) -> None:
+        """Commit the token as a consumer group's offsets, for tools that show how far behind a reader is.
+
+        Not inside the transaction: nothing is decided by these offsets, and `send_offsets_to_transaction` costs two
+        round trips and, where the broker goes away meanwhile, waits for it without end, whatever its timeout.
+        """
+        offsets = [TopicPartition(self.raw.name, partition, after) for partition, after in token.items()]
+        if offsets:
+            with suppress(KafkaException):
+                self._group.commit(offsets=offsets, asynchronous=True)
 
     def _count(self, batch: Counts) -> None:
         self._away = False

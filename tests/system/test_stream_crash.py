@@ -29,10 +29,10 @@ class Running:
         for line in self.process.stdout:
             self.said.append(line.rstrip())
 
-    def hears(self, words: str, seconds: float = 90) -> None:
+    def hears(self, words: str, seconds: float = 240) -> None:
         self.until(lambda: any(words in line for line in self.said), f"“{words}”", seconds)
 
-    def until(self, true: Callable[[], bool], what: str, seconds: float = 90) -> None:
+    def until(self, true: Callable[[], bool], what: str, seconds: float = 240) -> None:
         deadline = time.monotonic() + seconds
         while not true():
             assert self.process.poll() is None, f"the job ended: {self.said}"
@@ -60,6 +60,10 @@ def run() -> Iterator[Callable[[Stream], Running]]:
     yield start
     for one in running:
         one.kill()
+
+
+pytestmark = pytest.mark.timeout(900)
+"""Spark is started four times here, on whatever machine there is."""
 
 
 def count(stream: Stream) -> int:
@@ -100,7 +104,7 @@ def test_a_broker_away_in_between_is_waited_for_and_sigterm_ends_the_job_with_0(
     with Broker(port, data=tmp_path / "broker"):
         stream.send(talk[200:])
         expected = by_kernel(stream.raw())[0]
-        running.until(lambda: stream.ordered() == expected, "the second half", 120)
+        running.until(lambda: stream.ordered() == expected, "the second half")
         asked = time.monotonic()
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0
