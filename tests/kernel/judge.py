@@ -110,6 +110,11 @@ def _text(given: Any) -> None:
     _need(not any("\ud800" <= character <= "\udfff" for character in given))
 
 
+def _word(given: Any) -> None:
+    _text(given)
+    _need(len(given.encode()) <= 255)
+
+
 def _int_from(least: int, most: int | None) -> Any:
     def check(given: Any) -> None:
         _need(isinstance(given, int) and not isinstance(given, bool))
@@ -194,7 +199,7 @@ _id = _array(_name, _epoch, _seq)
 _ANY_KIND = {"v": _version, "kind": _text, "group": _name, "sender": _name, "epoch": _epoch, "signature": _text}
 _CONTROL = {**_ANY_KIND, "seq": _anything}
 _OPTIONS = {
-    "order": _text,
+    "order": _word,
     "closed": _bool,
     "window": _seq,
     "digests": _count,
@@ -203,7 +208,7 @@ _OPTIONS = {
     "delay_max_ms": _count,
     "give_up_ms": _count,
     "loss": _one_of("hold", "abandon"),
-    "conflicts": _list_of(_array(_text, _text)),
+    "conflicts": _list_of(_array(_word, _word)),
     "keys": _map_of(_text),
 }
 _OBJECT = {

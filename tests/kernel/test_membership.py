@@ -1,0 +1,167 @@
+"""Views as a function of the log: create, join, leave, evict (M2MC, chapter 5; contract, section 3, "Membership")."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.feeding import Tale, parsed
+
+
+def created(*members: str, closed: bool = False, **options: object) -> Tale:
+    tale = Tale().take(kind="create", options={"closed": closed, **options}, members=list(members))
+    assert tale.out == ["create"]
+    return tale
+
+
+def test_a_group_nobody_created_is_open_and_has_the_default_order() -> None:
+    assert Tale("fifo").say("A2").held == {"A2": ["A1"]}
+    assert Tale("total").say("A2").out == ["A2"]
+
+
+def test_create_counts_only_before_anything_else_of_its_group_was_accepted() -> None:
+    tale = Tale().take(sender="A", seq=1)  # refused: leaves no trace
+    assert tale.take(kind="create", options={"order": "total"}).out == ["create"]
+    assert tale.take(kind="create", options={"order": "fifo"}).dead == ["bad_stamp"]
+    assert tale.say("A2", "A1").out == ["A2"]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"sender": "A", "seq": 1, "after": []},
+        {"sender": "A", "seq": 2, "after": [["A", 0, 1]]},
+        {"sender": "A", "seq": 1, "after": [["A", 0, 1]]},
+        {"kind": "join", "sender": "A"},
+        {"kind": "abandon", "ids": [["A", 0, 1, 1]]},
+    ],
+)
+def test_a_later_create_is_bad_stamp(first: dict[str, object]) -> None:
+    assert Tale().take(**first).take(kind="create").dead == ["bad_stamp"]
+
+
+def test_an_unknown_order_is_unknown_order_and_leaves_no_trace() -> None:
+    tale = Tale().take(kind="create", options={"order": "alphabetical"})
+    assert tale.dead == ["unknown_order"]
+    assert tale.take(kind="create", options={"order": "fifo"}).out == ["create"]
+
+
+def test_membership_records_take_the_next_position_when_they_arrive() -> None:
+    tale = created("A").say("A1")
+    positions = []
+    for fields in (
+        {"kind": "join", "sender": "B"},
+        {"kind": "leave", "sender": "B", "last": 0},
+        {"kind": "evict", "member": ["A", 0], "cut": 1},
+    ):
+        tale.take(**fields)
+        (record,) = parsed(tale.kernel.ordered)
+        assert record["kind"] == fields["kind"]
+        assert record["offset"] == record["released_offset"] == tale.offset - 1
+        positions.append(record["position"])
+    assert positions == [3, 4, 5]
+
+
+def test_in_a_closed_group_a_message_of_somebody_who_is_not_a_member_is_held_until_the_join() -> None:
+    tale = created("A", closed=True)
+    assert tale.say("A1").out == ["A1"]
+    assert tale.say("B2").say("B1").held == {"B2": ["B"], "B1": ["B"]}
+    assert tale.take(kind="join", sender="B").out == ["join", "B2", "B1"]
+    assert tale.say("B3").out == ["B3"]
+
+
+def test_the_join_of_another_epoch_does_not_let_it_in() -> None:
+    tale = created(closed=True).take(sender="B", epoch=2, seq=1, after=[])
+    assert tale.take(kind="join", sender="B", epoch=1).out == ["join"]
+    assert tale.held == {"B1@2": ["B"]}
+    assert tale.take(kind="join", sender="B", epoch=2).out == ["join", "B1@2"]
+
+
+def test_what_follows_a_held_outsider_names_the_one_whose_join_is_missing() -> None:
+    tale = created("A", closed=True).say("B1").say("A1", "B1").say("A2", "A1")
+    assert tale.held == {"B1": ["B"], "A1": ["B"], "A2": ["B"]}
+    assert tale.take(kind="join", sender="B").out == ["join", "B1", "A1", "A2"]
+
+
+def test_an_outsider_given_up_on_is_not_member_and_an_abandoned_record_stands_for_it() -> None:
+    tale = created("A", closed=True).say("B1").say("A1", "B1")
+    tale.take(kind="abandon", ids=[["B", 0, 1, 1]])
+    assert (tale.dead, tale.out) == (["not_member B1"], ["(B1)", "A1"])
+    assert tale.say("B1").dead == ["late B1"]
+
+
+def test_after_a_leave_what_was_in_flight_below_still_counts_and_later_seqs_are_fenced() -> None:
+    tale = created("A").say("A1").say("A3", "C1").say("A5", "C1")
+    tale.take(kind="leave", sender="A", last=4)
+    assert (tale.out, tale.dead) == (["leave"], ["fenced A5"])
+    assert tale.say("A2").out == ["A2"]
+    assert tale.say("A5").dead == ["fenced A5"]
+    assert tale.say("C1").out == ["C1", "A3"]
+    assert tale.take(kind="leave", sender="A", last=4).dead == ["fenced"]
+
+
+def test_what_was_fenced_while_held_goes_on_being_waited_for() -> None:
+    tale = created("A").say("A2", "C1").say("B1", "A2")
+    tale.take(kind="leave", sender="A", last=1)
+    assert tale.held == {"B1": ["A2"]}
+    assert tale.say("A2", "C1").dead == ["fenced A2"]
+    assert tale.take(kind="abandon", ids=[["A", 0, 2, 2]]).out == ["(A2)", "B1"]
+
+
+def test_after_an_evict_nothing_above_the_cut_counts() -> None:
+    tale = created("A").say("A1").take(kind="evict", member=["A", 0], cut=2)
+    assert tale.out == ["evict"]
+    assert tale.say("A3").dead == ["fenced A3"]
+    assert tale.say("A2").out == ["A2"]
+
+
+def test_a_join_with_a_larger_epoch_fences_the_old_one_above_what_was_seen() -> None:
+    tale = created("A").say("A1").say("A3", "C1")
+    assert tale.take(kind="join", sender="A", epoch=1).out == ["join"]
+    assert tale.say("A4").dead == ["fenced A4"]
+    assert tale.say("A2").out == ["A2"]
+    assert tale.take(sender="A", epoch=1, seq=1, after=[]).out == ["A1@1"]
+    assert tale.say("C1").out == ["C1", "A3"]
+
+
+def test_the_leave_of_one_epoch_does_not_undo_the_join_of_a_later_one() -> None:
+    # M2MC's tombstone set keeps a member out for ever once it has left (vector GJLP-2).
+    tale = created("A", closed=True).say("A1").take(kind="leave", sender="A", last=1)
+    assert tale.take(kind="join", sender="A", epoch=1).out == ["join"]
+    assert tale.take(kind="leave", sender="A", last=1).dead == ["fenced"]
+    assert tale.take(sender="A", epoch=1, seq=1, after=[]).out == ["A1@1"]
+
+
+def test_an_epoch_never_heard_of_is_fenced_whole_by_a_join_with_a_larger_one() -> None:
+    tale = Tale().take(kind="join", sender="A", epoch=3)
+    assert tale.take(sender="A", epoch=2, seq=1, after=[]).dead == ["fenced A1@2"]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_join_of_who_is_in_is_bad_stamp_and_of_an_older_epoch_fenced(closed: bool) -> None:
+    tale = created("A", closed=closed)
+    assert tale.take(kind="join", sender="A").dead == ["bad_stamp"]
+    assert tale.take(kind="join", sender="A", epoch=4).out == ["join"]
+    assert tale.take(kind="join", sender="A", epoch=4).dead == ["bad_stamp"]
+    assert tale.take(kind="join", sender="A", epoch=3).dead == ["fenced"]
+
+
+def test_leave_and_evict_of_somebody_never_seen_is_unknown_member() -> None:
+    tale = created("A")
+    assert tale.take(kind="leave", sender="Z", last=0).dead == ["unknown_member"]
+    assert tale.take(kind="evict", member=["Z", 0], cut=0).dead == ["unknown_member"]
+    assert tale.take(kind="evict", member=["A", 1], cut=0).dead == ["unknown_member"]
+    assert tale.take(kind="leave", sender="A", last=0).out == ["leave"]
+
+
+def test_an_outsider_put_out_of_a_closed_group_is_fenced_whole() -> None:
+    tale = created("A", closed=True).say("B1").say("B2")
+    tale.take(kind="evict", member=["B", 0], cut=1)
+    assert sorted(tale.dead) == ["fenced B1", "fenced B2"]
+    assert tale.say("B1").dead == ["fenced B1"]
+
+
+def test_control_records_of_nobody_need_no_sender() -> None:
+    tale = created("A")
+    assert tale.take(kind="evict", member=["A", 0], cut=0).out == ["evict"]
+    assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]]).out == ["(A1)"]
+    assert tale.take(kind="heartbeat", sender="C", seq=1).dead == []
