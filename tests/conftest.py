@@ -26,6 +26,10 @@ def level_of(path: Path) -> str:
     return folder if folder in LEVELS else "tidy"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite-scenarios", action="store_true", help="write the traces of tests/scenarios anew")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its level and run the fast levels first: a broken kernel shows before a broker is started."""
     rank = {level: number for number, level in enumerate(LEVELS)}

@@ -83,9 +83,9 @@ class Tale:
         self.offset += 1
         return self
 
-    def take(self, **fields: Any) -> Tale:
+    def take(self, *, partition: int = 0, **fields: Any) -> Tale:
         """Hand over one record of these fields."""
-        return self.raw(json.dumps({"group": self.group, **fields}).encode())
+        return self.raw(json.dumps({"group": self.group, **fields}).encode(), partition=partition)
 
     def say(self, name: str, after: str | None = None, **more: Any) -> Tale:
         """A message by its short name, as in `say("B3", "B2")`: B is the sender, 3 the seq, B2 what it answers."""

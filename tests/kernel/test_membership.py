@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.kernel.feeding import Tale, parsed
@@ -35,7 +37,7 @@ def test_create_counts_only_before_anything_else_of_its_group_was_accepted() -> 
         {"kind": "abandon", "ids": [["A", 0, 1, 1]]},
     ],
 )
-def test_a_later_create_is_bad_stamp(first: dict[str, object]) -> None:
+def test_a_later_create_is_bad_stamp(first: dict[str, Any]) -> None:
     assert Tale().take(**first).take(kind="create").dead == ["bad_stamp"]
 
 

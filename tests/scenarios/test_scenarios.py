@@ -1,0 +1,128 @@
+"""Runs the stories that stand beside this file: commands, and under each the trace it leaves.
+
+A line that begins in the first column is a command or, after `#`, a remark; an indented line is trace. Commands:
+
+    order fifo                      the default order of the kernel (only at the top; s_b without it)
+    create closed order=fifo members A B
+    join A epoch 1 · leave A last 4 · evict A cut 2 · abandon A 2..3, B 1..1
+    B3 after B2                     message 3 of B, answering message 2 of B; written again, it is an exact copy
+    B3 epoch 1 · B3 says "no" · B3 after B2 C1 · B3 unstamped · partition 1: B3
+
+Trace: `->` what is delivered, in order, with (A2) for the record that stands for one given up on; `dead` the dead
+letters; `copy` where it was dropped as one; `held` all that is held afterwards, and what each waits for.
+
+After a wanted change of the kernel `pytest tests/scenarios --rewrite-scenarios` writes the traces anew: read the diff.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.feeding import Tale, split
+
+STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+
+
+def told(story: str) -> str:
+    """The story with the traces that the kernel leaves now."""
+    lines: list[str] = []
+    tale = Tale()
+    for line in story.splitlines():
+        if line.startswith(" "):
+            continue
+        lines.append(line)
+        command, _, _ = line.partition("#")
+        words = command.split()
+        if not words:
+            continue
+        if words[0] == "order":
+            tale = Tale(words[1])
+            continue
+        copies = tale.kernel.duplicates
+        partition = 0
+        if words[0] == "partition":
+            partition, words = int(words[1].rstrip(":")), words[2:]
+        tale.take(partition=partition, **record(words))
+        lines += trace(tale, copies)
+    return "\n".join(lines) + "\n"
+
+
+def record(words: list[str]) -> dict[str, Any]:
+    """The fields of a command's record."""
+    match words:
+        case ["create", *rest]:
+            options: dict[str, Any] = {}
+            while rest and rest[0] != "members":
+                name, _, value = rest.pop(0).partition("=")
+                options[name] = True if not value else int(value) if value.isdigit() else value
+            return {"kind": "create", "options": options, "members": rest[1:]}
+        case ["join", sender, *rest]:
+            return {"kind": "join", "sender": sender, **more(rest)}
+        case ["leave", sender, "last", last, *rest]:
+            return {"kind": "leave", "sender": sender, "last": int(last), **more(rest)}
+        case ["evict", sender, "cut", cut, *rest]:
+            return {"kind": "evict", "member": [sender, more(rest).get("epoch", 0)], "cut": int(cut)}
+        case ["abandon", *rest]:
+            ranges = re.findall(r"(\w+) (\d+)\.\.(\d+)", " ".join(rest))
+            return {"kind": "abandon", "ids": [[who, 0, int(first), int(last)] for who, first, last in ranges]}
+        case [name, *rest]:
+            sender, seq = split(name)
+            fields = {"sender": sender, "seq": seq, "after": [], **more(rest)}
+            if fields.pop("unstamped", False):
+                del fields["after"]
+            return fields
+        case _:
+            raise ValueError(f"no command: {' '.join(words)}")
+
+
+def more(words: list[str]) -> dict[str, Any]:
+    """What may follow the name of a message or member."""
+    fields: dict[str, Any] = {}
+    while words:
+        match words:
+            case ["after", *rest]:
+                parents = []
+                while rest and re.fullmatch(r"[A-Z]\w*\d", rest[0]):
+                    sender, seq = split(rest.pop(0))
+                    parents.append([sender, 0, seq])
+                fields["after"], words = parents, rest
+            case ["epoch", epoch, *rest]:
+                fields["epoch"], words = int(epoch), rest
+            case ["says", *said]:
+                fields["data"], words = " ".join(said).strip('"'), []
+            case ["unstamped", *rest]:
+                fields["unstamped"], words = True, rest
+            case _:
+                raise ValueError(f"what is {' '.join(words)}?")
+    return fields
+
+
+def trace(tale: Tale, copies: int) -> list[str]:
+    """What one record brought about, and what is held after it."""
+    lines = []
+    if tale.out:
+        lines.append(f"    -> {' '.join(tale.out)}")
+    lines += [f"    dead: {letter}" for letter in tale.dead]
+    if tale.kernel.duplicates > copies:
+        lines.append("    copy")
+    if tale.held:
+        waits = [f"{name} for {' '.join(missing)}" for name, missing in tale.held.items()]
+        lines.append(f"    held: {', '.join(waits)}")
+    return lines or ["    nothing"]
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_the_story_goes_as_it_is_written(path: Path, request: pytest.FixtureRequest) -> None:
+    story = path.read_text()
+    if request.config.getoption("rewrite_scenarios"):
+        path.write_text(told(story))
+    else:
+        assert story == told(story)
+
+
+def test_there_are_stories_to_tell() -> None:
+    assert len(STORIES) > 8
