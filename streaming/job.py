@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,7 @@ from streaming import checkpoint, kafka, tables
 from streaming.checkpoint import Checkpoint
 from streaming.errors import Refused
 from streaming.kafka import Topic, Unreachable
-from streaming.query_watch import QueryWatch
+from streaming.query_watch import GONE, QueryWatch
 from streaming.settings import Settings
 from streaming.status import Status
 from streaming.tables import DEAD_LETTERS, DELIVERIES
@@ -93,7 +93,7 @@ class Job:
         needed = jars.ensure("spark", home=home, say=self.say)
         self.say("Starting Spark.")
         spark = session.start(self.settings, needed, self.settings.logs)
-        stack.callback(spark.stop)
+        stack.callback(_stop, spark)
         return spark
 
     # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
@@ -250,3 +250,8 @@ class Job:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _stop(spark: "SparkSession") -> None:
+    with suppress(*GONE):
+        spark.stop()

@@ -3,15 +3,20 @@
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
+from py4j.protocol import Py4JError
 
 from streaming.errors import Refused
 from streaming.kafka import Unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+GONE = (Py4JError, OSError)
+"""How calls into a Spark that has ended fail."""
 
 SEE_S = 1.0
 FIRST_RETRY_S = 1.0
@@ -68,9 +73,10 @@ class QueryWatch:
 
     def stop(self) -> None:
         """End it, where it still runs."""
-        if self._query is not None:
-            self._query.stop()
-            self._query = None
+        query, self._query = self._query, None
+        if query is not None:
+            with suppress(*GONE):
+                query.stop()
 
     def _try_start(self) -> None:
         from pyspark.errors import PySparkException

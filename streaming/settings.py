@@ -13,6 +13,7 @@ from udfs.limits import Limits
 from udfs.orders import ORDERS
 
 PREFIX = "PRECEDE_"
+RECORD_BYTES_MAX = 2 * 1024 * 1024 - 64 * 1024
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 MEMORY = re.compile(r"[1-9][0-9]*[mg]")
 SERVERS = re.compile(r"[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*|(\[[0-9A-Fa-f:]+\]:[0-9]{1,5})")
@@ -147,6 +148,11 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
     ("delta", _is_folder, "a folder of this machine or of a volume mounted on it"),
     ("order", lambda name: name in ORDERS, f"one of {', '.join(sorted(ORDERS))}"),
     ("shards", _between(1, 1_000_000), "a whole number from 1 to 1,000,000"),
+    (
+        "limits",
+        lambda limits: limits.record_bytes_max <= RECORD_BYTES_MAX,
+        f"a table with a record_bytes_max of at most {RECORD_BYTES_MAX:,}, so that what is appended fits too",
+    ),
     ("only", lambda value: value in (None, "order", "history"), "order or history"),
     *(
         (name, lambda text: TOPIC_NAME.fullmatch(text) is not None and text not in (".", ".."), _TOPIC_WANTED)

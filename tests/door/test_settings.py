@@ -1,0 +1,84 @@
+"""Settings: what stands over what, and a sentence for everything that cannot be."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming import settings
+from streaming.errors import Refused
+from streaming.query_watch import FINAL, reason_of
+from streaming.settings import Settings
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "precede.toml"
+    path.write_text('order = "fifo"\nshards = 7\nraw_topic = "file.raw"\n\n[limits]\nwindow = 50\n')
+    return path
+
+
+def test_a_flag_stands_over_a_variable_over_the_file_over_the_default(config: Path) -> None:
+    found = settings.load({"order": "total", "shards": None}, {"PRECEDE_SHARDS": "9", "PRECEDE_ORDER": "s_b"}, config)
+    assert (found.order, found.shards, found.raw_topic) == ("total", 9, "file.raw")
+    assert (found.ordered_topic, found.limits.window, found.limits.after_max) == ("precede.ordered", 50, 20)
+
+
+def test_nothing_given_is_the_default() -> None:
+    assert settings.load({}, {"PATH": "/bin", "PRECEDE_SHARDS": "", "PRECEDE_SOMETHING_ELSE": "1"}) == Settings()
+
+
+def test_variables_are_text_and_are_taken_for_what_the_setting_asks() -> None:
+    found = settings.load({}, {"PRECEDE_ONCE": "true", "PRECEDE_HISTORY_EVERY_S": "2.5", "PRECEDE_ONLY": "order"})
+    assert (found.once, found.history_every_s, found.only) == (True, 2.5, "order")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"order": "sorted"}, "The setting order is 'sorted', but must be one of fifo, s_b, total"),
+        ({"shards": 0}, "The setting shards is 0, but must be a whole number from 1 to 1,000,000"),
+        ({"shards": "many"}, "The setting shards is 'many', but must be a whole number"),
+        ({"shards": 1.5}, "The setting shards is 1.5, but must be a whole number"),
+        ({"bootstrap": "localhost"}, "The setting bootstrap is 'localhost', but must be host:port"),
+        ({"only": "both"}, "The setting only is 'both', but must be order or history"),
+        ({"raw_topic": "a b"}, "The setting raw_topic is 'a b', but must be the name of a Kafka topic"),
+        ({"raw_topic": "precede.ordered"}, "raw_topic and ordered_topic both name the topic precede.ordered"),
+        ({"history_every_s": float("nan")}, "The setting history_every_s is nan, but must be from 0 to 86,400 seconds"),
+        ({"checkpoint": ""}, "The setting checkpoint is '', but must be a folder"),
+        ({"delta": "s3://bucket"}, "The setting delta is 's3://bucket', but must be a folder"),
+        ({"memory": "lots"}, "The setting memory is 'lots', but must be a size such as 2g"),
+        ({"limits": {"window": 0}}, "The setting limits .* limit window must be a whole number of at least 1"),
+        ({"limits": {"record_bytes_max": 9_000_000}}, "The setting limits .* record_bytes_max of at most"),
+        ({"colour": "red"}, "colour is not a setting of precede"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence_that_names_the_setting(flags: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(Refused, match=sentence):
+        settings.load(flags, {})
+
+
+def test_a_config_file_is_refused_in_a_sentence_too(tmp_path: Path) -> None:
+    path = tmp_path / "precede.toml"
+    with pytest.raises(Refused, match="cannot be read: No such file"):
+        settings.load({}, {}, path)
+    path.write_text("order = ")
+    with pytest.raises(Refused, match="is not TOML"):
+        settings.load({}, {}, path)
+    path.write_text("colour = 1")
+    with pytest.raises(Refused, match="sets colour, which is not a setting"):
+        settings.load({}, {}, path)
+
+
+def test_the_reason_of_a_failed_query_is_one_line_and_what_no_retry_mends_is_told_apart() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted.\n"
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Traceback (most recent call last):\n"
+        '  File "worker.py", line 1\nudfs.shard.StateTooNew: The checkpoint\'s state has version 2.\n\n\tat org.apache'
+    )
+    found = FINAL.search(text)
+    assert found is not None
+    assert found.group(1) == "The checkpoint's state has version 2."
+    timeout = "x\nCaused by: org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node.\n\tat y"
+    assert reason_of(RuntimeError(timeout)) == "Timed out waiting for a node"
+    assert FINAL.search(timeout) is None
