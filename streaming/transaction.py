@@ -13,27 +13,25 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from streaming import kafka
-from streaming.checkpoint import changed_limits
 from streaming.errors import Refused
 from streaming.kafka import Topic
+from streaming.progress import Owner, Token, read_progress, same_source
 from streaming.settings import Settings
-from udfs.limits import Limits
 from udfs.shard import Records, unpack
 
 if TYPE_CHECKING:
     from pyarrow import Table
     from pyspark.sql import DataFrame
 
-TOKEN_VERSION = 1
-TRANSACTION_S = (
-    120  # a transaction open longer is aborted by the broker; readers wait no longer than this for a dead job's
-)
+TRANSACTION_S = 120
+"""A transaction open longer is aborted by the broker; readers wait no longer than this for a dead job's."""
+
 COMMIT_S = 30.0
 ABORT_S = 5.0
 ATTEMPTS = 3
@@ -45,24 +43,6 @@ FENCED = {
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
 }
-
-
-class Token(msgspec.Struct, forbid_unknown_fields=True):
-    """Key ["ordered topic", partition]: rows of raw offsets below `next` are out."""
-
-    next: int
-    v: int = TOKEN_VERSION
-
-
-class Owner(msgspec.Struct, forbid_unknown_fields=True):
-    """Key ["ordered topic"]: what the ordered topic is made of, and which job took it last."""
-
-    raw_topic: str
-    raw_topic_id: str
-    order: str
-    limits: Limits
-    job: str
-    v: int = TOKEN_VERSION
 
 
 @dataclass
@@ -121,11 +101,11 @@ class Publisher:
         owner, self.token = read_progress(settings.bootstrap, self.progress, settings.ordered_topic)
         mine = Owner(self.raw.name, self.raw.id, settings.order, settings.limits, self.job)
         if owner is not None:
-            _same_source(settings, owner, mine)
+            same_source(settings, owner, mine)
         else:
             self._refuse_unknown_output()
         producer.begin_transaction()
-        producer.produce(self.progress.name, _encode(mine), _encode([settings.ordered_topic]))
+        producer.produce(self.progress.name, msgspec.json.encode(mine), msgspec.json.encode([settings.ordered_topic]))
         producer.commit_transaction(COMMIT_S)
         self._producer = producer
 
@@ -239,9 +219,8 @@ class Publisher:
     def _commit(self, producer: Producer, upto: dict[int, int]) -> None:
         token = {partition: after for partition, after in upto.items() if after > self.token.get(partition, 0)}
         for partition, after in token.items():
-            producer.produce(
-                self.progress.name, _encode(Token(after)), _encode([self.settings.ordered_topic, partition])
-            )
+            key = msgspec.json.encode([self.settings.ordered_topic, partition])
+            producer.produce(self.progress.name, msgspec.json.encode(Token(after)), key)
         producer.commit_transaction(COMMIT_S)
         self.token.update(token)
         self._tell_lag_tools(token)
@@ -332,53 +311,3 @@ def above(next_offset: int, records: Records) -> Records:
         records.duplicates,
         records.held,
     )
-
-
-# ── the progress topic ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def read_progress(bootstrap: str, progress: Topic, ordered_topic: str) -> tuple[Owner | None, dict[int, int]]:
-    """The newest owner and token of an ordered topic, as far as they are committed."""
-    owner: Owner | None = None
-    token: dict[int, int] = {}
-    for key, value in kafka.read_all(bootstrap, progress.name, progress.partitions):
-        match msgspec.json.decode(key or b"null"):
-            case [name] if name == ordered_topic and value:
-                owner = _decode(value, Owner, progress.name)
-            case [name, int(partition)] if name == ordered_topic and value:
-                token[partition] = _decode(value, Token, progress.name).next
-    return owner, token
-
-
-def _decode(value: bytes, type_: Any, topic: str) -> Any:
-    version = msgspec.json.decode(value).get("v")
-    if version != TOKEN_VERSION:
-        raise Refused(f"The topic {topic} was written by another precede (version {version}, not {TOKEN_VERSION}).")
-    return msgspec.json.decode(value, type=type_)
-
-
-def _same_source(settings: Settings, found: Owner, mine: Owner) -> None:
-    """An ordered topic is the output of one raw log under one order and limits, for ever."""
-    topic = settings.ordered_topic
-    if found.raw_topic_id != mine.raw_topic_id:
-        whose = f"the topic {found.raw_topic}"
-        if found.raw_topic == mine.raw_topic:
-            whose = f"an earlier topic {found.raw_topic}, deleted since"
-        raise Refused(
-            f"The ordered topic {topic} holds what came of {whose}; choose a new ordered_topic and dead_letter_topic, "
-            "or delete these two and the progress topic."
-        )
-    if found.order != mine.order:
-        raise Refused(
-            f"The ordered topic {topic} was made with the order {found.order}, not {mine.order}; "
-            "keep that order, or choose a new ordered_topic."
-        )
-    if found.limits != mine.limits:
-        changed = changed_limits(found.limits, mine.limits)
-        raise Refused(
-            f"The ordered topic {topic} was made with other limits ({changed}); keep those, or choose a new "
-            "ordered_topic."
-        )
-
-
-_encode = msgspec.json.encode

@@ -10,7 +10,8 @@ from confluent_kafka import KafkaError, KafkaException
 from precede.embedded_broker import Broker
 from streaming import kafka, transaction
 from streaming.errors import Refused
-from streaming.transaction import Publisher, read_progress
+from streaming.progress import read_progress
+from streaming.transaction import Publisher
 from tests.system.stream import Stream
 from udfs.shard import Records
 
