@@ -66,15 +66,13 @@ class Membership:
             return Refusal(codes.BAD_STAMP, f"{name!r} is already a member with epoch {epoch}.")
         if known is not None and epoch <= known[0]:
             return Refusal(codes.FENCED, f"{name!r} has used epoch {known[0]} already: it must join with a larger one.")
+        self._fence_older(name, epoch)
         self.members[name] = (epoch, True)
         return None
 
     def after_join(self, record: Join, offset: int, now_ms: int) -> None:
-        """What the join lets go: the older epochs are fenced, and what waited for the join is judged again."""
-        name = record.sender
-        epoch: int = record.epoch  # type: ignore[assignment]
-        self._fence_older(name, epoch)
-        self.group.wake((name, epoch), offset, now_ms)
+        """What the join lets go: what waited for it is judged again."""
+        self.group.wake((record.sender, record.epoch), offset, now_ms)  # type: ignore[arg-type]
 
     def leave(self, record: Leave) -> Refusal | None:
         """A member's epoch ends with its last message."""
@@ -102,19 +100,19 @@ class Membership:
             )
         if group.closed and (known is None or known[0] < epoch):
             cut = 0  # it was heard but never a member, and now it can never become one with this epoch
+        self._fence_older(name, epoch)
         self.members[name] = (epoch, False)
         if sender is None:
             sender = Sender(name=name, epoch=epoch)
             group.senders[sender_key(name, epoch)] = sender
-        self._fence_older(name, epoch)
         group.fence(name, epoch, cut, f"{name!r} {what}, and nothing after seq {cut} counts.")
         return None
 
     def _fence_older(self, name: str, epoch: int) -> None:
-        """Older epochs end where they were seen last; those that never were members in a closed group, before that."""
+        """Older epochs end where they were seen last; in a closed group those that never joined end before that."""
         group = self.group
+        joined = self.members[name][0] if name in self.members else -1
         for sender in list(group.senders.values()):
             if sender.name == name and sender.epoch < epoch:
-                never_in = group.closed and (name, sender.epoch) in group.waiting
-                cut = 0 if never_in else sender.highest
+                cut = 0 if group.closed and sender.epoch > joined else sender.highest
                 group.fence(name, sender.epoch, cut, f"{name!r} has come back with epoch {epoch}.")

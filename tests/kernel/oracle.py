@@ -7,55 +7,13 @@ would get wrong together shows here.
 
 from __future__ import annotations
 
-import base64
 import json
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from tests.kernel import judge
-from tests.kernel.judge import Fields
+from tests.kernel.judge import SEQ_MAX, Fields
+from tests.kernel.oracle_state import Group, Id, Waiting, Who, buried
 from udfs.limits import Limits
-
-Id: TypeAlias = tuple[str, int, int]
-Who: TypeAlias = tuple[str, int]
-
-SEQ_MAX = 2**53 - 1
-VALUE_BYTES_MAX = 64 * 1024
-
-
-@dataclass
-class Waiting:
-    """A held message, or (no value) the record that will stand for one given up on."""
-
-    id: Id
-    fields: Fields | None
-    value: bytes | None
-    offset: int
-    rank: int
-    arrived_ms: int
-
-
-@dataclass
-class Group:
-    """All that was ever decided in one group."""
-
-    name: str
-    partition: int
-    order: str
-    window: int
-    digests: int
-    closed: bool = False
-    accepted: bool = False
-    position: int = 0
-    delivered: dict[Id, bytes | None] = field(default_factory=dict)
-    recent: dict[Who, list[int]] = field(default_factory=dict)
-    condemned: set[Id] = field(default_factory=set)
-    held: list[Waiting] = field(default_factory=list)
-    highest: dict[Who, int] = field(default_factory=dict)
-    fences: dict[Who, int] = field(default_factory=dict)
-    members: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    joined: set[Who] = field(default_factory=set)
-    placed_now: dict[Id, int] = field(default_factory=dict)
 
 
 class Oracle:
@@ -485,23 +443,6 @@ class Oracle:
             if parent not in held:
                 return {"missing": [parent], "silent": []}
             one = held[parent]
-
-
-def buried(value: bytes | None) -> dict[str, Any]:
-    """The raw value as a dead letter carries it: at most its first 64 KiB, whole characters, or base64."""
-    if value is None:
-        return {"value": None}
-    head = value[:VALUE_BYTES_MAX]
-    cut: dict[str, Any] = {"truncated": True} if len(value) > VALUE_BYTES_MAX else {}
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return {"value_base64": base64.b64encode(head).decode(), **cut}
-    while True:
-        try:
-            return {"value": head.decode(), **cut}
-        except UnicodeDecodeError:
-            head = head[:-1]
 
 
 def _id(given: list[Any]) -> Id:

@@ -162,6 +162,14 @@ def test_an_outsider_put_out_of_a_closed_group_is_fenced_whole() -> None:
     assert tale.say("B1").dead == ["fenced B1"]
 
 
+def test_an_epoch_that_never_joined_a_closed_group_is_fenced_whole_by_the_join_of_a_larger_one() -> None:
+    tale = created(closed=True).say("B2").take(kind="abandon", ids=[["C", 0, 2, 3]])
+    tale.take(kind="join", sender="B", epoch=1)
+    assert (tale.dead, tale.held) == (["fenced B2"], {})
+    tale.take(kind="join", sender="C", epoch=1)
+    assert tale.say("C1").dead == ["fenced C1"]
+
+
 def test_control_records_of_nobody_need_no_sender() -> None:
     tale = created("A")
     assert tale.take(kind="evict", member=["A", 0], cut=0).out == ["evict"]

@@ -1,0 +1,66 @@
+"""What the naive loop of oracle.py remembers: everything, in plain lists, dicts and sets."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tests.kernel.judge import Fields
+
+Id: TypeAlias = tuple[str, int, int]
+Who: TypeAlias = tuple[str, int]
+
+VALUE_BYTES_MAX = 64 * 1024
+
+
+@dataclass
+class Waiting:
+    """A held message, or (no value) the record that will stand for one given up on."""
+
+    id: Id
+    fields: Fields | None
+    value: bytes | None
+    offset: int
+    rank: int
+    arrived_ms: int
+
+
+@dataclass
+class Group:
+    """All that was ever decided in one group."""
+
+    name: str
+    partition: int
+    order: str
+    window: int
+    digests: int
+    closed: bool = False
+    accepted: bool = False
+    position: int = 0
+    delivered: dict[Id, bytes | None] = field(default_factory=dict)
+    recent: dict[Who, list[int]] = field(default_factory=dict)
+    condemned: set[Id] = field(default_factory=set)
+    held: list[Waiting] = field(default_factory=list)
+    highest: dict[Who, int] = field(default_factory=dict)
+    fences: dict[Who, int] = field(default_factory=dict)
+    members: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    joined: set[Who] = field(default_factory=set)
+    placed_now: dict[Id, int] = field(default_factory=dict)
+
+
+def buried(value: bytes | None) -> dict[str, Any]:
+    """The raw value as a dead letter carries it: at most its first 64 KiB, whole characters, or base64."""
+    if value is None:
+        return {"value": None}
+    head = value[:VALUE_BYTES_MAX]
+    cut: dict[str, Any] = {"truncated": True} if len(value) > VALUE_BYTES_MAX else {}
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(head).decode(), **cut}
+    while True:
+        try:
+            return {"value": head.decode(), **cut}
+        except UnicodeDecodeError:
+            head = head[:-1]
