@@ -10,10 +10,10 @@ CHECKED = $(sort $(dir $(wildcard $(addsuffix /*.py,precede streaming udfs inges
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-kernel test-shard test-spark test-system check format bench clean
+.PHONY: help setup java demo test test-kernel test-mutations test-shard test-spark test-system check format bench clean
 
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: java $(STAMP) ## Make .venv with pinned versions; again only when they change
 
@@ -25,6 +25,9 @@ test: setup ## All tests, the fast ones first
 
 test-kernel: $(STAMP) ## The ordering kernel alone: seconds, no Java
 	@$(PYTEST) tests/kernel tests/scenarios $(ARGS)
+
+test-mutations: $(STAMP) ## Break the kernel in a copy, a little at a time; do its tests notice?
+	@$(BIN)/python -m tests.mutations $(ARGS)
 
 test-shard: $(STAMP) ## The function that Spark calls, with real state but no JVM: seconds
 	@$(PYTEST) tests/shard $(ARGS)
