@@ -20,7 +20,7 @@ class HeldMessage(msgspec.Struct, gc=False):
     """The place among the stand-ins of one `abandon` record; 0 for a message."""
     watch: Watch | None = None
     above: Id | None = None
-    """In `s_b`, an ancestor in the tree of held messages; followed to its end, the id that is not there."""
+    """In `s_b`, a nearer way than by `watch` to the top of the tree of held messages; None while there is none."""
 
 
 class Held(msgspec.Struct, kw_only=True):

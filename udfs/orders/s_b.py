@@ -61,16 +61,9 @@ class SemanticallyBefore(Order):
             return Refusal(codes.CYCLE, f"It closes a circle: its parent {_text(parent)} waits for it.")
         return parent
 
-    def on_hold(self, held: HeldMessage) -> None:
-        held.above = self._top(held.watch)  # type: ignore[arg-type]  # the engine reports only watches that are ids
-
     def relink(self, held: Iterable[HeldMessage]) -> None:
-        held = list(held)
         for one in held:
             one.above = None
-        for one in held:
-            if one.watch is not None and len(one.watch) == 3:
-                self.on_hold(one)
 
     def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
         return [self._top(held.id)]
@@ -78,11 +71,15 @@ class SemanticallyBefore(Order):
     def _top(self, id_: Id) -> Id:
         """The id at the top of the held tree that holds this one, with path halving."""
         held = self.group.held
-        while (one := held.get(id_)) is not None and one.above is not None:
-            upper = held.get(one.above)
-            if upper is None or upper.above is None:
-                return one.above
-            one.above = id_ = upper.above
+        while (one := held.get(id_)) is not None:
+            up = one.above or one.watch
+            assert up is not None
+            if len(up) == 2:
+                return id_  # it waits for its sender's join, and so is the top itself
+            upper = held.get(up)
+            if upper is not None and upper.watch is not None and len(upper.watch) == 3:
+                one.above = up = upper.above or upper.watch
+            id_ = up
         return id_
 
     @classmethod
