@@ -177,6 +177,17 @@ def test_a_message_that_would_open_one_run_too_many_is_backpressure(order: str) 
     assert tale.say("B7").out == ["B7"]  # each sender has its own
 
 
+@pytest.mark.parametrize("order", ["s_b", "total"])
+def test_with_room_for_one_run_only_the_next_seq_passes(order: str) -> None:
+    tale = Tale(order, Limits(runs_max=1)).say("A1")
+    assert tale.say("A3").dead == ["backpressure A3"]
+    assert tale.say("A2").out == ["A2"]
+    assert tale.say("A3").out == ["A3"]
+    assert tale.say("B5").out == ["B5"]
+    assert tale.say("B7").dead == ["backpressure B7"]
+    assert tale.say("B4").out == ["B4"]
+
+
 def test_an_abandon_that_would_leave_too_many_runs_is_backpressure_and_gives_up_nothing() -> None:
     tale = Tale("total", Limits(runs_max=2)).say("A5")
     assert tale.take(kind="abandon", ids=[["A", 0, 1, 1], ["A", 0, 3, 3]]).dead == ["backpressure"]

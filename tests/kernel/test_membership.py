@@ -155,6 +155,22 @@ def test_leave_and_evict_of_somebody_never_seen_is_unknown_member() -> None:
     assert tale.take(kind="leave", sender="A", last=0).out == ["leave"]
 
 
+def test_who_leaves_in_one_epoch_has_left_in_the_older_ones_too() -> None:
+    tale = Tale().say("A1").say("A3", "C1").take(sender="A", epoch=1, seq=1, after=[])
+    assert tale.take(kind="leave", sender="A", epoch=1, last=1).out == ["leave"]
+    assert tale.say("A4").dead == ["fenced A4"]
+    assert tale.say("A2").out == ["A2"]
+    assert tale.take(kind="join", sender="A", epoch=1).dead == ["fenced"]
+    assert tale.take(kind="join", sender="A", epoch=2).out == ["join"]
+
+
+def test_a_leave_or_evict_reaching_past_the_window_is_seq_jump() -> None:
+    tale = created("A", window=5).say("A1")
+    assert tale.take(kind="leave", sender="A", last=7).dead == ["seq_jump"]
+    assert tale.take(kind="evict", member=["A", 0], cut=7).dead == ["seq_jump"]
+    assert tale.take(kind="leave", sender="A", last=6).out == ["leave"]
+
+
 def test_an_outsider_put_out_of_a_closed_group_is_fenced_whole() -> None:
     tale = created("A", closed=True).say("B1").say("B2")
     tale.take(kind="evict", member=["B", 0], cut=1)
