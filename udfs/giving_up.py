@@ -5,6 +5,8 @@ orders that keep each sender's order, its turn. So no order needs a rule of its 
 that once jumped a clock to forgive a loss delivered b:4 before b:2.
 """
 
+from collections.abc import Iterator
+
 from udfs import codes
 from udfs.codes import Refusal
 from udfs.group import Group
@@ -26,8 +28,8 @@ def receive_abandon(group: Group, record: Abandon, offset: int, now_ms: int) -> 
     for name, epoch, first, last in record.ids:
         sender = _sender(group, name, epoch)  # type: ignore[arg-type]  # the reader let only integers through
         group.senders[sender_key(sender.name, sender.epoch)] = sender
-        for seq in list(sender.missing(first, last)):  # type: ignore[arg-type]
-            if seq not in sender and (sender.refused is None or seq not in sender.refused):
+        for seq in list(_open(group, sender, first, last)):  # type: ignore[arg-type]
+            if seq not in sender:  # it may have become free by what was given up before it
                 rank += 1
                 _give_up(group, (sender.name, sender.epoch, seq), sender, rank, offset, now_ms)
     return None
@@ -41,6 +43,7 @@ def _sender(group: Group, name: str, epoch: int) -> Sender:
 def _judge(group: Group, record: Abandon) -> Refusal | None:
     """Refuse what reaches past the window, and what would give up nothing."""
     count = 0
+    idle = True
     ranges_of: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for name, epoch, first, last in record.ids:
         sender = _sender(group, name, epoch)  # type: ignore[arg-type]
@@ -48,23 +51,31 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
             past = f"more than {group.window} past {sender.highest}, the highest seen"
             return Refusal(codes.SEQ_JUMP, f"It gives up {name!r} to seq {last}, {past}.")
         count += sender.missing_count(first, last)  # type: ignore[arg-type]
+        idle = idle and next(_open(group, sender, first, last), None) is None  # type: ignore[arg-type]
         ranges_of.setdefault((sender.name, sender.epoch), []).append((first, last))  # type: ignore[arg-type]
     if count > ABANDONED_MAX:
         return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than {ABANDONED_MAX}.")
-    if count == 0:
-        return Refusal(codes.LATE, "Every message it would give up is already delivered or given up.")
+    if idle:
+        return Refusal(codes.LATE, "Every message it would give up is already delivered, given up or refused.")
     for (name, epoch), ranges in ranges_of.items():
         if _sender(group, name, epoch).run_count_with(ranges) > group.limits.runs_max:
             return group.runs_refusal(name)
     return None
 
 
+def _open(group: Group, sender: Sender, first: int, last: int) -> Iterator[int]:
+    """The seqs of a range that can still be given up: not settled, not refused for ever, not waiting as a stand-in."""
+    for seq in sender.missing(first, last):
+        held = group.held.get((sender.name, sender.epoch, seq))
+        is_stand_in = held is not None and held.value is None
+        if not is_stand_in and (sender.refused is None or seq not in sender.refused):
+            yield seq
+
+
 def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_ms: int) -> None:
     """Put the stand-in of a missing or held message in its place."""
     held = group.held.get(id_)
     if held is not None:
-        if held.value is None:
-            return
         group.stop_watching(held)
         group.release(held)
         if held.watch is not None and len(held.watch) == 2:

@@ -172,7 +172,8 @@ class Group:
         return sender.run_count() >= self.limits.runs_max and sender.opens_run(seq)
 
     def runs_refusal(self, name: str) -> Refusal:
-        return Refusal(codes.BACKPRESSURE, f"{name!r} has left {self.limits.runs_max} gaps open; no room for another.")
+        most = self.limits.runs_max
+        return Refusal(codes.BACKPRESSURE, f"What is settled of {name!r} lies in {most} runs already, its limit.")
 
     def _no_room(self, sender: Sender, seq: int, value: bytes) -> Refusal | None:
         """Why a message that would have to be held cannot be."""
@@ -181,7 +182,7 @@ class Group:
         if self.held_bytes + len(value) > self.limits.held_bytes_max:
             return Refusal(codes.BACKPRESSURE, f"The group already holds {self.held_bytes} bytes, nearly its limit.")
         if self._too_many_runs(sender, seq):
-            return self.runs_refusal("The sender")
+            return self.runs_refusal(sender.name)
         return None
 
     # ── the hold-back loop ────────────────────────────────────────────────────────────────────────────────────────

@@ -293,7 +293,8 @@ class Oracle:
             if last > group.highest.get((name, epoch), 0) + group.window:
                 return "seq_jump"
             ids += [(name, epoch, seq) for seq in range(first, last + 1)]
-        if all(id_ in group.delivered for id_ in ids):
+        given_up = {one.id for one in group.held if one.value is None}
+        if all(id_ in group.delivered or id_ in group.condemned or id_ in given_up for id_ in ids):
             return "late"
         if any(self._runs(group, who, ids) > self.limits.runs_max for who in {id_[:2] for id_ in ids}):
             return "backpressure"
