@@ -194,6 +194,12 @@ class Holdback:
                 self._blobs[key] = snapshot(group)
         return self._blobs
 
+    def close(self) -> None:
+        """Let go of all groups at once: they and their orders name each other, so counting references never would."""
+        for group in self._groups.values():
+            del group.order, group.membership
+        self._groups.clear()
+
 
 def _own_key(group: str | UnsetType | None) -> bytes | None:
     return group.encode() if isinstance(group, str) else None

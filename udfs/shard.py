@@ -8,6 +8,7 @@ A packed row names the raw partition and the last raw offset behind it, and for 
 so that whoever publishes can leave out what is out already.
 """
 
+import gc
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,13 @@ class Shard:
     def __call__(
         self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: "GroupState"
     ) -> Iterator[pd.DataFrame]:
-        shard = int(key[0])
+        gc.disable()  # nothing below makes cycles that outlive it; looking for them cost a third with 100,000 groups
+        try:
+            yield from self._step(int(key[0]), frames, state)
+        finally:
+            gc.enable()
+
+    def _step(self, shard: int, frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
         before, held = decode_state(state.get[0]) if state.exists else ({}, 0)
         holdback = Holdback(order=self.order, limits=self.limits)
         holdback.load(before)
@@ -81,6 +88,7 @@ class Shard:
         if rows:
             yield _frame(rows)
         after = holdback.dump()
+        holdback.close()
         if after != before:
             state.update((encode_state(after, held + holdback.held_growth),))
 
