@@ -134,6 +134,15 @@ def test_a_group_lives_in_the_partition_of_its_first_accepted_record() -> None:
     assert [(one["seq"], one["partition"]) for one in parsed(kernel.ordered)] == [(1, 3), (2, 3)]
 
 
+def test_the_reason_of_a_refusal_names_who_and_which() -> None:
+    tale = created(window=5).take(sender="A", epoch=3, seq=9, after=[])
+    (letter,) = parsed(tale.kernel.dead)
+    assert letter["reason"] == "seq 9 is more than 5 past 0, the highest seen of 'A' (epoch 3)."
+    tale = created().say("A1").take(kind="leave", sender="A", last=1).say("A2")
+    (letter,) = parsed(tale.kernel.dead)
+    assert letter["reason"] == "Of 'A' (epoch 0) nothing above seq 1 counts any more."
+
+
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

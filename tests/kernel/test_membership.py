@@ -169,6 +169,9 @@ def test_a_leave_or_evict_reaching_past_the_window_is_seq_jump() -> None:
     assert tale.take(kind="leave", sender="A", last=7).dead == ["seq_jump"]
     assert tale.take(kind="evict", member=["A", 0], cut=7).dead == ["seq_jump"]
     assert tale.take(kind="leave", sender="A", last=6).out == ["leave"]
+    silent = created("A", "B", window=5)
+    assert silent.take(kind="leave", sender="A", last=6).dead == ["seq_jump"]
+    assert silent.take(kind="leave", sender="A", last=5).out == ["leave"]
 
 
 def test_an_outsider_put_out_of_a_closed_group_is_fenced_whole() -> None:
