@@ -1,0 +1,64 @@
+"""`python -m bench [NAME ...] [--quick] [--json FILE]`: measure, print, keep."""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+# Set before Spark's gateway is launched: workers import what is measured from where this process has it.
+os.environ.setdefault("PYTHONHASHSEED", "0")
+
+from rich.console import Console
+
+from bench import exactly_once, figures, history, latency, machine, order_query, replay, state
+from bench.figures import Report
+from bench.stage import Stage
+
+BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
+    "replay": replay.run,
+    "state": state.run,
+    "order-query": order_query.run,
+    "exactly-once": exactly_once.run,
+    "latency": latency.run,
+    "history": history.run,
+}
+RESULTS = Path(__file__).with_name("figures.json")
+
+
+def main() -> None:
+    """Run those asked for, or all."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="precede against the plain ways, as ratios.")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"any of {', '.join(BENCHMARKS)}; all, where none is given"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="the smallest sizes, to see that everything runs; the figures mean nothing"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="where the figures are kept (without --quick: bench/figures.json)"
+    )
+    asked = parser.parse_args()
+    unknown = set(asked.names) - set(BENCHMARKS)
+    if unknown:
+        parser.error(f"there is no benchmark {min(unknown)}; choose from {', '.join(BENCHMARKS)}")
+    path = asked.json or (None if asked.quick else RESULTS)
+    console = Console(width=max(140, Console().width))
+    about = machine.describe()
+    console.print(" · ".join(about.values()))
+    missed = []
+    with Stage() as stage:
+        for name in asked.names or BENCHMARKS:
+            before, began = machine.load(), time.monotonic()
+            report = BENCHMARKS[name](stage, asked.quick)
+            report.load_before, report.seconds = before, round(time.monotonic() - began, 1)
+            figures.show(report, console)
+            console.print(f"{report.seconds:.0f} s, load before it {before}\n")
+            if path is not None:
+                figures.keep(path, about, report)
+            missed += [f"{name}: {figure.what}" for figure in report.figures if figure.reached is False]
+    console.print(f"Missed: {'; '.join(missed)}" if missed else "All targets reached.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Kafka to the ordered topic in transactions, against Spark's own at-least-once sink behind the identity function."""
+
+from functools import partial
+
+from bench import plain
+from bench.figures import Report, by_turns, ratio
+from bench.stage import Stage, drained, rate
+from bench.traffic import Conversation
+from streaming import kafka, order_query
+from streaming.settings import Settings
+from streaming.transaction import Publisher
+
+ORDERED = "precede, exactly once"
+IDENTITY = "identity, at least once"
+COPY = "JVM copy, at least once"
+
+
+def run(stage: Stage, quick: bool) -> Report:
+    """The same raw topic three ways into a topic."""
+    count, groups, repeats = (4_000, 5, 1) if quick else (600_000, 1_000, 3)
+    topic = stage.settings()
+    stage.send(topic, Conversation(groups).take(count))
+    measure_identity(stage, topic, count)  # warms Spark and its workers
+    found = by_turns(
+        {
+            ORDERED: partial(measure_precede, stage, topic, count),
+            IDENTITY: partial(measure_identity, stage, topic, count),
+            COPY: partial(measure_copy, stage, topic, count),
+        },
+        repeats,
+    )
+    return Report(
+        "exactly-once",
+        f"{count:,} messages of {groups:,} groups, 30 % out of order, batches of {topic.max_offsets_per_trigger:,}, "
+        f"{topic.shards} shards, from Kafka to Kafka",
+        [
+            ratio("precede to the identity function", found, ORDERED, IDENTITY, target=0.5),
+            ratio("precede to the plain JVM copy", found, ORDERED, COPY, target=None),
+        ],
+    )
+
+
+def measure_precede(stage: Stage, topic: Settings, count: int) -> float:
+    """The order query with the job's own publisher."""
+    return publish(stage, stage.again(topic), count)
+
+
+def publish(stage: Stage, settings: Settings, count: int) -> float:
+    """Order all there is into the ordered topic; messages a second."""
+    topics = kafka.describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
+    publisher = Publisher(settings, topics[settings.raw_topic], topics[settings.progress_topic])
+    publisher.open()
+    try:
+        query = order_query.start(stage.spark, settings, lambda batch, _: publisher.publish(batch), drain=True)
+        return rate(drained(query, count))
+    finally:
+        publisher.close()
+
+
+def measure_identity(stage: Stage, topic: Settings, count: int) -> float:
+    """The identity function and Spark's sink."""
+    settings = stage.again(topic)
+    rows = plain.through_identity(stage.spark, settings)
+    return rate(drained(plain.to_topic(rows, settings, settings.checkpoint, drain=True), count))
+
+
+def measure_copy(stage: Stage, topic: Settings, count: int) -> float:
+    """No function, and Spark's sink."""
+    settings = stage.again(topic)
+    rows = plain.copy(stage.spark, settings)
+    return rate(drained(plain.to_topic(rows, settings, settings.checkpoint, drain=True), count))

@@ -1,0 +1,83 @@
+"""From send to the ordered topic, read_committed, against a stateless copy job under the same load."""
+
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bench import plain
+from bench.figures import Figure, Report
+from bench.load import Times
+from bench.stage import Stage
+from streaming import kafka, order_query
+from streaming.settings import Settings
+from streaming.transaction import Publisher
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+HOME = Path(__file__).resolve().parent.parent
+WARM_S = 8
+TARGET = 3.0
+
+
+def run(stage: Stage, quick: bool) -> Report:
+    """Both jobs by turns at each rate; one runs at a time."""
+    seconds, repeats = (3, 1) if quick else (15, 3)
+    rates = (200,) if quick else (1_000, 5_000)
+    figures: list[Figure] = []
+    for per_s in rates:
+        times: dict[str, list[Times]] = {"precede": [], "copy": []}
+        for _ in range(repeats):
+            times["precede"].append(_precede(stage, per_s, seconds))
+            times["copy"].append(_copy(stage, per_s, seconds))
+        for quantile in ("p50", "p99"):
+            mine, theirs = ([getattr(one, quantile) for one in times[side]] for side in ("precede", "copy"))
+            figures.append(
+                Figure(
+                    what=f"{quantile} at {per_s:,} messages/s",
+                    value=round(median(a / b for a, b in zip(mine, theirs, strict=True)), 2),
+                    target=TARGET,
+                    more_is_better=False,
+                    sides={"precede": round(median(mine)), "copy": round(median(theirs))},
+                    sides_unit="ms",
+                )
+            )
+    return Report(
+        "latency",
+        f"{seconds} s each time after {WARM_S} s to warm up, 1,000 groups, in order, {Settings().shards} shards, "
+        "read_committed",
+        figures,
+    )
+
+
+def _precede(stage: Stage, per_s: int, seconds: int) -> Times:
+    settings = stage.settings()
+    topics = kafka.describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
+    publisher = Publisher(settings, topics[settings.raw_topic], topics[settings.progress_topic])
+    publisher.open()
+    try:
+        query = order_query.start(stage.spark, settings, lambda batch, _: publisher.publish(batch))
+        return _under_load(query, settings, per_s, seconds)
+    finally:
+        publisher.close()
+
+
+def _copy(stage: Stage, per_s: int, seconds: int) -> Times:
+    settings = stage.settings()
+    rows = plain.copy(stage.spark, settings)
+    return _under_load(plain.to_topic(rows, settings, settings.checkpoint, drain=False), settings, per_s, seconds)
+
+
+def _under_load(query: "StreamingQuery", settings: Settings, per_s: int, seconds: int) -> Times:
+    """Send and read in a process of its own, so that this one has its hands free to publish."""
+    try:
+        command = [sys.executable, "-m", "bench.load", settings.bootstrap, settings.raw_topic, settings.ordered_topic]
+        command += [str(per_s), str(WARM_S), str(seconds)]
+        said = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=HOME, timeout=60 + 4 * seconds).stdout
+        return msgspec.json.decode(said, type=Times)
+    finally:
+        query.stop()

@@ -1,0 +1,127 @@
+"""What benchmarks share: a broker, a Spark session as the job's own, topics with messages in them."""
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from confluent_kafka import Producer
+
+from bench.traffic import Pair
+from ingest import topics
+from precede.embedded_broker import Broker
+from streaming import jars, session
+from streaming.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PARTITIONS = 4
+
+
+class Stage:
+    """Everything is started when first asked for, and ended with the stage."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="precede-bench-"))
+        self._stack = ExitStack()
+        self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def __enter__(self) -> "Stage":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @cached_property
+    def broker(self) -> Broker:
+        return self._stack.enter_context(Broker(heap_mb=512))
+
+    @cached_property
+    def spark(self) -> "SparkSession":
+        """Set up as the job sets up its own, but that it remembers every batch's progress."""
+        session.FIXED["spark.sql.streaming.numRecentProgressUpdates"] = "1000"
+        spark = session.start(Settings(memory="3g"), jars.ensure("spark"), self.folder / "logs", name="precede-bench")
+        self._stack.callback(spark.stop)
+        return spark
+
+    def settings(self, **more: Any) -> Settings:
+        """A stream of its own: new topics, new checkpoint, the defaults for the rest."""
+        name = uuid.uuid4().hex[:8]
+        settings = Settings(
+            bootstrap=self.broker.bootstrap,
+            checkpoint=str(self.folder / name / "checkpoint"),
+            delta=str(self.folder / name / "delta"),
+            raw_topic=f"{name}.raw",
+            ordered_topic=f"{name}.ordered",
+            dead_letter_topic=f"{name}.dead-letters",
+            progress_topic=f"{name}.progress",
+        )
+        settings = msgspec.structs.replace(settings, **more)
+        topics.ensure(
+            settings.bootstrap,
+            topics.wanted(
+                raw_topic=settings.raw_topic,
+                ordered_topic=settings.ordered_topic,
+                dead_letter_topic=settings.dead_letter_topic,
+                progress_topic=settings.progress_topic,
+                partitions=PARTITIONS,
+            ),
+        )
+        return settings
+
+    def again(self, settings: Settings, **more: Any) -> Settings:
+        """The same raw topic for another run from its beginning, everything else new."""
+        return self.settings(raw_topic=settings.raw_topic, **more)
+
+    def send(self, settings: Settings, pairs: Iterable[Pair]) -> None:
+        """Publish raw records, in this order within each group."""
+        producer = Producer(
+            {
+                "bootstrap.servers": settings.bootstrap,
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "queue.buffering.max.messages": 1_000_000,
+            }
+        )
+        for key, value in pairs:
+            while True:
+                try:
+                    producer.produce(settings.raw_topic, value, key)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        assert producer.flush(120) == 0, "not all messages were published"
+
+    def checkpoint(self) -> str:
+        """Where a query that is only compared with keeps its own."""
+        return str(self.folder / uuid.uuid4().hex)
+
+
+def drained(query: "StreamingQuery", expected: int | None) -> list[dict[str, Any]]:
+    """Wait for a query that ends by itself; the progress of its batches that read something."""
+    query.awaitTermination()
+    batches = [msgspec.json.decode(progress.json) for progress in query.recentProgress]
+    batches = [batch for batch in batches if batch["numInputRows"]]
+    read = sum(batch["numInputRows"] for batch in batches)
+    assert expected in (None, read), f"the query read {read:,} messages of {expected}"
+    return batches
+
+
+def rate(batches: list[dict[str, Any]]) -> float:
+    """Messages a second, from the beginning of each batch to its end."""
+    return float(sum(batch["numInputRows"] for batch in batches) * 1000 / sum(map(took_ms, batches)))
+
+
+def took_ms(batch: dict[str, Any]) -> float:
+    return float(batch["durationMs"]["triggerExecution"])
