@@ -109,6 +109,15 @@ def test_what_was_fenced_while_held_goes_on_being_waited_for() -> None:
     assert tale.take(kind="abandon", ids=[["A", 0, 2, 2]]).out == ["(A2)", "B1"]
 
 
+def test_a_fence_in_the_middle_of_a_held_chain_leaves_what_is_below_waiting_for_what_was_fenced() -> None:
+    tale = Tale().say("F1", "E1").say("E1", "D1").say("D1", "C1").say("C1", "B1").say("B1", "A1")
+    assert set(map(tuple, tale.held.values())) == {("A1",)}
+    tale.take(kind="leave", sender="C", last=0)
+    assert tale.held == {"F1": ["C1"], "E1": ["C1"], "D1": ["C1"], "B1": ["A1"]}
+    assert tale.say("A1", "F1").dead == []  # no circle any more: what would close it is gone
+    assert tale.held == {"F1": ["C1"], "E1": ["C1"], "D1": ["C1"], "B1": ["C1"], "A1": ["C1"]}
+
+
 def test_after_an_evict_nothing_above_the_cut_counts() -> None:
     tale = created("A").say("A1").take(kind="evict", member=["A", 0], cut=2)
     assert tale.out == ["evict"]
