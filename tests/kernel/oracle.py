@@ -293,16 +293,16 @@ class Oracle:
             if last > group.highest.get((name, epoch), 0) + group.window:
                 return "seq_jump"
             ids += [(name, epoch, seq) for seq in range(first, last + 1)]
-        given_up = {one.id for one in group.held if one.value is None}
-        if all(id_ in group.delivered or id_ in group.condemned or id_ in given_up for id_ in ids):
+        settled = {*group.delivered, *group.condemned, *(one.id for one in group.held if one.value is None)}
+        if settled.issuperset(ids):
             return "late"
         if any(self._runs(group, who, ids) > self.limits.runs_max for who in {id_[:2] for id_ in ids}):
             return "backpressure"
         group.accepted = True
         for rank, id_ in enumerate(ids, start=1):
-            held = next((one for one in group.held if one.id == id_), None)
-            if id_ in group.delivered or id_ in group.condemned or (held is not None and held.value is None):
+            if id_ in {*group.delivered, *group.condemned, *(one.id for one in group.held if one.value is None)}:
                 continue
+            held = next((one for one in group.held if one.id == id_), None)
             if held is not None:
                 group.held.remove(held)
                 self._bury_held(group, "abandoned" if self._is_in(group, held) else "not_member", held)

@@ -69,7 +69,7 @@ def agree(log: Log) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_engine_and_naive_loop_agree_on_many_random_logs(order: str) -> None:
-    for seed in seeds(600):
+    for seed in seeds(400):
         agree(traffic.log(Random(f"{order} {seed}"), order))
 
 
