@@ -8,6 +8,8 @@ never against the stamps they carry.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -58,7 +60,8 @@ class History:
         id_of = {one.value: one.id for one in self.said.values()}
         first: dict[Id, int] = {}
         for arrival in self.log:
-            first.setdefault(id_of[arrival.value], arrival.offset)
+            if arrival.value in id_of:  # and not the record that created the group
+                first.setdefault(id_of[arrival.value], arrival.offset)
         return first
 
     def lost(self) -> set[Id]:
@@ -85,6 +88,8 @@ class History:
 NEEDS: dict[str, Any] = {
     "s_b": History.ancestors,
     "fifo": History.earlier_of_sender,
+    "causal": lambda history, id_: history.said[id_].past | {id_},
+    "object": History.ancestors,
     "total": lambda history, id_: {id_},
 }
 
@@ -103,6 +108,7 @@ class _Peer:
     seq: int = 0
     heard: list[Id] = field(default_factory=list)
     past: set[Id] = field(default_factory=set)
+    publisher: Any = None
 
 
 def converse(
@@ -119,9 +125,11 @@ def converse(
 ) -> History:
     """Play one conversation; `loss` is of the way to the log, where a lost message stays lost."""
     history = History(order)
-    group = [_Peer(name) for name in NAMES[:peers]]
+    group = [_Peer(name, publisher=ORDERS[order].publisher(name)) for name in NAMES[:peers]]
     slowness = [random.randint(1, delay) for _ in range(gateways)]
     events: list[tuple[int, int, str, Any]] = []
+    if ORDERS[order].by_clocks:  # these wait for every member, so they have to know them all from the start
+        history.log.append(Arrival(created(order, NAMES[:peers]), GROUP.encode(), 0, 0, 0))
     number = count()
 
     def later(wait: int, what: str, subject: Any) -> None:
@@ -133,7 +141,7 @@ def converse(
     while events:
         now, _, what, subject = heappop(events)
         if what == "speak":
-            said = _speak(random, order, subject, history, replies)
+            said = _speak(random, subject, history, replies, now)
             for other in group:
                 if other is not subject and random.random() > 0.2:  # the medium loses one in five
                     later(random.randint(0, delay), "hear", (other, said.id))
@@ -144,19 +152,28 @@ def converse(
         elif what == "hear":
             peer, id_ = subject
             peer.heard.append(id_)
+            for known in {id_} | history.said[id_].past - peer.past:
+                peer.publisher.observe(json.loads(history.said[known].value))
             peer.past |= {id_} | history.said[id_].past
         else:
             history.log.append(Arrival(subject.value, GROUP.encode(), 0, len(history.log), now))
     return history
 
 
-def _speak(random: Random, order: str, peer: _Peer, history: History, replies: float) -> Said:
+def created(order: str, members: Iterable[str], **options: Any) -> bytes:
+    """The record that begins the group."""
+    record = {"group": GROUP, "kind": "create", "options": {"order": order, **options}, "members": list(members)}
+    return json.dumps(record).encode()
+
+
+def _speak(random: Random, peer: _Peer, history: History, replies: float, now: int) -> Said:
     """A peer answers something it heard or said itself, or begins anew."""
     peer.seq += 1
     id_ = (peer.name, 0, peer.seq)
     parent = random.choice(peer.heard[-4:]) if peer.heard and random.random() < replies else None
-    stamp = ORDERS[order].stamp(after=[] if parent is None else [parent])
-    value = encode_message(GROUP, peer.name, 0, peer.seq, data=f"message {len(history.said)}", **stamp)
+    stamp = peer.publisher.stamp(after=[] if parent is None else [parent], clock_ms=now)
+    fields = {name: value for name, value in stamp.items() if name not in ("sender", "epoch", "seq")}
+    value = encode_message(GROUP, peer.name, 0, peer.seq, data=f"message {len(history.said)}", **fields)
     said = Said(id_, parent, frozenset(peer.past), value)
     history.said[id_] = said
     peer.heard.append(id_)

@@ -8,6 +8,7 @@ that once jumped a clock to forgive a loss delivered b:4 before b:2.
 from collections.abc import Iterator
 
 from udfs import codes
+from udfs.clock_steps import advance
 from udfs.codes import Refusal
 from udfs.group import Group
 from udfs.held import HeldMessage
@@ -78,6 +79,8 @@ def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_
     if held is not None:
         group.stop_watching(held)
         group.release(held)
+        if group.order.by_clocks:
+            group.order.withdraw(held)  # type: ignore[attr-defined]
         if held.watch is not None and len(held.watch) == 2:
             refusal = Refusal(codes.NOT_MEMBER, f"{id_[0]!r} never joined the closed group, which gave up on this.")
         else:
@@ -90,3 +93,5 @@ def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_
         group.settle([stand_in], offset, now_ms)
     else:
         group.hold(stand_in, previous)
+    if group.order.by_clocks:
+        advance(group, offset, now_ms)

@@ -15,8 +15,9 @@ from heapq import heapify, heappop, heappush
 from msgspec import UNSET
 
 from udfs import codes
+from udfs.clock_steps import advance
 from udfs.codes import Refusal
-from udfs.held import Held, HeldMessage, Watch
+from udfs.held import QUEUED, HeldMessage, Watch, arrival
 from udfs.limits import Limits
 from udfs.membership import Membership
 from udfs.messages import Id, Identity, Message, Options
@@ -27,9 +28,6 @@ from udfs.senders import Sender, SenderKey, sender_key
 from udfs.wire import encode_name
 
 NO_OPTIONS = Options()
-
-LISTED_MAX = 20
-"""How many missing ids of one held message are listed."""
 
 
 class Group:
@@ -79,8 +77,9 @@ class Group:
         self.options = options
         self.window: int = self.limits.window if options.window is UNSET else options.window  # type: ignore[assignment]
         self.digests: int = self.limits.digests if options.digests is UNSET else options.digests  # type: ignore[assignment]
-        self.closed = options.closed is True
         self.order: Order = ORDERS[order](self)
+        # Where clocks decide, a created group waits for its members, so it has to know them: it is closed.
+        self.closed = options.closed is True or (self.order.by_clocks and options is not NO_OPTIONS)
         self._delivered = _form(order, "delivered", self.partition)
         self._abandoned = _form(order, "abandoned", self.partition)
 
@@ -97,7 +96,7 @@ class Group:
         id_: Id = (name, epoch, seq)
         verdict: Refusal | Watch | None
         if sender.highest < seq <= sender.highest + self.window and seq <= sender.fence and not self.closed:
-            verdict = self.order.wait(id_, message)
+            verdict = self.order.arrive(id_, message)
         else:
             verdict = self._check(sender, id_, message, value)
         if verdict is None:
@@ -111,13 +110,15 @@ class Group:
         one = HeldMessage(id_, message, value, offset, now_ms)
         if verdict.__class__ is tuple:
             refusal = self._no_room(sender, seq, value)
-            if refusal is None:
+            if refusal is None or (verdict == QUEUED and self.order.lets_go(id_, message)):  # type: ignore[attr-defined]
                 self._accept(sender, id_)
                 self.hold(one, verdict)
+                if self.order.by_clocks:
+                    advance(self, offset, now_ms)
                 return
             verdict = refusal
         assert isinstance(verdict, Refusal)
-        if verdict.code in TAKING_ID:
+        if verdict.code in self.order.takes_id:
             self._accept(sender, id_)
             self._condemn(one, verdict)
         else:
@@ -150,7 +151,7 @@ class Group:
         if seq > sender.highest + self.window:
             past = f"more than {self.window} past {sender.highest}, the highest seen of {_whose(id_)}"
             return Refusal(codes.SEQ_JUMP, f"seq {seq} is {past}.")
-        return self._judge(id_, message)
+        return self.order.poison(id_, message) or self._judge(id_, message)
 
     def _judge(self, id_: Id, message: Message) -> Watch | Refusal | None:
         """What a message waits for: to be a member where the group is closed, then what its order says."""
@@ -206,10 +207,16 @@ class Group:
         if self.digests:
             sender.remember(seq, value, self.digests)
         if self.waiting and id_ in self.waiting:
-            self.settle(self._woken_by(id_), offset, now_ms)
+            self.settle(self.woken_by(id_), offset, now_ms)
 
     def hold(self, one: HeldMessage, watch: Watch) -> None:
         """Keep a message until what it watches happens."""
+        self.keep(one, watch)
+        if len(watch) != 2:
+            self.order.on_hold(one)
+
+    def keep(self, one: HeldMessage, watch: Watch) -> None:
+        """Put a message among the held ones; a snapshot's go no further than this."""
         one.watch = watch
         self.held[one.id] = one
         self.outbox.held_growth += 1
@@ -222,8 +229,6 @@ class Group:
             others[one.id] = one
         else:
             self.waiting[watch] = {others.id: others, one.id: one}
-        if len(watch) == 3:
-            self.order.on_hold(one)
 
     def release(self, one: HeldMessage) -> None:
         """Take a message out of the held ones; the caller says where it ends."""
@@ -248,10 +253,10 @@ class Group:
         if watchers is None:
             return []
         if isinstance(watchers, dict):
-            return sorted(watchers.values(), key=_arrival)
+            return sorted(watchers.values(), key=arrival)
         return [watchers]
 
-    def _woken_by(self, watch: Watch) -> list[HeldMessage]:
+    def woken_by(self, watch: Watch) -> list[HeldMessage]:
         """Those that watched this, in arrival order, each judged again; the ready ones are returned, no longer held."""
         ready: list[HeldMessage] = []
         condemned: list[tuple[HeldMessage, Refusal]] = []
@@ -268,7 +273,10 @@ class Group:
             else:
                 self.hold(one, verdict)
         for one, refusal in condemned:  # last, so that what hangs on them stands where it will be found
-            self._condemn(one, refusal)
+            if refusal.code in self.order.takes_id:
+                self._condemn(one, refusal)
+            else:
+                self.refuse_held(one, refusal)
         return ready
 
     def settle(self, ready: list[HeldMessage], offset: int, now_ms: int) -> None:
@@ -279,7 +287,7 @@ class Group:
                 one = ready.pop()
                 self._deliver(one, offset, now_ms)
                 if one.id in self.waiting:
-                    freed = self._woken_by(one.id)
+                    freed = self.woken_by(one.id)
                     freed.reverse()
                     ready += freed
             return
@@ -288,7 +296,7 @@ class Group:
         while ranked:
             one = heappop(ranked)[2]
             self._deliver(one, offset, now_ms)
-            for freed_one in self._woken_by(one.id):
+            for freed_one in self.woken_by(one.id):
                 heappush(ranked, (freed_one.offset, freed_one.rank, freed_one))
 
     def _deliver(self, one: HeldMessage, offset: int, now_ms: int) -> None:
@@ -317,7 +325,9 @@ class Group:
 
     def wake(self, watch: Watch, offset: int, now_ms: int) -> None:
         """Something other than a delivery happened that held messages may wait for."""
-        self.settle(self._woken_by(watch), offset, now_ms)
+        self.settle(self.woken_by(watch), offset, now_ms)
+        if self.order.by_clocks:
+            advance(self, offset, now_ms)
 
     def turn(self, id_: Id) -> Id | None:
         """Where each sender's order is kept: the sender's previous id, if that is not settled yet."""
@@ -328,6 +338,11 @@ class Group:
         if sender is not None and seq - 1 in sender:
             return None
         return (name, epoch, seq - 1)
+
+    def missing_of(self, name: str, epoch: int, first: int, last: int) -> Iterator[int]:
+        """The seqs of this stretch that are not settled."""
+        sender = self.senders.get(sender_key(name, epoch))
+        return iter(range(first, last + 1)) if sender is None else sender.missing(first, last)
 
     def missing_before(self, id_: Id, at_most: int) -> list[Id]:
         """The ids below this one, of its sender, that are neither settled nor here."""
@@ -365,10 +380,10 @@ class Group:
             for under in self._take_watchers(member.id):
                 self.release(under)
                 condemned.append(under)
-        for member in sorted(condemned, key=_arrival):
+        for member in sorted(condemned, key=arrival):
             self.refuse_held(member, refusal if member is one else follower)
 
-    # ── fences and looking ────────────────────────────────────────────────────────────────────────────────────────
+    # ── fences ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def fence(self, name: str, epoch: int, cut: int, why: str) -> None:
         """Let no seq above the cut count any more; what is held above it becomes a dead letter now."""
@@ -376,6 +391,8 @@ class Group:
         if sender is None:
             return
         sender.fence = min(sender.fence, cut)
+        if self.order.by_clocks:
+            self.order.on_fence(name, epoch)  # type: ignore[attr-defined]
         above = [one for one in self.held.values() if one.id[0] == name and one.id[1] == epoch and one.id[2] > cut]
         for one in above:
             if one.value is not None:
@@ -385,27 +402,6 @@ class Group:
         if above:
             self.order.relink(self.held.values())
 
-    def held_messages(self) -> Iterator[Held]:
-        """What is held, in arrival order, and what each waits for."""
-        for one in sorted(self.held.values(), key=_arrival):
-            if one.value is None:
-                continue
-            name, epoch, seq = one.id
-            blockers = [one.id]
-            if one.watch is not None and len(one.watch) == 3:
-                blockers = self.order.missing(one, LISTED_MAX)
-            yield Held(
-                group=self.name,
-                sender=name,
-                epoch=epoch,
-                seq=seq,
-                partition=self.partition,
-                offset=one.offset,
-                since_ms=one.arrived_ms,
-                missing=[id_ for id_ in blockers if id_ not in self.held],
-                silent=[id_[0] for id_ in blockers if id_ in self.held],  # these wait for their sender's join
-            )
-
 
 @cache
 def _form(order: str, status: str, partition: int) -> bytes:
@@ -414,14 +410,7 @@ def _form(order: str, status: str, partition: int) -> bytes:
     return f'%b{fixed},"offset":%d,"arrived_ms":%d,"released_offset":%d,"released_ms":%d}}'.encode()
 
 
-TAKING_ID = frozenset({codes.SELF_PARENT, codes.CYCLE, codes.ORPHAN})
-"""The refusals that take the id for ever."""
-
 COPY = Refusal("copy", "An exact copy: dropped and counted, never a dead letter.")
-
-
-def _arrival(one: HeldMessage) -> tuple[int, int]:
-    return one.offset, one.rank
 
 
 def _whose(id_: Id) -> str:

@@ -4,8 +4,11 @@ import msgspec
 
 from udfs.messages import Id, Message
 
-Watch = tuple[str, int, int] | tuple[str, int]
-"""What a held message waits for: a message's id, or the join of (sender, epoch)."""
+Watch = tuple[str, int, int] | tuple[str, int] | tuple[()]
+"""What a held message waits for: a message's id, or the join of (sender, epoch), or (it is empty) the clocks."""
+
+QUEUED: tuple[()] = ()
+"""The watch of a message that waits for nothing but the clocks."""
 
 
 class HeldMessage(msgspec.Struct, gc=False):
@@ -21,6 +24,11 @@ class HeldMessage(msgspec.Struct, gc=False):
     watch: Watch | None = None
     above: Id | None = None
     """In `s_b`, a nearer way than by `watch` to the top of the tree of held messages; None while there is none."""
+
+
+def arrival(held: HeldMessage) -> tuple[int, int]:
+    """How held messages rank by their arrival."""
+    return held.offset, held.rank
 
 
 class Held(msgspec.Struct, kw_only=True):

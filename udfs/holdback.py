@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from msgspec import UnsetType
 
 from udfs import codes
+from udfs.clock_steps import advance, heartbeat, is_due
 from udfs.codes import Refusal
 from udfs.giving_up import receive_abandon
 from udfs.group import Group
 from udfs.held import Held
 from udfs.limits import Limits
+from udfs.looking import held_messages
 from udfs.messages import Abandon, Create, Evict, Heartbeat, Identity, Join, Leave, Message, Record, Tick
 from udfs.orders import ORDERS
 from udfs.outbox import Outbox
-from udfs.snapshot import restore, snapshot
+from udfs.snapshot import deadline_ms, restore, snapshot
 from udfs.strict import Malformed
 from udfs.wire import read
 
@@ -115,8 +117,8 @@ class Holdback:
         group = None
         refusal = None
         if record.__class__ is Tick:
-            # No order of the registry waits for time, so a tick of the partition has nothing to let go.
             if key is None:
+                self._tick(partition, offset, timestamp_ms)
                 return None
             refusal = Refusal(codes.WRONG_KEY, "A tick is for all groups of its partition and has no key.")
         elif key is None:
@@ -131,6 +133,18 @@ class Holdback:
             return group
         self.outbox.refuse(refusal, _identity(record), key, value, partition, offset, timestamp_ms)
         return None
+
+    def _tick(self, partition: int, offset: int, timestamp_ms: int) -> None:
+        """Time passes for every group of a partition; a group where nothing is due is neither decoded nor changed."""
+        for key in sorted(self._groups.keys() | self._blobs.keys()):
+            group = self._groups.get(key)
+            if group is None:
+                due_ms = deadline_ms(self._blobs[key])
+                if due_ms is None or due_ms > timestamp_ms:
+                    continue
+                group = self._groups[key] = restore(key, self._blobs[key], limits=self.limits, outbox=self.outbox)
+            if group.partition == partition and is_due(group, timestamp_ms):
+                advance(group, offset, timestamp_ms, is_tick=True)
 
     def _group(self, key: bytes, partition: int) -> Group:
         """The group of this key: known, to be decoded, or new."""
@@ -152,8 +166,7 @@ class Holdback:
         refusal: Refusal | None
         match record:
             case Heartbeat():
-                group.begun = True
-                return
+                refusal = heartbeat(group, record, offset, now_ms)
             case Abandon():
                 refusal = receive_abandon(group, record, offset, now_ms)
             case Create():
@@ -166,10 +179,12 @@ class Holdback:
                 refusal = group.membership.evict(record)
         if refusal is not None:
             group.refuse(refusal, _identity(record), value, offset, now_ms)
-        elif not isinstance(record, Abandon):
+        elif not isinstance(record, Abandon | Heartbeat):
             group.deliver_control(value, offset, now_ms)
             if isinstance(record, Join):
                 group.membership.after_join(record, offset, now_ms)
+            elif group.order.by_clocks:
+                advance(group, offset, now_ms)
 
     # ── looking and keeping ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -181,7 +196,7 @@ class Holdback:
             if known is None and key in self._blobs:
                 known = restore(key, self._blobs[key], limits=self.limits, outbox=self.outbox)
             if known is not None:
-                yield from known.held_messages()
+                yield from held_messages(known)
 
     def load(self, blobs: dict[bytes, bytes]) -> None:
         """Take the state of groups, by key, as `dump` gave it; each is decoded when it is first touched."""

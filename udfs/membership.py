@@ -11,6 +11,7 @@ from udfs import codes
 from udfs.codes import Refusal
 from udfs.messages import Create, Evict, Join, Leave
 from udfs.orders import ORDERS
+from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Membership:
         group.configure(order, options)
         for name in record.members:
             self.members[name] = (0, True)
+        if isinstance(group.order, Clocked):
+            group.order.on_create(record.members)
         return None
 
     def join(self, record: Join) -> Refusal | None:
@@ -66,9 +69,20 @@ class Membership:
             return Refusal(codes.BAD_STAMP, f"{name!r} is already a member with epoch {epoch}.")
         if known is not None and epoch <= known[0]:
             return Refusal(codes.FENCED, f"{name!r} has used epoch {known[0]} already: it must join with a larger one.")
+        if isinstance(self.group.order, Clocked):
+            refusal = self.group.order.judge_join(record)
+            if refusal is not None:
+                return refusal
+            self.group.order.on_join(record)
         self._fence_older(name, epoch)
         self.members[name] = (epoch, True)
         return None
+
+    def speaks(self, name: str, epoch: int) -> None:
+        """Where clocks decide, whoever speaks in an open group is a member, as if it had joined just now."""
+        if name in self.members:
+            self._fence_older(name, epoch)
+        self.members[name] = (epoch, True)
 
     def after_join(self, record: Join, offset: int, now_ms: int) -> None:
         """What the join lets go: what waited for it is judged again."""
@@ -112,6 +126,8 @@ class Membership:
         """Older epochs end where they were seen last; in a closed group those that never joined end before that."""
         group = self.group
         joined = self.members[name][0] if name in self.members else -1
+        if isinstance(group.order, Clocked) and joined < epoch:
+            group.order.end_unheard(name)
         for sender in list(group.senders.values()):
             if sender.name == name and sender.epoch < epoch:
                 cut = 0 if group.closed and sender.epoch > joined else sender.highest

@@ -4,6 +4,7 @@ Held messages are kept as the raw bytes they came in and read again. What can be
 what, the union-find of `s_b`, counts and texts. A blob of an older version must load: its reader stays in READERS.
 """
 
+from struct import Struct
 from typing import Any, TypeAlias
 
 import msgspec
@@ -13,11 +14,16 @@ from udfs.held import HeldMessage
 from udfs.intervals import Runs
 from udfs.limits import Limits
 from udfs.messages import SEQ_MAX, Message, Options
+from udfs.orders.clocked import Clocked
 from udfs.outbox import Outbox
 from udfs.senders import Sender, sender_key
 from udfs.wire import read
 
 VERSION = 1
+VERSION_TIMED = 2
+"""As 1, but the time of the log from which a tick may let something go stands before the rest."""
+
+_TIMED_HEAD = Struct(">Bq")
 
 DumpedRuns: TypeAlias = int | list[int]
 
@@ -58,6 +64,8 @@ class DumpedGroup(msgspec.Struct, array_like=True, omit_defaults=True):
     held: list[DumpedHeld] = []
     options: Options | None = None
     members: dict[str, tuple[int, bool]] = {}
+    kept: Any = None
+    """What the order keeps beside all this."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -80,8 +88,17 @@ def snapshot(group: Group) -> bytes:
         [_dump_held(one) for one in group.held.values()],
         None if options is NO_OPTIONS else options,
         group.membership.members,
+        group.order.dump(),
     )
-    return bytes((VERSION,)) + _encode(dumped)
+    due_ms = group.order.deadline_ms() if isinstance(group.order, Clocked) else None
+    if due_ms is None:
+        return bytes((VERSION,)) + _encode(dumped)
+    return _TIMED_HEAD.pack(VERSION_TIMED, due_ms) + _encode(dumped)
+
+
+def deadline_ms(blob: bytes) -> int | None:
+    """From which time of the log on a tick may let something of this group go; read without decoding the rest."""
+    return _TIMED_HEAD.unpack_from(blob)[1] if blob[0] == VERSION_TIMED else None
 
 
 def restore(key: bytes, blob: bytes, *, limits: Limits, outbox: Outbox) -> Group:
@@ -89,7 +106,7 @@ def restore(key: bytes, blob: bytes, *, limits: Limits, outbox: Outbox) -> Group
     reader = READERS.get(blob[0])
     if reader is None:
         raise UnreadableBlob(
-            f"The state of group {key.decode()!r} has version {blob[0]}, and this precede reads up to {VERSION}: "
+            f"The state of group {key.decode()!r} has version {blob[0]}, and this precede reads up to {VERSION_TIMED}: "
             "run the version that wrote it, or a newer one."
         )
     return reader(key, blob, limits, outbox)
@@ -107,13 +124,19 @@ def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group
         group.senders[sender_key(one.name, one.epoch)] = _load_sender(one)
     for held in dumped.held:
         _load_held(group, held)
+    if dumped.kept is not None:
+        group.order.load(dumped.kept)
     if group.held:
         group.order.relink(group.held.values())
     outbox.held_growth -= len(group.held)  # they were held before
     return group
 
 
-READERS = {1: _restore_1}
+def _restore_timed(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group:
+    return _restore_1(key, blob[_TIMED_HEAD.size - 1 :], limits, outbox)
+
+
+READERS = {1: _restore_1, 2: _restore_timed}
 
 
 def _dump_sender(sender: Sender, digests: int) -> DumpedSender:
@@ -176,4 +199,4 @@ def _load_held(group: Group, dumped: DumpedHeld) -> None:
         id_ = (message.sender, message.epoch, message.seq)  # type: ignore[assignment]
     one = HeldMessage(id_, message, dumped.value, dumped.offset, dumped.arrived_ms)
     one.rank = dumped.rank
-    group.hold(one, tuple(dumped.watch))  # type: ignore[arg-type]
+    group.keep(one, tuple(dumped.watch))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from udfs.limits import Limits
-from udfs.messages import Id, Message, Record
+from udfs.messages import Id, Message, Record, WireId
 from udfs.strict import DEPTH_MAX, Malformed, read_strictly
 
 VALUE_BYTES_MAX = 64 * 1024
@@ -56,7 +56,7 @@ def read(value: bytes, limits: Limits) -> Record:
         if len(after) > limits.after_max:
             return read_strictly(value, limits)
     if quotes:
-        quotes -= _quotes_of_rare_fields(message)
+        quotes -= _quotes_of_rare_fields(message, limits)
     if (
         quotes
         or message.seq.__class__ is not int
@@ -70,8 +70,8 @@ def read(value: bytes, limits: Limits) -> Record:
     return message
 
 
-def _quotes_of_rare_fields(message: Message) -> int:
-    """The quotes that `v` and an explicit kind `message` account for; other fields are left to the strict reader."""
+def _quotes_of_rare_fields(message: Message, limits: Limits) -> int:
+    """The quotes of the less usual fields, or -1: what cannot be vouched for goes to the strict reader."""
     quotes = 0
     if message.v is not UNSET:
         if message.v.__class__ is not int:
@@ -81,7 +81,36 @@ def _quotes_of_rare_fields(message: Message) -> int:
         if message.kind != "message":
             return -1
         quotes += 4
+    for clock in (message.time, message.clock_ms):
+        if clock is not UNSET:
+            if clock.__class__ is not int:
+                return -1
+            quotes += 2
+    seen = message.seen
+    if seen is not UNSET:
+        if len(seen) > limits.seen_max or not _are_ids(seen):
+            return -1
+        quotes += 2 + 2 * len(seen)
+    to = message.to
+    if to is not UNSET:
+        if len(to) > limits.to_max or any(len(name) > _SHORT for name in to):
+            return -1
+        quotes += 2 + 2 * len(to)
+    sent = message.sent
+    if sent is not UNSET:
+        quotes += 2
+        for name, entries in sent.items():
+            if len(name) > _SHORT or not _are_ids(entries):
+                return -1
+            quotes += 2 + 2 * len(entries)
     return quotes
+
+
+def _are_ids(entries: list[WireId]) -> bool:
+    for name, epoch, seq in entries:
+        if seq.__class__ is not int or epoch.__class__ is not int or len(name) > _SHORT:
+            return False
+    return True
 
 
 def _is_utf8(value: bytes) -> bool:

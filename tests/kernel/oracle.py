@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.kernel import judge
+from tests.kernel import judge, oracle_orders
 from tests.kernel.judge import SEQ_MAX, Fields
+from tests.kernel.oracle_orders import IN_TURN, KNOWN, id_of, named, waits_for
 from tests.kernel.oracle_state import Group, Id, Waiting, Who, buried
 from udfs.limits import Limits
 
@@ -115,7 +116,7 @@ class Oracle:
             return "fenced"
         if (id_ in group.delivered and kept is None) or (held is not None and held.value is None):
             return "late"
-        code = self._stamp_fault(group, fields)
+        code = oracle_orders.stamp_fault(group, fields)
         if code is not None:
             return code
         if held is not None or kept is not None:
@@ -124,7 +125,12 @@ class Oracle:
             return self._refusal(group, Waiting(id_, fields, value, *self._arrival())) or "equivocation"
         if seq > group.highest.get(who, 0) + group.window:
             return "seq_jump"
+        code = oracle_orders.poison(group, fields)
+        if code is not None:
+            return code
         one = Waiting(id_, fields, value, *self._arrival())
+        if self._names_itself(group, one):
+            return "self_parent"
         group.held.append(one)
         if self._refusal(group, one) is None and not self._in_circle(group, one):
             if not self._ready(group, one) and self._no_room(group, value):
@@ -140,14 +146,6 @@ class Oracle:
 
     def _arrival(self) -> tuple[int, int, int]:
         return self.now[0], 0, self.now[1]
-
-    def _stamp_fault(self, group: Group, fields: Fields) -> str | None:
-        if group.order == "s_b":
-            if "after" not in fields:
-                return "missing_stamp"
-            if len(fields["after"]) > 1:
-                return "bad_stamp"
-        return None
 
     def _no_room(self, group: Group, value: bytes) -> bool:
         """Not counting the message itself, which stands last in the list already."""
@@ -185,7 +183,7 @@ class Oracle:
         """Lowest offset first; in s_b depth first: the children of what was delivered last come before all others."""
         depth = 0
         if group.order == "s_b" and one.fields is not None and one.fields["after"]:
-            depth = group.placed_now.get(_id(one.fields["after"][0]), 0)
+            depth = group.placed_now.get(id_of(one.fields["after"][0]), 0)
         return -depth, one.offset, one.rank
 
     def _is_in(self, group: Group, one: Waiting) -> bool:
@@ -196,17 +194,22 @@ class Oracle:
         name, epoch, seq = one.id
         if not self._is_in(group, one):
             return False
-        if group.order == "fifo":
-            return seq == 1 or (name, epoch, seq - 1) in group.delivered
-        if group.order == "s_b" and one.fields is not None:
-            return all(_id(parent) in group.delivered for parent in one.fields["after"])
-        return True
+        if one.fields is not None:
+            return all(id_ in group.delivered for id_ in named(group, one))
+        # A stand-in has nothing to wait for but its turn.
+        return group.order not in IN_TURN or seq == 1 or (name, epoch, seq - 1) in group.delivered
+
+    def _names_itself(self, group: Group, one: Waiting) -> bool:
+        """In `object` that is refused and leaves no trace."""
+        if group.order != "object" or one.fields is None or not self._is_in(group, one):
+            return False
+        return one.id in named(group, one)
 
     def _refusal(self, group: Group, one: Waiting) -> str | None:
         """What can be said against a message that may speak, circles of several aside."""
         if group.order != "s_b" or one.fields is None or not self._is_in(group, one):
             return None
-        parents = [_id(parent) for parent in one.fields["after"]]
+        parents = [id_of(parent) for parent in one.fields["after"]]
         if one.id in parents:
             return "self_parent"
         if any(parent in group.condemned for parent in parents):
@@ -221,7 +224,7 @@ class Oracle:
                 return False
             if not at.fields["after"]:
                 return False
-            parent = _id(at.fields["after"][0])
+            parent = id_of(at.fields["after"][0])
             if parent == one.id:
                 return True
             at = next((other for other in group.held if other.id == parent), None)
@@ -230,6 +233,10 @@ class Oracle:
     def _condemn_one(self, group: Group) -> bool:
         """Refuse what is self_parent, orphan or in a circle, with all that is held under it."""
         for one in group.held:
+            if self._names_itself(group, one):  # it was held until its sender joined
+                group.held.remove(one)
+                self._bury_held(group, "self_parent", one)
+                return True
             code = self._refusal(group, one)
             if code is None and self._in_circle(group, one):
                 code = "cycle"
@@ -246,7 +253,7 @@ class Oracle:
                 for under in group.held
                 if under not in doomed
                 and under.fields is not None
-                and above.id in map(_id, under.fields["after"])
+                and above.id in map(id_of, under.fields["after"])
                 and self._is_in(group, under)
             ]
         for each in doomed:
@@ -318,7 +325,7 @@ class Oracle:
             return "bad_stamp"
         options = dict(fields.get("options", []))
         order = options.get("order", self.order)
-        if order not in ("s_b", "fifo", "total"):
+        if order not in KNOWN:
             return "unknown_order"
         group.order = order
         group.closed = options.get("closed", False)
@@ -421,31 +428,9 @@ class Oracle:
                 "partition": group.partition,
                 "offset": one.offset,
                 "since_ms": one.arrived_ms,
-                **self._waits_for(group, one),
+                **waits_for(group, one, self._is_in),
             }
             for _, group in sorted(self.groups.items(), key=lambda pair: pair[0].encode())
             for one in sorted(group.held, key=lambda one: (one.offset, one.rank))
             if one.value is not None
         ]
-
-    def _waits_for(self, group: Group, one: Waiting) -> dict[str, Any]:
-        """Ids that are not there, not held ones in between; or the member whose join is missing."""
-        while True:
-            if not self._is_in(group, one):
-                return {"missing": [], "silent": [one.id[0]]}
-            name, epoch, seq = one.id
-            held = {other.id: other for other in group.held}
-            if group.order == "fifo":
-                below = [(name, epoch, number) for number in range(1, seq)]
-                missing = [id_ for id_ in below if id_ not in group.delivered and id_ not in held]
-                return {"missing": missing[:20], "silent": []}
-            assert one.fields is not None
-            parent = _id(one.fields["after"][0])
-            if parent not in held:
-                return {"missing": [parent], "silent": []}
-            one = held[parent]
-
-
-def _id(given: list[Any]) -> Id:
-    name, epoch, seq = given
-    return name, epoch, seq

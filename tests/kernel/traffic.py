@@ -46,6 +46,7 @@ def smallest(log: Log, fails: Callable[[Log], object]) -> Log:
     return log
 
 
+OTHER_ORDERS = ("s_b", "fifo", "total")
 SENDERS = ("a", "b", "c")
 
 
@@ -61,7 +62,7 @@ def log(random: Random, order: str, *, length: int = 30) -> Log:
             Limits(record_bytes_max=90, after_max=1),
         ]
     )
-    writer = _Writer(random, seqs_max=random.choice([3, 6, 12]), hostile=random.choice([0.0, 0.1, 0.5]))
+    writer = _Writer(random, order, seqs_max=random.choice([3, 6, 12]), hostile=random.choice([0.0, 0.1, 0.5]))
     records = [writer.record(offset) for offset in range(random.randint(1, length))]
     return Log(order, limits, records)
 
@@ -69,8 +70,9 @@ def log(random: Random, order: str, *, length: int = 30) -> Log:
 class _Writer:
     """Draws one record after the other; what was written before may be written again."""
 
-    def __init__(self, random: Random, *, seqs_max: int, hostile: float) -> None:
+    def __init__(self, random: Random, order: str, *, seqs_max: int, hostile: float) -> None:
         self.random = random
+        self.order = order
         self.seqs_max = seqs_max
         self.hostile = hostile
         self.epochs = random.choice([(0,), (0, 0, 0, 1), (0, 1, 2)])
@@ -121,9 +123,32 @@ class _Writer:
         if epoch or random.random() < 0.2:
             fields["epoch"] = epoch
         fields["after"] = [self._id()] if random.random() < 0.7 else []
+        fields |= self._stamp(sender, epoch, seq)
         if random.random() < 0.3:
             fields["data"] = random.randint(0, 1)
         return fields
+
+    def _stamp(self, sender: str, epoch: int, seq: int) -> dict[str, Any]:
+        """What the default order of the log needs, honest in the main."""
+        random = self.random
+        if self.order == "object":
+            return {"after": [self._id() for _ in range(random.choice([0, 1, 1, 2]))]}
+        if self.order == "causal":
+            others = [self._id() for _ in range(random.choice([0, 0, 1, 2]))]
+            own = [sender, epoch, seq if random.random() > self.hostile / 4 else seq + 1]
+            entries = [one for one in others if one[:2] != [sender, epoch] or random.random() < self.hostile / 4]
+            entries.insert(random.randint(0, len(entries)), own)
+            return {"seen": entries}
+        if self.order in ("lamport", "two_clock"):
+            return self._clocks(seq)
+        return {}
+
+    def _clocks(self, seq: int) -> dict[str, Any]:
+        time = max(0, 2 * seq + self.random.randint(-2, 2))
+        return {
+            "time": time,
+            **({"clock_ms": 10 * time + self.random.randint(-30, 30)} if self.order == "two_clock" else {}),
+        }
 
     def _abandon(self) -> dict[str, Any]:
         ranges = []
@@ -136,7 +161,11 @@ class _Writer:
         random = self.random
         options: dict[str, Any] = {"closed": closed}
         if random.random() < 0.3:
-            options["order"] = random.choice(["s_b", "fifo", "total", "unheard_of"])
+            options["order"] = random.choice([*OTHER_ORDERS, self.order, "unheard_of"])
+        if self.order == "two_clock" and random.random() < 0.8:
+            options |= {"accuracy_ms": random.randint(0, 20), "delay_min_ms": random.choice([0, 10, 60])}
+            if random.random() < 0.5:
+                options["delay_max_ms"] = random.randint(0, 60)
         if random.random() < 0.3:
             options["window"] = random.randint(1, 6)
         if random.random() < 0.3:
@@ -156,7 +185,8 @@ class _Writer:
 
     def _heartbeat(self) -> dict[str, Any]:
         sender, epoch, seq = self._id()
-        return {"kind": "heartbeat", "sender": sender, "epoch": epoch, "seq": seq}
+        clocks = self._clocks(seq) if self.order in ("lamport", "two_clock") else {}
+        return {"kind": "heartbeat", "sender": sender, "epoch": epoch, "seq": seq, **clocks}
 
     def _spoil(self, fields: dict[str, Any], value: bytes, key: bytes) -> tuple[bytes | None, bytes | None]:
         """One of the ways in which a record can be bad."""

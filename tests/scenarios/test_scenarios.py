@@ -6,6 +6,7 @@ A line that begins in the first column is a command or, after `#`, a remark; an 
     create closed order=fifo members A B
     join A epoch 1 · leave A last 4 · evict A cut 2 · abandon A 2..3, B 1..1
     B3 after B2                     message 3 of B, answering message 2 of B; written again, it is an exact copy
+    B3 sees A2 B3 · B3 time 7 clock 100 · heartbeat B next 4 time 8 clock 110 · tick
     B3 epoch 1 · B3 says "no" · B3 after B2 C1 · B3 unstamped · partition 1: B3
 
 Trace: `->` what is delivered, in order, with (A2) for the record that stands for one given up on; `dead` the dead
@@ -46,7 +47,10 @@ def told(story: str) -> str:
         partition = 0
         if words[0] == "partition":
             partition, words = int(words[1].rstrip(":")), words[2:]
-        tale.take(partition=partition, **record(words))
+        if words == ["tick"]:
+            tale.raw(b'{"kind":"tick"}', key=None)
+        else:
+            tale.take(partition=partition, **record(words))
         lines += trace(tale, copies)
     return "\n".join(lines) + "\n"
 
@@ -69,6 +73,8 @@ def record(words: list[str]) -> dict[str, Any]:
         case ["abandon", *rest]:
             ranges = re.findall(r"(\w+) (\d+)\.\.(\d+)", " ".join(rest))
             return {"kind": "abandon", "ids": [[who, 0, int(first), int(last)] for who, first, last in ranges]}
+        case ["heartbeat", sender, "next", following, *rest]:
+            return {"kind": "heartbeat", "sender": sender, "seq": int(following), **more(rest)}
         case [name, *rest]:
             sender, seq = split(name)
             fields = {"sender": sender, "seq": seq, "after": [], **more(rest)}
@@ -84,12 +90,14 @@ def more(words: list[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     while words:
         match words:
-            case ["after", *rest]:
-                parents = []
+            case ["after" | "sees" as which, *rest]:
+                ids = []
                 while rest and re.fullmatch(r"[A-Z]\w*\d", rest[0]):
                     sender, seq = split(rest.pop(0))
-                    parents.append([sender, 0, seq])
-                fields["after"], words = parents, rest
+                    ids.append([sender, 0, seq])
+                fields["after" if which == "after" else "seen"], words = ids, rest
+            case ["time" | "clock" as which, number, *rest]:
+                fields["time" if which == "time" else "clock_ms"], words = int(number), rest
             case ["epoch", epoch, *rest]:
                 fields["epoch"], words = int(epoch), rest
             case ["says", *said]:

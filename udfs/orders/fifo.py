@@ -28,5 +28,7 @@ class Fifo(Order):
     def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
         return self.group.turn(id_)
 
+    arrive = wait
+
     def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
         return self.group.missing_before(held.id, at_most)

@@ -3,15 +3,19 @@
 A new order is one file: the partial order it keeps, the dependencies a message declares, and the rules for publishers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from udfs.codes import Refusal
-from udfs.held import HeldMessage
+from udfs.held import HeldMessage, Watch
 from udfs.messages import Id, Message
+from udfs.orders.publisher import Publisher
 
 if TYPE_CHECKING:
     from udfs.group import Group
+
+WALK_MAX = 1_000
+"""Through how many held messages the search for what is missing goes."""
 
 
 class Order:
@@ -30,6 +34,12 @@ class Order:
     waits_once: ClassVar[bool] = False
     """Whether the first id a message waits for is the only one, so that it is ready as soon as that is settled."""
 
+    takes_id: ClassVar[frozenset[str]] = frozenset()
+    """The refusals that take the id for ever; every other one leaves no trace."""
+
+    by_clocks: ClassVar[bool] = False
+    """Whether messages are let go by clocks (clocked.py), so that any record may free any message."""
+
     def __init__(self, group: "Group") -> None:
         self.group = group
 
@@ -37,8 +47,16 @@ class Order:
         """What is wrong with the stamp, judged by the message alone."""
         return None
 
-    def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
-        """One unmet id to wait for, a refusal (a fault of the stamp too), or None: ready."""
+    def poison(self, id_: Id, message: Message) -> Refusal | None:
+        """Whether a clock of the stamp lies further ahead than the window allows."""
+        return None
+
+    def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:
+        """Judge a message that arrives and is in no way unusual: its fault, its poison, then what it waits for."""
+        return None
+
+    def wait(self, id_: Id, message: Message) -> Watch | Refusal | None:
+        """One unmet id to wait for, a refusal, or None: ready. Asked again whenever the id it gave is settled."""
         return None
 
     def on_hold(self, held: HeldMessage) -> None:
@@ -47,11 +65,65 @@ class Order:
     def relink(self, held: Iterable[HeldMessage]) -> None:
         """Build anew what `on_hold` built, from all that is held in order of arrival."""
 
+    def dump(self) -> Any:
+        """What the order keeps, as plain data; None where it keeps nothing."""
+        return None
+
+    def load(self, dumped: Any) -> None:
+        """Take what `dump` gave."""
+
     def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
         """Which ids that are not there a held message waits for."""
         raise NotImplementedError
 
+    def missing_among(self, held: HeldMessage, unmet: Callable[[HeldMessage], Iterable[Id]], at_most: int) -> list[Id]:
+        """The ids not there that `unmet` names, with their senders' earlier ones where each keeps its turn.
+
+        A vector names all there is to wait for, so only where all that is here and held, what those wait for; a list of
+        direct predecessors does not, so there the search goes on below what is held in any case.
+        """
+        group = self.group
+        found: set[Id] = set()
+        walk = [held]
+        level_end = held
+        walked = {held.id}
+        for one in walk:  # grows while it is walked
+            if one.watch is not None and len(one.watch) == 2:
+                found.add(one.id)
+                named: list[Id] = []
+            else:
+                named = [*([] if one.message is None else unmet(one)), *([one.id] if self.in_turn else [])]
+            for name, epoch, seq in named:
+                lowest = 1 if self.in_turn else seq
+                highest = seq - 1 if (name, epoch, seq) == one.id else seq
+                absent = 0
+                for number in group.missing_of(name, epoch, lowest, highest):
+                    id_ = (name, epoch, number)
+                    below = group.held.get(id_)
+                    if below is None:
+                        found.add(id_)
+                        absent += 1
+                        if absent == at_most:
+                            break
+                    elif id_ not in walked and len(walk) < WALK_MAX:
+                        walked.add(id_)
+                        walk.append(below)
+            if one is level_end:
+                if found and self.in_turn:
+                    break
+                level_end = walk[-1]
+        return sorted(found)[:at_most]
+
+    def silent(self, held: HeldMessage, at_most: int) -> list[str]:
+        """Which members a held message waits to hear from."""
+        return []
+
+    @classmethod
+    def publisher(cls, name: str, epoch: int = 0) -> Publisher:
+        """What a member of this name keeps to stamp what it says."""
+        return Publisher(name, epoch, cls.stamp)
+
     @classmethod
     def stamp(cls, *, after: list[Id]) -> dict[str, Any]:
-        """The publisher's half: the fields a member adds to a draft."""
+        """The fields that a draft alone decides, in the orders whose members keep nothing."""
         return {}

@@ -35,6 +35,7 @@ class SemanticallyBefore(Order):
     after_seed = "000, III to VI; 003, 4"
     depth_first = True
     waits_once = True
+    takes_id = frozenset({codes.SELF_PARENT, codes.CYCLE, codes.ORPHAN})
 
     def fault(self, message: Message) -> Refusal | None:
         after = message.after
@@ -60,6 +61,8 @@ class SemanticallyBefore(Order):
         if self._top(parent) == id_:
             return Refusal(codes.CYCLE, f"It closes a circle: its parent {_text(parent)} waits for it.")
         return parent
+
+    arrive = wait
 
     def relink(self, held: Iterable[HeldMessage]) -> None:
         for one in held:

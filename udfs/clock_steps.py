@@ -1,0 +1,47 @@
+"""The steps of a group whose order goes by clocks: what any record, a heartbeat or a tick may let go."""
+
+from typing import TYPE_CHECKING
+
+from udfs.codes import Refusal
+from udfs.messages import Heartbeat
+from udfs.orders.clocked import Clocked
+
+if TYPE_CHECKING:
+    from udfs.group import Group
+
+
+def advance(group: "Group", offset: int, now_ms: int, *, is_tick: bool = False) -> None:
+    """Let in whose turn has come, then deliver what the clocks let go, one by one."""
+    order = group.order
+    assert isinstance(order, Clocked)
+    if not is_tick:
+        order.saw(now_ms)
+    while True:
+        for id_ in order.just_entered:  # grows while it is walked
+            if id_ in group.waiting:
+                group.settle(group.woken_by(id_), offset, now_ms)
+        order.just_entered.clear()
+        one = order.next_ready(now_ms)
+        if one is None:
+            return
+        group.stop_watching(one)
+        group.release(one)
+        order.delivered(one)
+        group.settle([one], offset, now_ms)
+
+
+def heartbeat(group: "Group", record: Heartbeat, offset: int, now_ms: int) -> Refusal | None:
+    """A sign of life: where clocks decide it may let messages go, elsewhere nobody waits for it."""
+    if isinstance(group.order, Clocked):
+        refusal = group.order.heartbeat(record)
+        if refusal is not None:
+            return refusal
+        advance(group, offset, now_ms)
+    group.begun = True
+    return None
+
+
+def is_due(group: "Group", now_ms: int) -> bool:
+    """Whether the log's time alone may let something go."""
+    due_ms = group.order.deadline_ms() if isinstance(group.order, Clocked) else None
+    return due_ms is not None and due_ms <= now_ms

@@ -1,0 +1,35 @@
+"""What a group holds, and what each message waits for, as the outside sees it."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from udfs.held import Held, arrival
+
+if TYPE_CHECKING:
+    from udfs.group import Group
+
+LISTED_MAX = 20
+"""How many missing ids, and silent members, of one held message are listed."""
+
+
+def held_messages(group: "Group") -> Iterator[Held]:
+    """What is held, in arrival order, and what each waits for."""
+    for one in sorted(group.held.values(), key=arrival):
+        if one.value is None:
+            continue
+        name, epoch, seq = one.id
+        blockers = [one.id]
+        if one.watch is not None and len(one.watch) != 2:
+            blockers = group.order.missing(one, LISTED_MAX)
+        yield Held(
+            group=group.name,
+            sender=name,
+            epoch=epoch,
+            seq=seq,
+            partition=group.partition,
+            offset=one.offset,
+            since_ms=one.arrived_ms,
+            missing=[id_ for id_ in blockers if id_ not in group.held],
+            silent=[id_[0] for id_ in blockers if id_ in group.held]  # these wait for their sender's join
+            + group.order.silent(one, LISTED_MAX),
+        )

@@ -1,0 +1,325 @@
+"""What the orders by clocks share (`lamport`, `two_clock`): members, their floors, and who waits for whom.
+
+A sender's messages enter in the order of their seqs; one that has entered raises its sender's floor, below which
+nothing of that sender can come any more. An order says which of the entered ones the floors let go. Who falls silent
+holds everybody back: heartbeats raise a floor without a message, and `held` names whose floor is too low.
+
+A floor ends when all has entered that still counts of its sender and epoch: after a leave, an eviction, a new epoch.
+"""
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import UNSET
+
+from udfs import codes
+from udfs.codes import Refusal
+from udfs.floors import Floors
+from udfs.held import QUEUED, HeldMessage, Watch
+from udfs.messages import SEQ_MAX, Heartbeat, Id, Join, Message
+from udfs.orders.order import Order
+from udfs.senders import SenderKey, sender_key
+
+if TYPE_CHECKING:
+    from udfs.group import Group
+
+Key = tuple[int, str, int, int]
+"""(time, sender, epoch, seq): how messages rank."""
+
+UNKNOWN = -(2**62)
+"""The physical clock of somebody who did not show it yet."""
+
+BEGINNING: Key = (0, "", 0, 0)
+
+
+class Clocked(Order):
+    """Floors, heartbeats and the queue of what has entered."""
+
+    __slots__ = ("entered", "floors", "just_entered", "last", "promises", "queue", "time_max")
+
+    in_turn = True
+    by_clocks = True
+    total: ClassVar[bool] = True
+    """Whether everything is delivered by its key, so that nothing below the last one can follow."""
+
+    def __init__(self, group: "Group") -> None:
+        super().__init__(group)
+        self.floors = Floors()
+        """Of each member and epoch the least time that its next message can have."""
+        self.entered: dict[SenderKey, int] = {}
+        """The last seq that entered, of senders whose entered ones are not all settled."""
+        self.just_entered: list[Id] = []
+        """What entered since the engine last asked: their senders' next ones may enter too."""
+        self.queue: list[tuple[Key, HeldMessage]] = []
+        self.promises: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+        """Heartbeats that came before what they cover: next seq -> (time, clock_ms)."""
+        self.time_max = 0
+        """The largest `time` of the group."""
+        self.last = BEGINNING
+        """The largest key that was delivered."""
+
+    # ── judging ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def fault(self, message: Message) -> Refusal | None:
+        if message.time is UNSET:
+            return Refusal(codes.MISSING_STAMP, f"The order {self.name} needs the field `time`: the linear clock.")
+        if message.time < 0:
+            return Refusal(codes.BAD_STAMP, f"`time` {message.time} is below 0, where no linear clock begins.")
+        return None
+
+    def poison(self, id_: Id, message: Message) -> Refusal | None:
+        return self._too_far(message.time)  # type: ignore[arg-type]  # judged by `fault` before
+
+    def _too_far(self, time: int) -> Refusal | None:
+        if time > self.time_max + self.group.window:
+            past = f"more than {self.group.window} past {self.time_max}, the highest of the group"
+            return Refusal(codes.CLOCK_POISON, f"`time` {time} is {past}.")
+        return None
+
+    def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:
+        return self.fault(message) or self.poison(id_, message) or self.wait(id_, message)
+
+    def wait(self, id_: Id, message: Message) -> Watch | Refusal | None:
+        name, epoch, seq = id_
+        if seq != self._entered(name, epoch) + 1:
+            return name, epoch, seq - 1
+        time: int = message.time  # type: ignore[assignment]
+        floor = self.floors.get((name, epoch))
+        if floor is not None and time < floor:
+            return Refusal(codes.CLOCK_REGRESSION, f"`time` {time} is below {floor}, the least {name!r} may still say.")
+        behind = (time, *id_) < self.last and (self.total or floor is None)
+        if behind or (floor is None and time < self._floor_of_joiner(name, epoch)):
+            return Refusal(codes.LATE, f"`time` {time} of a newcomer is not above what is delivered ({self.last[0]}).")
+        return self.too_late(id_, message) or QUEUED
+
+    def too_late(self, id_: Id, message: Message) -> Refusal | None:
+        """Whether something was delivered that this one precedes, by more than its key."""
+        return None
+
+    def _entered(self, name: str, epoch: int) -> int:
+        key = sender_key(name, epoch)
+        sender = self.group.senders.get(key)
+        return max(self.entered.get(key, 0), 0 if sender is None else sender.prefix)
+
+    def _floor_of_joiner(self, name: str, epoch: int) -> int:
+        """Where the floor of a larger epoch begins; a name never heard of begins where it speaks."""
+        known = self.group.membership.members.get(name)
+        return self.last[0] + 1 if known is not None and known[0] < epoch and self.last != BEGINNING else 1
+
+    # ── members and floors ────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_create(self, members: list[str]) -> None:
+        for name in members:
+            self.begin(name, 0, 1)
+
+    def on_join(self, record: Join) -> None:
+        time = 1 if record.time is UNSET else record.time
+        delivered = 1 if self.last == BEGINNING else self.last[0] + 1
+        self.time_max = max(self.time_max, time)  # type: ignore[assignment]  # the reader let only integers through
+        self.begin(record.sender, record.epoch, max(time, delivered))  # type: ignore[arg-type]
+
+    def judge_join(self, record: Join) -> Refusal | None:
+        return None if record.time is UNSET else self._too_far(record.time)  # type: ignore[arg-type]
+
+    def on_fence(self, name: str, epoch: int) -> None:
+        """Nothing above the fence counts any more: where all below has entered, nobody waits for this floor."""
+        sender = self.group.senders.get(sender_key(name, epoch))
+        if sender is not None and self._entered(name, epoch) >= sender.fence:
+            self.end(name, epoch)
+
+    def begin(self, name: str, epoch: int, floor: int) -> None:
+        self.floors.begin((name, epoch), floor)
+
+    def end(self, name: str, epoch: int) -> None:
+        self.floors.pop((name, epoch), None)
+        self.promises.pop((name, epoch), None)
+
+    def _speaks(self, name: str, epoch: int, first_floor: int) -> None:
+        """The first sign of somebody in a group that is open: a member from here on, and its older epochs are over."""
+        first_floor = max(first_floor, self._floor_of_joiner(name, epoch))
+        self.group.membership.speaks(name, epoch)
+        self.begin(name, epoch, first_floor)
+
+    def end_unheard(self, name: str) -> None:
+        """An older epoch that never sent a message has no seq at which it could be fenced, so it ends here."""
+        known = self.group.membership.members.get(name)
+        if known is not None and sender_key(name, known[0]) not in self.group.senders:
+            self.end(name, known[0])
+
+    # ── entering ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_hold(self, held: HeldMessage) -> None:
+        name, epoch, seq = held.id
+        message = held.message
+        if message is None:  # a stand-in has no time; it enters behind its sender's previous one
+            if self._entered(name, epoch) == seq - 1:
+                self._enter(name, epoch, seq)
+            return
+        time: int = message.time  # type: ignore[assignment]
+        self.time_max = max(self.time_max, time)
+        entering = held.watch == QUEUED
+        if (name, epoch) not in self.floors:
+            self._speaks(name, epoch, time if entering else 1)
+        if entering:
+            self.floors[name, epoch] = time + 1
+            self.queued(held, (time, name, epoch, seq))
+            self._enter(name, epoch, seq)
+
+    def queued(self, held: HeldMessage, key: Key) -> None:
+        """A message waits for nothing but the clocks now."""
+        heappush(self.queue, (key, held))
+
+    def withdraw(self, held: HeldMessage) -> None:
+        """A held message was given up on; whoever looks at the queue passes over what is no longer held."""
+
+    def _enter(self, name: str, epoch: int, seq: int) -> None:
+        self.entered[sender_key(name, epoch)] = seq
+        self.just_entered.append((name, epoch, seq))
+        promises = self.promises.get((name, epoch))
+        if promises is not None and seq + 1 in promises:
+            self.keep_promise(name, epoch, *promises.pop(seq + 1))
+            if not promises:
+                del self.promises[name, epoch]
+        self.on_fence(name, epoch)
+
+    def keep_promise(self, name: str, epoch: int, time: int, clock_ms: int) -> None:
+        """A heartbeat counts, now that all it covers is there."""
+        if (name, epoch) in self.floors:
+            self.floors[name, epoch] = max(self.floors[name, epoch], time)
+
+    def heartbeat(self, record: Heartbeat) -> Refusal | None:
+        """Raise a floor without a message, now or when what the heartbeat covers is there."""
+        name, epoch, following = record.sender, record.epoch, record.seq
+        group = self.group
+        if group.closed and not group.membership.has(name, epoch):  # type: ignore[arg-type]
+            return Refusal(codes.NOT_MEMBER, f"{name!r} is not a member, so nobody waits for its clock.")
+        sender = group.senders.get(sender_key(name, epoch))  # type: ignore[arg-type]
+        if sender is None:
+            sender = group.membership.new_sender(name, epoch)  # type: ignore[arg-type]
+        entered = self._entered(name, epoch)  # type: ignore[arg-type]
+        if entered >= sender.fence or following - 1 > sender.fence:
+            return Refusal(codes.FENCED, f"Of {name!r} (epoch {epoch}) nothing above seq {sender.fence} counts.")
+        if record.time is UNSET:
+            return Refusal(codes.MISSING_STAMP, f"In {self.name} a heartbeat needs the field `time`: what it promises.")
+        if record.clock_ms is not UNSET and abs(record.clock_ms) > SEQ_MAX:
+            return Refusal(codes.BAD_STAMP, f"`clock_ms` {record.clock_ms} is no time.")
+        if following - 1 > sender.highest + group.window:
+            past = f"more than {group.window} past {sender.highest}, the highest seen"
+            return Refusal(codes.SEQ_JUMP, f"The heartbeat's next seq {following} is {past}.")
+        time: int = record.time  # type: ignore[assignment]
+        refusal = self._too_far(time)
+        if refusal is not None:
+            return refusal
+        if (name, epoch) not in self.floors:
+            self._speaks(name, epoch, time if following == 1 else 1)  # type: ignore[arg-type]
+        self.time_max = max(self.time_max, time)
+        clock_ms: int = UNKNOWN if record.clock_ms is UNSET else record.clock_ms  # type: ignore[assignment]
+        if entered >= following - 1:
+            self.keep_promise(name, epoch, time, clock_ms)  # type: ignore[arg-type]
+        else:
+            promises = self.promises.setdefault((name, epoch), {})  # type: ignore[arg-type]
+            before = promises.get(following, (time, clock_ms))  # type: ignore[arg-type]
+            promises[following] = max(before[0], time), max(before[1], clock_ms)  # type: ignore[index]
+        return None
+
+    # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def saw(self, now_ms: int) -> None:
+        """A record of the group counted that the log took at this time; the log's clock never runs back."""
+
+    def deadline_ms(self) -> int | None:
+        """From which time of the log on a tick may let something go; None where no tick can."""
+        return None
+
+    def next_ready(self, now_ms: int) -> HeldMessage | None:
+        """The next message that the clocks let go at this time of the log; it stays queued until it is `delivered`."""
+        raise NotImplementedError
+
+    def delivered(self, one: HeldMessage) -> None:
+        """A message of the queue was delivered."""
+        assert one.message is not None
+        self.last = max(self.last, (one.message.time, *one.id))  # type: ignore[assignment]
+        name, epoch, seq = one.id
+        if self.entered.get(sender_key(name, epoch)) == seq:
+            del self.entered[sender_key(name, epoch)]
+
+    def lets_go(self, id_: Id, message: Message) -> bool:
+        """Whether a message that may enter lets one go at once: then there is room for it, however full the group."""
+        key: Key = (message.time, *id_)  # type: ignore[assignment]
+        top = self.top()
+        least = key if top is None else min(key, top[0])
+        others = (floor for floor in self.floors.items() if floor[0] != id_[:2])
+        return all((floor, *who) > least[:3] for who, floor in others)
+
+    def top(self) -> tuple[Key, HeldMessage] | None:
+        """The least of the queue that is still held."""
+        queue = self.queue
+        while queue and self.group.held.get(queue[0][1].id) is not queue[0][1]:
+            heappop(queue)
+        return queue[0] if queue else None
+
+    def relink(self, held: Iterable[HeldMessage]) -> None:
+        self.queue = [(_key(one), one) for one in held if one.watch == QUEUED]
+        heapify(self.queue)
+
+    # ── looking and keeping ───────────────────────────────────────────────────────────────────────────────────────
+
+    def blocks(self, one: HeldMessage, name: str, epoch: int) -> bool:
+        """Whether this member's floor holds the message back."""
+        return (self.floors[name, epoch], name, epoch) <= _key(one)[:3]
+
+    def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
+        if held.watch != QUEUED:
+            return self.group.missing_before(held.id, at_most)
+        found: list[Id] = []
+        for name, epoch in sorted(self.floors):
+            if len(found) < at_most and self.blocks(held, name, epoch):
+                found += self._gap(name, epoch, at_most - len(found))
+        return found
+
+    def silent(self, held: HeldMessage, at_most: int) -> list[str]:
+        if held.watch != QUEUED:
+            return []
+        blocking = [who for who in sorted(self.floors) if self.blocks(held, *who) and not self._gap(*who, 1)]
+        return [name for name, _ in blocking[:at_most]]
+
+    def _gap(self, name: str, epoch: int, at_most: int) -> list[Id]:
+        """What is known to be on its way from this member, and is not here."""
+        following = max(self.promises.get((name, epoch), (1,)))
+        last = following - 1
+        sender = self.group.senders.get(sender_key(name, epoch))
+        if sender is not None:
+            last = sender.fence if sender.fence < SEQ_MAX else max(last, sender.highest)
+        found: list[Id] = []
+        for seq in self.group.missing_of(name, epoch, 1, last):
+            if len(found) == at_most:
+                break
+            if (name, epoch, seq) not in self.group.held:
+                found.append((name, epoch, seq))
+        return found
+
+    def dump(self) -> Any:
+        floors = [[name, epoch, floor] for (name, epoch), floor in self.floors.items()]
+        entered = [[*key, seq] if isinstance(key, tuple) else [key, 0, seq] for key, seq in self.entered.items()]
+        promises = [
+            [name, epoch, seq, *promise] for (name, epoch), of in self.promises.items() for seq, promise in of.items()
+        ]
+        return [self.time_max, list(self.last), floors, entered, promises]
+
+    def load(self, dumped: Any) -> None:
+        self.time_max, last, floors, entered, promises = dumped[:5]
+        self.last = tuple(last)
+        self.floors = Floors()
+        for name, epoch, floor in floors:
+            self.begin(name, epoch, floor)
+        self.entered = {sender_key(name, epoch): seq for name, epoch, seq in entered}
+        self.promises = {}
+        for name, epoch, seq, time, clock_ms in promises:
+            self.promises.setdefault((name, epoch), {})[seq] = (time, clock_ms)
+        self.just_entered = []
+
+
+def _key(one: HeldMessage) -> Key:
+    assert one.message is not None
+    return (one.message.time, *one.id)  # type: ignore[return-value]

@@ -1,0 +1,39 @@
+"""The publisher's half of an order: what one member keeps so that it can stamp what it says.
+
+Sans I/O, like the rest of the kernel: whoever drives it hands over each delivered record once, in order, and sends what
+it was given. All that is kept is plain data, so that it can be saved: a member that has lost it takes a new epoch.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from udfs.messages import Id
+
+
+class Publisher:
+    """A member's own count, and how far it has got with each sender."""
+
+    def __init__(self, name: str, epoch: int = 0, of_draft: Callable[..., dict[str, Any]] | None = None) -> None:
+        self.of_draft = of_draft
+        self.name = name
+        self.epoch = epoch
+        self.seq = 0
+        """The last seq this member used."""
+        self.delivered: dict[tuple[str, int], int] = {}
+        """Of each (sender, epoch) the highest seq that was delivered here."""
+
+    def stamp(self, *, after: list[Id] | None = None, to: list[str] | None = None, clock_ms: int = 0) -> dict[str, Any]:
+        """Take the next seq for a draft and return the fields of its record, but for `group` and `data`."""
+        self.seq += 1
+        fields = self.fields(after=after or [], to=to or [], clock_ms=clock_ms)
+        return {"sender": self.name, "epoch": self.epoch, "seq": self.seq, **fields}
+
+    def fields(self, *, after: list[Id], to: list[str], clock_ms: int) -> dict[str, Any]:
+        """The stamp of the message that has the seq just taken."""
+        return {} if self.of_draft is None else self.of_draft(after=after)
+
+    def observe(self, record: Mapping[str, Any]) -> None:
+        """A record was delivered here (contract, section 4), this member's own ones too."""
+        if record.get("kind", "message") == "message":
+            who = (record["sender"], record.get("epoch", 0))
+            self.delivered[who] = max(self.delivered.get(who, 0), record["seq"])
