@@ -32,8 +32,9 @@ def run(stage: Stage, quick: bool) -> Report:
     for per_s in rates:
         times: dict[str, list[Times]] = {"precede": [], "copy": []}
         for _ in range(repeats):
-            times["precede"].append(_precede(stage, per_s, seconds))
-            times["copy"].append(_copy(stage, per_s, seconds))
+            for side, measure in (("precede", _precede), ("copy", _copy)):
+                times[side].append(measure(stage, per_s, seconds))
+                print(f"  {side}: {times[side][-1]}", file=sys.stderr, flush=True)
         for quantile in ("p50", "p99"):
             mine, theirs = ([getattr(one, quantile) for one in times[side]] for side in ("precede", "copy"))
             figures.append(

@@ -1,5 +1,6 @@
 """The order query to nothing against the identity function in the same place; many groups; small batches and shards."""
 
+import sys
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
@@ -50,13 +51,14 @@ def run(stage: Stage, quick: bool) -> Report:
         {names[groups]: partial(measure_order, stage, topics[groups], counts[groups]) for groups in names}, 1
     )
     figures.append(ratio(f"{many:,} groups to {middle:,}", found, names[many], names[middle], target=0.4))
-    tried, shards = ((middle,), (4, 16)) if quick else ((middle, much, many), (64, 512, 4096))
+    tried, shards = ((middle,), (4, 16)) if quick else ((middle, much, many), (16, 64, 512))
     table: list[list[str]] = []
     for groups in tried:
         for number in shards:
             more = talks[groups].take(SMALL * (2 if quick else WARM_BATCHES + 10))
             row = _with_shards(stage, topics[groups], counts[groups], more, number)
             counts[groups] += len(more)
+            print(f"  {groups:,} groups, {number:,} shards: {row}", file=sys.stderr, flush=True)
             table.append([f"{groups:,}", f"{number:,}", *row])
     return Report(
         "order-query",
