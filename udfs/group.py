@@ -209,14 +209,8 @@ class Group:
         if self.waiting and id_ in self.waiting:
             self.settle(self.woken_by(id_), offset, now_ms)
 
-    def hold(self, one: HeldMessage, watch: Watch) -> None:
-        """Keep a message until what it watches happens."""
-        self.keep(one, watch)
-        if len(watch) != 2:
-            self.order.on_hold(one)
-
-    def keep(self, one: HeldMessage, watch: Watch) -> None:
-        """Put a message among the held ones; a snapshot's go no further than this."""
+    def hold(self, one: HeldMessage, watch: Watch, *, again: bool = False) -> None:
+        """Keep a message until what it watches happens; `again` where it was held before, in a snapshot."""
         one.watch = watch
         self.held[one.id] = one
         self.outbox.held_growth += 1
@@ -229,6 +223,8 @@ class Group:
             others[one.id] = one
         else:
             self.waiting[watch] = {others.id: others, one.id: one}
+        if self.order.by_clocks and len(watch) != 2 and not again:
+            self.order.on_hold(one)
 
     def release(self, one: HeldMessage) -> None:
         """Take a message out of the held ones; the caller says where it ends."""

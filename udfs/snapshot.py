@@ -199,4 +199,4 @@ def _load_held(group: Group, dumped: DumpedHeld) -> None:
         id_ = (message.sender, message.epoch, message.seq)  # type: ignore[assignment]
     one = HeldMessage(id_, message, dumped.value, dumped.offset, dumped.arrived_ms)
     one.rank = dumped.rank
-    group.keep(one, tuple(dumped.watch))  # type: ignore[arg-type]
+    group.hold(one, tuple(dumped.watch), again=True)  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ class SemanticallyBefore(Order):
         held = self.group.held
         while (one := held.get(id_)) is not None:
             up = one.above or one.watch
-            assert up is not None
+            assert up
             if len(up) == 2:
                 return id_  # it waits for its sender's join, and so is the top itself
             upper = held.get(up)
