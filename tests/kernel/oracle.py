@@ -350,13 +350,12 @@ class Oracle:
     def _leave(self, group: Group, fields: Fields) -> str | None:
         return self._put_out(group, *self._end_of(fields))
 
-    def _evict(self, group: Group, fields: Fields) -> str | None:
-        return self._put_out(group, *self._end_of(fields))
+    _evict = _leave
 
     def _end_of(self, fields: Fields) -> tuple[str, int, int]:
         if fields["kind"] == "leave":
             return fields["sender"], fields["epoch"], fields["last"]
-        return fields["member"][0], fields["member"][1], fields["cut"]
+        return (*fields["member"], fields["cut"])
 
     def _put_out(self, group: Group, name: str, epoch: int, cut: int) -> str | None:
         joined, is_in = group.members.get(name, (-1, False))
