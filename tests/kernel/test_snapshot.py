@@ -161,6 +161,16 @@ def test_state_does_not_grow_with_messages_that_were_out_of_order_once() -> None
     assert size(4_000) <= size(400) + 10
 
 
+def test_what_came_out_of_order_is_forgotten_with_its_digests() -> None:
+    def blob(first: list[int]) -> bytes:
+        tale = Tale("total")
+        for seq in [*first, *range(3, 30)]:
+            tale.say(f"A{seq}")
+        return tale.kernel.dump()[b"g"]
+
+    assert blob([2, 1]) == blob([1, 2])
+
+
 def test_limits_that_a_group_did_not_set_come_from_the_kernel_that_loads_it() -> None:
     blobs = dict(Tale().say("A1").kernel.dump())
     tale = Tale(limits=Limits(window=2))
