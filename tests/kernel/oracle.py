@@ -372,7 +372,7 @@ class Oracle:
     def _fence_older(self, group: Group, name: str, epoch: int) -> None:
         """What was in flight of older epochs still counts."""
         for other, older in list(group.highest):
-            if other == name and older < epoch:
+            if other == name and older < epoch and (other, older) not in group.fences:
                 self._fence(group, name, older, group.highest[name, older])
 
     def _fence_of(self, group: Group, who: Who) -> int:

@@ -27,6 +27,7 @@ FIELDS = [
     *(b',"seq":1', b',"seq":2', b',"s\\u0065q":1', b',"seq" :1', b',"group":"g"', b',"data":1', b',"data":"x"'),
     *(b',"after":[]', b',"after":[["b",0,1]]', b',"epoch":0', b',"epoch":1', b',"v":1', b',"kind":"message"'),
     *(b',"position":1', b',"order":"s_b"', b',"time":1', b',"to":[]', b',"seen":[]', b',"sent":{}', b',"x":1'),
+    *(b',"seen":[["a",0,1]]', b',"to":["b"]', b',"sent":{"b":[["a",0,1]]}', b',"time":1.0', b',"clock_ms":-1'),
 ]
 SNIPPETS += FIELDS
 
