@@ -44,6 +44,10 @@ def replay(
       {"key": ..., "value": ..., "partition": ..., "offset": ..., "timestamp_ms": ...}
     """
     settings = load_settings(config, order=order)
+    if dead_letters is not None and held is not None and dead_letters.absolute() == held.absolute():
+        raise WrongUse(f"Dead letters and held messages cannot go into one file, {held}; name two.")
+    if sys.stdout is None or (file == "-" and sys.stdin is None):
+        raise WrongUse("Standard input or output is closed; replay reads and writes there.")
     from udfs.holdback import Holdback
 
     holdback = Holdback(order=settings.order, limits=settings.limits)

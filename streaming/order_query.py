@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-HOME_SHARD = 0
-"""Where records without a key go; no order of today waits for time, so a `tick` need not reach the other shards."""
-
 SOURCE = {
     "startingOffsets": "earliest",
     "failOnDataLoss": "true",  # a log with a hole in it would be ordered as if nobody had spoken there
@@ -41,7 +38,7 @@ def rows(spark: "SparkSession", settings: Settings) -> "DataFrame":
         .load()
     )
     return raw.select(
-        shard_of(F.col("key"), settings.shards).alias("shard"),
+        F.explode(shards_of(F.col("key"), settings.shards)).alias("shard"),
         "key",
         "value",
         "partition",
@@ -50,12 +47,18 @@ def rows(spark: "SparkSession", settings: Settings) -> "DataFrame":
     )
 
 
-def shard_of(key: Any, shards: int) -> Any:
-    """The shard of a record's key, as a column."""
+def shards_of(key: Any, shards: int) -> Any:
+    """The shards of a record, as a column: its key's one, and all where there is no key, for it may be a tick."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    hashed = F.pmod(F.xxhash64(key), F.lit(shards))
-    return F.when(key.isNull(), F.lit(HOME_SHARD)).otherwise(hashed).cast("int")
+    return F.when(key.isNull(), F.sequence(F.lit(0), F.lit(shards - 1))).otherwise(F.array(shard_of(key, shards)))
+
+
+def shard_of(key: Any, shards: int) -> Any:
+    """The shard of a key, as a column."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.pmod(F.xxhash64(key), F.lit(shards)).cast("int")
 
 
 def ordered(rows: "DataFrame", function: Callable[..., Any], row_type: str = ROW_TYPE) -> "DataFrame":

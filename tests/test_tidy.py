@@ -62,7 +62,7 @@ KERNEL_MAY_NOT_CALL = {
     "exec",
     "hash",
 }  # hash of a string differs from process to process
-FACING_SPARK = {"numpy", "pandas", "pyarrow", "pyspark"}  # for udfs/shard.py alone
+FACING_SPARK = {"gc", "numpy", "pandas", "pyarrow", "pyspark"}  # for udfs/shard.py alone
 
 LINES_MAX = 450
 

@@ -11,6 +11,7 @@ The checks stand in the contract's order (section 3, "Order of checks").
 from collections.abc import Iterator
 from functools import cache
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from msgspec import UNSET
 
@@ -43,6 +44,7 @@ class Group:
         "held_bytes",
         "key",
         "limits",
+        "looked",
         "membership",
         "name",
         "options",
@@ -69,6 +71,8 @@ class Group:
         self.held_bytes = 0
         self.waiting: dict[Watch, HeldMessage | dict[Id, HeldMessage]] = {}
         """Who waits for what: one message, or where there are more, all by their ids."""
+        self.looked: dict[tuple[str, int], list[int]] = {}
+        """Of each sender the first seqs that are absent, as far as one look at the group has found them."""
         self.membership = Membership(self)
         self.configure(order, NO_OPTIONS)
 
@@ -343,13 +347,12 @@ class Group:
     def missing_before(self, id_: Id, at_most: int) -> list[Id]:
         """The ids below this one, of its sender, that are neither settled nor here."""
         name, epoch, seq = id_
-        missing: list[Id] = []
-        for number in self.senders[sender_key(name, epoch)].missing(1, seq - 1):
-            if len(missing) >= at_most:
-                break
-            if (name, epoch, number) not in self.held:
-                missing.append((name, epoch, number))
-        return missing
+        absent = self.looked.get((name, epoch))
+        if absent is None:
+            sender = self.senders[sender_key(name, epoch)]
+            seqs = (one for one in sender.missing(1, sender.highest) if (name, epoch, one) not in self.held)
+            absent = self.looked[name, epoch] = list(islice(seqs, at_most))
+        return [(name, epoch, one) for one in absent if one < seq]
 
     # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -27,6 +27,7 @@ from udfs.wire import read
 SPACE = b" \t\n\r"
 OPENING, CLOSING = b"{}"
 NOBODY = Identity()
+KEYED_TICK = Refusal(codes.WRONG_KEY, "A tick is for all groups of its partition and has no key.")
 
 
 class OwnKey:
@@ -39,11 +40,13 @@ OWN_KEY = OwnKey()
 class Holdback:
     """The ordering state of many groups; a group nobody created has the default order and is open to every sender."""
 
-    def __init__(self, *, order: str = "s_b", limits: Limits | None = None) -> None:
+    def __init__(self, *, order: str = "s_b", limits: Limits | None = None, home: bool = True) -> None:
         if order not in ORDERS:
             raise ValueError(f"there is no order {order!r}: choose one of {', '.join(ORDERS)}")
         self.order = order
         self.limits = Limits() if limits is None else limits
+        self.home = home
+        """Whether records without a key are refused here: every shard sees them, for one of them may be a tick."""
         self.outbox = Outbox()
         self.ordered = self.outbox.ordered
         self.ordered_keys = self.outbox.ordered_keys
@@ -76,6 +79,8 @@ class Holdback:
             return self._refuse_unread(value, key, partition, offset, timestamp_ms)
         trimmed = value
         if not value or value[0] != OPENING or value[-1] != CLOSING:
+            if not isinstance(value, bytes):
+                raise TypeError(f"a record's value must be bytes, not {type(value).__name__}: encode it as UTF-8")
             trimmed = value.strip(SPACE)
         try:
             record = read(trimmed, self.limits)
@@ -83,7 +88,7 @@ class Holdback:
             refusal = Refusal(codes.MALFORMED, error.reason)
             if isinstance(key, OwnKey):
                 key = _own_key(error.identity.group)
-            return self.outbox.refuse(refusal, error.identity, key, value, partition, offset, timestamp_ms)
+            return self._refuse(refusal, error.identity, key, value, partition, offset, timestamp_ms)
         if key is OWN_KEY:
             key = _own_key(record.group)
         group = self._groups.get(key)  # type: ignore[arg-type]
@@ -108,7 +113,7 @@ class Holdback:
             most = self.limits.record_bytes_max
             refusal = Refusal(codes.OVERSIZE, f"The record has {len(value)} bytes, and {most} are allowed.")
         known = None if isinstance(key, OwnKey) else key
-        self.outbox.refuse(refusal, NOBODY, known, value, partition, offset, timestamp_ms)
+        self._refuse(refusal, NOBODY, known, value, partition, offset, timestamp_ms)
 
     def _find_group(
         self, record: Record, value: bytes, key: bytes | None, partition: int, offset: int, timestamp_ms: int
@@ -120,7 +125,7 @@ class Holdback:
             if key is None:
                 self._tick(partition, offset, timestamp_ms)
                 return None
-            refusal = Refusal(codes.WRONG_KEY, "A tick is for all groups of its partition and has no key.")
+            refusal = KEYED_TICK
         elif key is None:
             refusal = Refusal(codes.WRONG_KEY, "The record has no Kafka key; it must be the group in UTF-8.")
         elif record.group.encode() != key:  # type: ignore[union-attr]
@@ -131,8 +136,21 @@ class Holdback:
                 refusal = Refusal(codes.WRONG_PARTITION, f"The group lives in partition {group.partition}.")
         if refusal is None:
             return group
-        self.outbox.refuse(refusal, _identity(record), key, value, partition, offset, timestamp_ms)
+        self._refuse(refusal, _identity(record), key, value, partition, offset, timestamp_ms)
         return None
+
+    def _refuse(
+        self,
+        refusal: Refusal,
+        identity: Identity,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+    ) -> None:
+        if key is not None or self.home:
+            self.outbox.refuse(refusal, identity, key, value, partition, offset, timestamp_ms)
 
     def _tick(self, partition: int, offset: int, timestamp_ms: int) -> None:
         """Time passes for every group of a partition; a group where nothing is due is neither decoded nor changed."""
@@ -165,6 +183,8 @@ class Holdback:
         """Membership, giving up, signs of life."""
         refusal: Refusal | None
         match record:
+            case Tick():
+                refusal = KEYED_TICK
             case Heartbeat():
                 refusal = heartbeat(group, record, offset, now_ms)
             case Abandon():

@@ -12,8 +12,13 @@ LISTED_MAX = 20
 """How many missing ids, and silent members, of one held message are listed."""
 
 
-def held_messages(group: "Group") -> Iterator[Held]:
+def held_messages(group: "Group") -> list[Held]:
     """What is held, in arrival order, and what each waits for."""
+    group.looked.clear()
+    return list(_look(group))
+
+
+def _look(group: "Group") -> Iterator[Held]:
     for one in sorted(group.held.values(), key=arrival):
         if one.value is None:
             continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from udfs import codes
 from udfs.codes import Refusal
-from udfs.messages import Create, Evict, Join, Leave
+from udfs.messages import SEQ_MAX, Create, Evict, Join, Leave
 from udfs.orders import ORDERS
 from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
@@ -123,12 +123,15 @@ class Membership:
         return None
 
     def _fence_older(self, name: str, epoch: int) -> None:
-        """Older epochs end where they were seen last; in a closed group those that never joined end before that."""
+        """Older epochs end where they were seen last, unless they have ended already.
+
+        In a closed group those that never joined end before anything they said.
+        """
         group = self.group
         joined = self.members[name][0] if name in self.members else -1
         if isinstance(group.order, Clocked) and joined < epoch:
             group.order.end_unheard(name)
         for sender in list(group.senders.values()):
-            if sender.name == name and sender.epoch < epoch:
+            if sender.name == name and sender.epoch < epoch and sender.fence == SEQ_MAX:
                 cut = 0 if group.closed and sender.epoch > joined else sender.highest
                 group.fence(name, sender.epoch, cut, f"{name!r} has come back with epoch {epoch}.")

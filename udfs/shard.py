@@ -22,6 +22,9 @@ from udfs.limits import Limits
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
+HOME_SHARD = 0
+"""Where records without a key are refused."""
+
 STATE_VERSION = 1
 STATE_TYPE = "blob binary"
 ROW_TYPE = "shard int, part int, partition int, offset long, bytes int, records binary"
@@ -74,7 +77,7 @@ class Shard:
 
     def _step(self, shard: int, frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
         before, held = decode_state(state.get[0]) if state.exists else ({}, 0)
-        holdback = Holdback(order=self.order, limits=self.limits)
+        holdback = Holdback(order=self.order, limits=self.limits, home=shard == HOME_SHARD)
         holdback.load(before)
         rows: list[tuple[int, int, int, int, int, bytes]] = []
         size = 0

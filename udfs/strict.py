@@ -210,7 +210,11 @@ def _decode(name: str, raw: bytes, type_: Any) -> Any:
 
 
 def _sentence(error: Exception) -> str:
+    """What the parser found, in the words of the contract."""
     text = str(error).removeprefix("JSON is malformed: ")
+    if "surrogate" in text or "truncated" in text:  # the value as a whole is known to be JSON
+        return "it holds a lone surrogate."
+    text = text.replace("`int | float`", "`int`").replace("`str` of length <= 255", "a name of at most 255 bytes")
     return text[:200].rstrip(".") + "."
 
 

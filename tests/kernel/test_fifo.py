@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import permutations
+from time import process_time
 
 from tests.kernel.feeding import Tale
+from udfs.holdback import Holdback
 
 
 def test_each_sender_s_messages_come_in_its_order_whatever_the_arrival() -> None:
@@ -61,3 +63,12 @@ def test_at_most_20_missing_ids_are_listed_the_lowest_first() -> None:
     tale = Tale("fifo").say("A3").say("A40")
     expected = ["A1", "A2", *(f"A{seq}" for seq in range(4, 22))]
     assert tale.held == {"A3": ["A1", "A2"], "A40": expected}
+
+
+def test_looking_at_a_long_held_run_costs_one_walk() -> None:
+    kernel = Holdback(order="fifo")
+    for seq in range(20_000, 1, -1):
+        kernel.receive(b'{"group":"g","sender":"a","seq":%d}' % seq, b"g", 0, 20_000 - seq, 0)
+    begun = process_time()
+    assert all(one.missing == [("a", 0, 1)] for one in kernel.held("g"))
+    assert process_time() - begun < 5  # a walk for each of them takes ten times as long

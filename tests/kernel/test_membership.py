@@ -203,3 +203,16 @@ def test_control_records_of_nobody_need_no_sender() -> None:
     assert tale.take(kind="evict", member=["A", 0], cut=0).out == ["evict"]
     assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]]).out == ["(A1)"]
     assert tale.take(kind="heartbeat", sender="C", seq=1).dead == []
+
+
+def test_coming_back_takes_nothing_from_what_a_leave_had_let_stand() -> None:
+    tale = created("A").say("A1").take(kind="leave", sender="A", last=3).take(kind="join", sender="A", epoch=1)
+    assert tale.say("A2").out == ["A2"]
+    assert tale.say("A3").out == ["A3"]
+    assert tale.say("A4").dead == ["fenced A4"]
+
+
+def test_a_tick_with_the_key_of_a_living_group_is_wrong_key() -> None:
+    tale = created("A").say("A1")
+    assert tale.take(kind="tick").dead == ["wrong_key"]
+    assert tale.say("A2").out == ["A2"]

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from tests.records import Row, by_group, by_kernel, conversation, log
 from udfs import shard
 from udfs.limits import Limits
-from udfs.shard import Records, Shard, StateTooNew, decode_state, encode_state, unpack
+from udfs.shard import HOME_SHARD, Records, Shard, StateTooNew, decode_state, encode_state, unpack
 from udfs.wire import encode_message
 
 SCHEMA = StructType([StructField("blob", BinaryType())])
@@ -45,11 +45,11 @@ def chunks(rows: list[Row], size: int) -> Iterator[pd.DataFrame]:
 
 
 def call(
-    function: Shard, rows: list[Row], blob: bytes | None, *, size: int = 100
+    function: Shard, rows: list[Row], blob: bytes | None, *, size: int = 100, shard: int = HOME_SHARD
 ) -> tuple[list[tuple], bytes | None, bool]:  # type: ignore[type-arg]
     """One micro-batch: its packed rows, the state after it, and whether that was written."""
     state = state_of(blob)
-    frames = list(function((3,), chunks(rows, size), state))
+    frames = list(function((shard,), chunks(rows, size), state))
     packed = [row for frame in frames for row in frame.itertuples(index=False, name=None)]
     return packed, state.get[0] if state.exists else None, state._updated
 
@@ -107,7 +107,7 @@ def test_a_packed_row_names_its_partition_and_the_last_offset_behind_it(function
     packed, _, _ = call(function, rows, None)
     last = {partition: max(row[3] for row in rows if row[2] == partition) for partition in (0, 1)}
     assert {(row[2], row[3]) for row in packed} == set(last.items())
-    assert {row[0] for row in packed} == {3}
+    assert {row[0] for row in packed} == {HOME_SHARD}
     assert [row[1] for row in packed] == list(range(len(packed)))
 
 
@@ -161,6 +161,16 @@ def test_bad_records_become_dead_letters_and_leave_the_good_ones_alone(function:
     assert ids(ordered_by_group(packed)) == ids(by_kernel(clean)[0])
     dead = [letter for one in records_of(packed) for letter in one.dead]
     assert len(dead) == len(bad)
+
+
+def test_a_record_without_a_key_is_refused_by_the_home_shard_alone(function: Shard) -> None:
+    rows: list[Row] = [(None, b"{}", 0, 0, 1000), (None, None, 0, 1, 1001), (None, b'{"kind":"tick"}', 0, 2, 1002)]
+    dead = {
+        shard: [letter for one in records_of(call(function, rows, None, shard=shard)[0]) for letter in one.dead]
+        for shard in (HOME_SHARD, HOME_SHARD + 1)
+    }
+    assert len(dead[HOME_SHARD]) == 2
+    assert dead[HOME_SHARD + 1] == []
 
 
 def test_a_flood_from_one_record_leaves_in_rows_of_bounded_size(
