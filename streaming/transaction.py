@@ -36,6 +36,8 @@ COMMIT_S = 30.0
 ABORT_S = 5.0
 ATTEMPTS = 3
 SLICE_BYTES_MAX = 64 * 1024 * 1024
+SHORT_BYTES_MAX = 64 * 1024  # of a packed row: a shard has about one such for each raw partition
+PARTS_MAX = 1 << 32
 QUEUE_KIB_MAX = 256 * 1024
 
 FENCED = {
@@ -251,21 +253,33 @@ class Publisher:
 def packed_rows(batch: "DataFrame") -> Iterator[tuple[int, int, int, Records]]:
     """The batch as (shard, raw partition, last raw offset, records), never more than a slice on the driver at once.
 
-    The first packed row of every shard comes with the list of all rows, in one job; the others come in slices.
+    The first packed row of every shard, and all short ones, come with the list of all rows, in one job: a small batch
+    needs no other. The rest comes in slices. Each shard's rows keep their order, for a group's records are among them.
     """
     from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
-    first = F.when(F.col("part") == 0, F.col("records")).alias("records")
+    at_once = (F.col("part") == 0) | (F.col("bytes") <= SHORT_BYTES_MAX)
+    listed = batch.select(
+        "shard", "part", "partition", "offset", "bytes", F.when(at_once, F.col("records")).alias("records")
+    )
     rest: list[tuple[int, int, int]] = []
-    for shard, part, size, row in _rows(batch.select("shard", "part", "partition", "offset", "bytes", first)):
-        if part == 0:
+    following = -1, 0
+    for shard, part, size, row in sorted(_rows(listed), key=_place):
+        if part == 0 or (row[2] is not _NONE and following == (shard, part)):
             yield shard, *row
+            following = shard, part + 1
         else:
             rest.append((shard, part, size))
-    for some in _slices(sorted(rest)):
-        wanted = F.struct("shard", "part").isin([F.struct(F.lit(shard), F.lit(part)) for shard, part in some])
-        for shard, _, _, row in sorted(_rows(batch.where(wanted)), key=lambda one: one[:2]):
+    for some in _slices(rest):
+        # As text it is one call into the JVM; as columns it would be three a row.
+        places = ", ".join(str(shard * PARTS_MAX + part) for shard, part in some)
+        wanted = batch.where(f"shard * {PARTS_MAX}L + part IN ({places})")
+        for shard, _, _, row in sorted(_rows(wanted), key=_place):
             yield shard, *row
+
+
+def _place(row: tuple[int, int, int, tuple[int, int, Records]]) -> tuple[int, int]:
+    return row[:2]
 
 
 def _rows(batch: "DataFrame") -> Iterator[tuple[int, int, int, tuple[int, int, Records]]]:
