@@ -14,12 +14,15 @@ SEQ_MAX = 2**53 - 1
 NAME_BYTES_MAX = 255
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+ShortName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX // 4)]
+"""A name of so few characters has at most 255 bytes, whatever they are."""
 Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=EPOCH_MAX)] | float
 Seq: TypeAlias = Annotated[int, Meta(ge=1, le=SEQ_MAX)] | float
 Integer: TypeAlias = int | float
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=SEQ_MAX)] | float
 Version: TypeAlias = Annotated[int, Meta(ge=1, le=1)] | float
 WireId: TypeAlias = tuple[Name, Epoch, Seq]
+ShortWireId: TypeAlias = tuple[ShortName, Epoch, Seq]
 WireRange: TypeAlias = tuple[Name, Epoch, Seq, Seq]
 
 Id: TypeAlias = tuple[str, int, int]
@@ -39,23 +42,35 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """What a sender says, with the stamps of every order.
 
     Fields left out are UNSET, for the fast reader has to know which were named; it then sets the epoch to 0.
+    The types are what that reader vouches for at once; longer names are read by the types in AS_WRITTEN.
     """
 
-    group: Name
-    sender: Name
+    group: ShortName
+    sender: ShortName
     seq: Seq
-    after: list[WireId] | UnsetType = UNSET
+    after: list[ShortWireId] | UnsetType = UNSET
     data: Raw | UnsetType = UNSET
     epoch: Epoch | UnsetType = UNSET
     kind: str | UnsetType = UNSET
     v: Version | UnsetType = UNSET
-    seen: list[WireId] | UnsetType = UNSET
-    to: list[Name] | UnsetType = UNSET
-    sent: dict[Name, list[WireId]] | UnsetType = UNSET
+    seen: list[ShortWireId] | UnsetType = UNSET
+    to: list[ShortName] | UnsetType = UNSET
+    sent: dict[ShortName, list[ShortWireId]] | UnsetType = UNSET
     time: Integer | UnsetType = UNSET
     clock_ms: Integer | UnsetType = UNSET
     object: ObjectStamp | UnsetType = UNSET
     signature: str | UnsetType = UNSET
+
+
+AS_WRITTEN: dict[str, Any] = {
+    "group": Name,
+    "sender": Name,
+    "after": list[WireId],
+    "seen": list[WireId],
+    "to": list[Name],
+    "sent": dict[Name, list[WireId]],
+}
+"""The types of the contract for the fields of a message that hold names."""
 
 
 class Heartbeat(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

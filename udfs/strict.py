@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from udfs.limits import Limits
-from udfs.messages import KINDS, NAME_BYTES_MAX, Epoch, Identity, Name, Record, Seq
+from udfs.messages import AS_WRITTEN, KINDS, NAME_BYTES_MAX, Epoch, Identity, Name, Record, Seq
 
 DEPTH_MAX = 1_000
 """How deep `data` may be nested: a host's recursion limit must not decide what is refused."""
@@ -187,7 +187,7 @@ def _typed(fields: dict[str, bytes], limits: Limits) -> Record:
     for name, raw in fields.items():
         if name not in type_of:
             raise Malformed(f"The field {_quoted(name)} does not belong in a record of kind `{kind}`.")
-        decoded[name] = _decode(name, raw, type_of[name].type)
+        decoded[name] = _decode(name, raw, AS_WRITTEN.get(name, type_of[name].type))
     for name, field in type_of.items():
         if field.required and name not in fields and name != "kind":
             raise Malformed(f"The field `{name}` is missing.")

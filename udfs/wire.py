@@ -24,8 +24,8 @@ from udfs.strict import DEPTH_MAX, Malformed, read_strictly
 VALUE_BYTES_MAX = 64 * 1024
 """How much of a refused value its dead letter carries."""
 
-_SHORT = 63
-"""A name of so many characters has at most 255 bytes, whatever they are."""
+_DEEP = 2 * DEPTH_MAX
+"""Nothing shorter can be nested too deep."""
 
 _decode_message = msgspec.json.Decoder(Message).decode
 _encode = msgspec.json.Encoder().encode
@@ -48,13 +48,13 @@ def read(value: bytes, limits: Limits) -> Record:
         quotes -= 2
     after = message.after
     if after is not UNSET:
-        quotes -= 2
-        for name, after_epoch, after_seq in after:
-            if after_epoch.__class__ is not int or after_seq.__class__ is not int or len(name) > _SHORT:
+        for _, after_epoch, after_seq in after:
+            if after_epoch.__class__ is not int or after_seq.__class__ is not int:
                 return read_strictly(value, limits)
-            quotes -= 2
-        if len(after) > limits.after_max:
+        count = len(after)
+        if count > limits.after_max:
             return read_strictly(value, limits)
+        quotes -= 2 + 2 * count
     if quotes:
         quotes -= _quotes_of_rare_fields(message, limits)
     if (
@@ -62,9 +62,7 @@ def read(value: bytes, limits: Limits) -> Record:
         or message.seq.__class__ is not int
         or message.epoch.__class__ is not int
         or not (value.isascii() or _is_utf8(value))
-        or len(message.sender) > _SHORT
-        or len(message.group) > _SHORT
-        or (len(value) > 2 * DEPTH_MAX and value.count(b"[") + value.count(b"{") > DEPTH_MAX)
+        or (len(value) > _DEEP and value.count(b"[") + value.count(b"{") > DEPTH_MAX)
     ):
         return read_strictly(value, limits)
     return message
@@ -93,24 +91,21 @@ def _quotes_of_rare_fields(message: Message, limits: Limits) -> int:
         quotes += 2 + 2 * len(seen)
     to = message.to
     if to is not UNSET:
-        if len(to) > limits.to_max or any(len(name) > _SHORT for name in to):
+        if len(to) > limits.to_max:
             return -1
         quotes += 2 + 2 * len(to)
     sent = message.sent
     if sent is not UNSET:
         quotes += 2
-        for name, entries in sent.items():
-            if len(name) > _SHORT or not _are_ids(entries):
+        for entries in sent.values():
+            if not _are_ids(entries):
                 return -1
             quotes += 2 + 2 * len(entries)
     return quotes
 
 
 def _are_ids(entries: list[WireId]) -> bool:
-    for name, epoch, seq in entries:
-        if seq.__class__ is not int or epoch.__class__ is not int or len(name) > _SHORT:
-            return False
-    return True
+    return all(seq.__class__ is int and epoch.__class__ is int for _, epoch, seq in entries)
 
 
 def _is_utf8(value: bytes) -> bool:
