@@ -21,7 +21,10 @@ def run(
     delta: Annotated[Path | None, typer.Option(metavar="DIR", help="Root of the Delta tables.")] = None,
     order: Annotated[str | None, typer.Option(help="The order of groups nobody created: s_b, fifo or total.")] = None,
     shards: Annotated[
-        int | None, typer.Option(help="Parts the groups are spread over; fixed by the checkpoint.")
+        int | None,
+        typer.Option(
+            help="Parts the groups are spread over, 64 unless told (docs/benchmarks.md); fixed by the checkpoint."
+        ),
     ] = None,
     only: Annotated[Query | None, typer.Option(help="Run one of the two queries.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Handle what is there, Delta included, and stop.")] = False,
