@@ -128,7 +128,10 @@ def _receive(holdback: Holdback, rows: Sorted, held: int) -> Iterator[tuple[int,
             dead_offsets += [offset] * (count - dead_count)
             dead_count = count
         if index == last or ordered_count + dead_count >= ROWS_MAX or rows[index + 1][0] != partition:
-            counts = (index + 1 - first, holdback.duplicates - duplicates, held + holdback.held_growth)
+            read = index + 1 - first
+            if not holdback.home:  # what has no key is seen by every shard, and counts where it may be refused
+                read -= [row[2] for row in rows[first : index + 1]].count(None)
+            counts = (read, holdback.duplicates - duplicates, held + holdback.held_growth)
             for records in _pieces(holdback, ordered_offsets, dead_offsets, counts):
                 yield partition, offset, records
             duplicates = holdback.duplicates
