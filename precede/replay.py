@@ -23,7 +23,8 @@ def replay(
         str, typer.Argument(metavar="FILE", help="Raw messages, one a line, in arrival order; - is standard input.")
     ],
     order: Annotated[
-        str | None, typer.Option(help="The order of groups nobody created: s_b (the default), fifo or total.")
+        str | None,
+        typer.Option(help="The order of groups nobody created: s_b (the default), or another of the README's table."),
     ] = None,
     dead_letters: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write what can never be delivered here.")

@@ -19,7 +19,9 @@ def run(
     bootstrap: Bootstrap = None,
     checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Where progress and state are kept.")] = None,
     delta: Annotated[Path | None, typer.Option(metavar="DIR", help="Root of the Delta tables.")] = None,
-    order: Annotated[str | None, typer.Option(help="The order of groups nobody created: s_b, fifo or total.")] = None,
+    order: Annotated[
+        str | None, typer.Option(help="The order of groups nobody created: s_b, or another of the README's table.")
+    ] = None,
     shards: Annotated[
         int | None,
         typer.Option(
