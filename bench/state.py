@@ -37,4 +37,4 @@ def _bytes(groups: int, count: int, senders: int) -> int:
         if offset % 10_000 == 0:
             holdback.clear()
     assert not any(holdback.held()), "something is held"
-    return len(encode_state(holdback.dump(), 0))
+    return len(encode_state(holdback.dump(), 0, {}))

@@ -16,7 +16,7 @@ from udfs.giving_up import receive_abandon
 from udfs.group import Group
 from udfs.held import Held
 from udfs.limits import Limits
-from udfs.looking import held_messages
+from udfs.looking import held_messages, oldest_and_gaps
 from udfs.messages import Abandon, Create, Evict, Heartbeat, Identity, Join, Leave, Message, Record, Tick
 from udfs.orders import ORDERS
 from udfs.outbox import Outbox
@@ -228,6 +228,14 @@ class Holdback:
             if group.begun:
                 self._blobs[key] = snapshot(group)
         return self._blobs
+
+    def note_waiting(self, waiting: dict[bytes, tuple[int, int]]) -> None:
+        """Bring up to date, for the groups that were touched, when the oldest held message came and how many gaps are."""
+        for key, group in self._groups.items():
+            if group.held:
+                waiting[key] = oldest_and_gaps(group)
+            else:
+                waiting.pop(key, None)
 
     def close(self) -> None:
         """Let go of all groups at once: they and their orders name each other, so counting references never would."""

@@ -38,3 +38,9 @@ def _look(group: "Group") -> Iterator[Held]:
             silent=[id_[0] for id_ in blockers if id_ in group.held]  # these wait for their sender's join
             + group.order.silent(one, LISTED_MAX),
         )
+
+
+def oldest_and_gaps(group: "Group") -> tuple[int, int]:
+    """When the first of the held messages arrived, and how many gaps there are: things waited for that are not held."""
+    first = next(iter(group.held.values()))  # they are kept in the order they arrived
+    return first.arrived_ms, sum(1 for watch in group.waiting if watch and watch not in group.held)

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 HOME_SHARD = 0
 """Where records without a key are refused."""
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+"""Version 1 lacked what the groups wait for; it is known of each group again once the group is touched."""
+
 STATE_TYPE = "blob binary"
 ROW_TYPE = "shard int, part int, partition int, offset long, bytes int, records binary"
 
@@ -34,6 +36,11 @@ BYTES_MAX = 1024 * 1024  # bytes of records in a packed row, but for the last on
 FRAME_BYTES_MAX = 16 * 1024 * 1024  # bytes of packed rows handed to Spark in one frame
 
 Sorted = list[tuple[int, int, bytes | None, bytes | None, int]]
+
+Waiting = tuple[int, int]
+"""When the oldest held message arrived, in milliseconds of the log, and how many gaps there are; 0, 0 where none is held."""
+
+NOTHING_WAITS: Waiting = (0, 0)
 
 
 class StateTooNew(Exception):
@@ -52,10 +59,12 @@ class Records(msgspec.Struct, array_like=True, gc=False):
     read: int  # raw records behind this row
     duplicates: int
     held: int  # messages the whole shard holds after this row
+    waiting: Waiting | None = None  # of the whole shard after the batch; in a shard's last row alone
 
 
 _encode = msgspec.msgpack.encode
-_decode_state = msgspec.msgpack.Decoder(tuple[int, dict[bytes, bytes]]).decode
+_decode_state_1 = msgspec.msgpack.Decoder(tuple[int, dict[bytes, bytes]]).decode
+_decode_state = msgspec.msgpack.Decoder(tuple[int, dict[bytes, bytes], dict[bytes, Waiting]]).decode
 unpack = msgspec.msgpack.Decoder(Records).decode
 
 
@@ -76,12 +85,17 @@ class Shard:
             gc.enable()
 
     def _step(self, shard: int, frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
-        before, held = decode_state(state.get[0]) if state.exists else ({}, 0)
+        before, held, waiting = decode_state(state.get[0]) if state.exists else ({}, 0, {})
         holdback = Holdback(order=self.order, limits=self.limits, home=shard == HOME_SHARD)
         holdback.load(before)
         rows: list[tuple[int, int, int, int, int, bytes]] = []
         size = 0
-        for part, (partition, offset, records) in enumerate(_receive(holdback, in_log_order(frames), held)):
+        after = before
+        for part, (partition, offset, records, is_last) in enumerate(_receive(holdback, in_log_order(frames), held)):
+            if is_last:
+                after = holdback.dump()
+                holdback.note_waiting(waiting)
+                records.waiting = _of_all(waiting)
             packed = _encode(records)
             rows.append((shard, part, partition, offset, len(packed), packed))
             size += len(packed)
@@ -90,10 +104,9 @@ class Shard:
                 rows, size = [], 0
         if rows:
             yield _frame(rows)
-        after = holdback.dump()
         holdback.close()
         if after != before:
-            state.update((encode_state(after, held + holdback.held_growth),))
+            state.update((encode_state(after, held + holdback.held_growth, waiting),))
 
 
 def in_log_order(frames: Iterable[pd.DataFrame]) -> Sorted:
@@ -106,7 +119,15 @@ def in_log_order(frames: Iterable[pd.DataFrame]) -> Sorted:
     return rows
 
 
-def _receive(holdback: Holdback, rows: Sorted, held: int) -> Iterator[tuple[int, int, Records]]:
+def _of_all(waiting: dict[bytes, Waiting]) -> Waiting:
+    """What the groups of a shard wait for, taken together."""
+    if not waiting:
+        return NOTHING_WAITS
+    oldest, gaps = zip(*waiting.values(), strict=True)
+    return min(oldest), sum(gaps)
+
+
+def _receive(holdback: Holdback, rows: Sorted, held: int) -> Iterator[tuple[int, int, Records, bool]]:
     """Step through the rows; give what came out of them in pieces of one raw partition and bounded size."""
     receive = holdback.receive
     ordered, dead = holdback.ordered, holdback.dead
@@ -132,8 +153,8 @@ def _receive(holdback: Holdback, rows: Sorted, held: int) -> Iterator[tuple[int,
             if not holdback.home:  # what has no key is seen by every shard, and counts where it may be refused
                 read -= [row[2] for row in rows[first : index + 1]].count(None)
             counts = (read, holdback.duplicates - duplicates, held + holdback.held_growth)
-            for records in _pieces(holdback, ordered_offsets, dead_offsets, counts):
-                yield partition, offset, records
+            for records, is_last in _pieces(holdback, ordered_offsets, dead_offsets, counts):
+                yield partition, offset, records, is_last and index == last
             duplicates = holdback.duplicates
             holdback.clear()
             ordered_offsets, dead_offsets = [], []
@@ -143,18 +164,18 @@ def _receive(holdback: Holdback, rows: Sorted, held: int) -> Iterator[tuple[int,
 
 def _pieces(
     holdback: Holdback, ordered_offsets: list[int], dead_offsets: list[int], counts: tuple[int, int, int]
-) -> Iterator[Records]:
+) -> Iterator[tuple[Records, bool]]:
     """What is in the holdback's lists now, in as many rows as its bytes ask for; the last one carries the counts."""
     ordered, ordered_keys, dead, dead_keys = holdback.ordered, holdback.ordered_keys, holdback.dead, holdback.dead_keys
     if sum(map(len, ordered)) + sum(map(len, dead)) <= BYTES_MAX:
-        yield Records(ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets, *counts)
+        yield Records(ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets, *counts), True
         return
     nothing = (0, 0, counts[2])
     for cut in _cuts(ordered):
-        yield Records(ordered[cut], ordered_keys[cut], ordered_offsets[cut], [], [], [], *nothing)
+        yield Records(ordered[cut], ordered_keys[cut], ordered_offsets[cut], [], [], [], *nothing), False
     for cut in _cuts(dead):
-        yield Records([], [], [], dead[cut], dead_keys[cut], dead_offsets[cut], *nothing)
-    yield Records([], [], [], [], [], [], *counts)
+        yield Records([], [], [], dead[cut], dead_keys[cut], dead_offsets[cut], *nothing), False
+    yield Records([], [], [], [], [], [], *counts), True
 
 
 def _cuts(values: list[bytes]) -> Iterator[slice]:
@@ -183,17 +204,20 @@ def _frame(rows: list[tuple[int, int, int, int, int, bytes]]) -> pd.DataFrame:
     )
 
 
-def encode_state(groups: dict[bytes, bytes], held: int) -> bytes:
-    """The shard's groups, and how many messages they hold, as the one blob Spark keeps."""
-    return bytes((STATE_VERSION,)) + _encode((held, groups))
+def encode_state(groups: dict[bytes, bytes], held: int, waiting: dict[bytes, Waiting]) -> bytes:
+    """The shard's groups, how many messages they hold, and what those wait for, as the one blob Spark keeps."""
+    return bytes((STATE_VERSION,)) + _encode((held, groups, waiting))
 
 
-def decode_state(blob: bytes) -> tuple[dict[bytes, bytes], int]:
-    """The snapshots of a shard's groups by group key, and how many messages they hold."""
+def decode_state(blob: bytes) -> tuple[dict[bytes, bytes], int, dict[bytes, Waiting]]:
+    """The snapshots of a shard's groups by group key, how many messages they hold, and what those wait for."""
     if blob[0] > STATE_VERSION:
         raise StateTooNew(
             f"The checkpoint's state has version {blob[0]}, written by a newer precede; this one reads up to "
             f"{STATE_VERSION}."
         )
-    held, groups = _decode_state(memoryview(blob)[1:])
-    return groups, held
+    if blob[0] == 1:
+        held, groups = _decode_state_1(memoryview(blob)[1:])
+        return groups, held, {}
+    held, groups, waiting = _decode_state(memoryview(blob)[1:])
+    return groups, held, waiting

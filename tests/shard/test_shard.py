@@ -1,7 +1,9 @@
 """The function Spark calls, with a real GroupState and no JVM."""
 
+import base64
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pandas as pd
@@ -18,6 +20,20 @@ from udfs.wire import encode_message
 
 SCHEMA = StructType([StructField("blob", BinaryType())])
 COLUMNS = ["key", "value", "partition", "offset", "timestamp_ms"]
+
+
+VERSION_1 = msgspec.json.decode((Path(__file__).parent / "state-1.json").read_bytes())
+"""A shard's state as precede wrote it in version 1, the rows that made it, and those that come after it."""
+
+
+def row_of(values: list[str]) -> list[Row]:
+    return [(b"g", value.encode(), 0, offset_of(value), 1_000 + offset_of(value)) for value in values]
+
+
+def offset_of(value: str) -> int:
+    """The records of the fixture carry their offset as data."""
+    offset: int = msgspec.json.decode(value)["data"]
+    return offset
 
 
 def state_of(blob: bytes | None) -> GroupState:
@@ -131,6 +147,34 @@ def test_the_number_of_held_messages_is_kept_with_the_state(function: Shard) -> 
     assert len(records_of(packed)[0].ordered) == 2
 
 
+def test_the_last_row_of_a_batch_says_since_when_a_message_waits_and_how_many_gaps_there_are(function: Shard) -> None:
+    waits: list[Row] = [
+        (b"g", encode_message("g", "b", 0, 1, after=[("a", 0, 1)]), 0, 0, 5),
+        (b"g", encode_message("g", "c", 0, 1, after=[("a", 0, 1)]), 0, 1, 6),
+        (b"g", encode_message("g", "d", 0, 1, after=[("c", 0, 1)]), 0, 2, 7),
+        (b"h", encode_message("h", "b", 0, 1, after=[("a", 0, 9)]), 0, 3, 8),
+    ]
+    packed, blob, _ = call(function, waits, None)
+    assert [one.waiting for one in records_of(packed)] == [(5, 2)]
+    packed, blob, _ = call(function, [(b"g", encode_message("g", "a", 0, 1, after=[]), 0, 4, 9)], blob)
+    assert [one.waiting for one in records_of(packed)] == [(8, 1)], "what no record touched still counts"
+    packed, blob, _ = call(function, [(b"h", encode_message("h", "a", 0, 9, after=[]), 0, 5, 10)], blob)
+    assert [one.waiting for one in records_of(packed)] == [(0, 0)]
+
+
+def test_the_state_of_an_older_precede_goes_on(function: Shard) -> None:
+    first, then = VERSION_1["rows"]
+    blob = base64.b64decode(VERSION_1["blob"])
+    assert blob[0] == 1
+    now, _, _ = call(function, row_of(first), None)
+    later, state, _ = call(function, row_of(then), blob)
+    assert ordered_by_group(later) == {b"g": by_kernel(row_of(first) + row_of(then))[0][b"g"]}
+    assert records_of(now)[-1].held == 1
+    assert records_of(later)[-1].held == 0
+    assert state is not None
+    assert state[0] == shard.STATE_VERSION
+
+
 def test_a_state_that_did_not_change_is_not_written_again(function: Shard) -> None:
     first = encode_message("g", "a", 0, 1, after=[])
     _, blob, written = call(function, [(b"g", first, 0, 0, 5)], None)
@@ -199,7 +243,7 @@ def test_the_function_travels_by_cloudpickle(function: Shard) -> None:
 
 
 def test_a_state_of_a_newer_precede_is_refused_in_a_sentence(function: Shard) -> None:
-    newer = bytes((shard.STATE_VERSION + 1,)) + encode_state({}, 0)[1:]
+    newer = bytes((shard.STATE_VERSION + 1,)) + encode_state({}, 0, {})[1:]
     with pytest.raises(StateTooNew, match=f"version {shard.STATE_VERSION + 1}.*newer precede.*{shard.STATE_VERSION}"):
         call(function, log(conversation(5)), newer)
 
