@@ -38,7 +38,7 @@ FRAME_BYTES_MAX = 16 * 1024 * 1024  # bytes of packed rows handed to Spark in on
 Sorted = list[tuple[int, int, bytes | None, bytes | None, int]]
 
 Waiting = tuple[int, int]
-"""When the oldest held message arrived, in milliseconds of the log, and how many gaps there are; 0, 0 where none is held."""
+"""When the oldest held message arrived, in milliseconds of the log, and how many gaps there are."""
 
 NOTHING_WAITS: Waiting = (0, 0)
 
