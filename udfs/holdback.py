@@ -230,7 +230,7 @@ class Holdback:
         return self._blobs
 
     def note_waiting(self, waiting: dict[bytes, tuple[int, int]]) -> None:
-        """Bring up to date, for the groups that were touched, since when something waits and how many gaps there are."""
+        """Renew, for the groups that were touched, since when something waits and how many gaps there are."""
         for key, group in self._groups.items():
             if group.held:
                 waiting[key] = oldest_and_gaps(group)
