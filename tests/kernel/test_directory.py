@@ -1,0 +1,200 @@
+"""The Group Join/Leave Protocol between peers, step by step (M2MC, chapter 5; vectors GJLP-1 and GJLP-2)."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kernel.effort import effort
+from udfs.peers import directory
+from udfs.peers.directory import Advertisement, Directory, GroupInfo, GroupsInfo, Heard, Left, Offer, Row
+from udfs.peers.views import OUT, members, merge
+
+
+class Medium:
+    """A broadcast medium: what one says all hear who are here, the sender itself first."""
+
+    def __init__(self, *names: str, epoch: int = 0) -> None:
+        self.peers = {name: Directory(name, epoch=epoch) for name in names}
+        self.away: set[str] = set()
+        self.told: list[tuple[str, list[str]]] = []
+        """Who answered since the last advertisement, with the groups it named."""
+        self.offered: list[tuple[str, str]] = []
+
+    def say(self, heard: Heard) -> None:
+        under_way = [heard]
+        while under_way:
+            one = under_way.pop(0)
+            for name, peer in self.peers.items():
+                for answer in [] if name in self.away else peer.hear(one):
+                    if isinstance(answer, Offer):
+                        self.offered.append((name, answer.info.group))
+                    else:
+                        self.told.append((name, [info.group for info in answer.groups]))
+                        under_way.append(answer)
+
+    def connect(self, name: str) -> None:
+        self.away.discard(name)
+        self.told, self.offered = [], []
+        self.say(self.peers[name].advertise())
+
+    def rows(self, name: str) -> dict[str, list[str] | str]:
+        """The document's table GIIT: the members of each group the process is in, N/A where it declined."""
+        peer = self.peers[name]
+        return {
+            group: "N/A" if row is Row.DECLINED else list(members(peer.known[group].view))
+            for group, row in peer.rows.items()
+            if row is not Row.PENDING
+        }
+
+
+def test_the_illustration_of_the_document_goes_as_the_vector_gjlp_1_says() -> None:
+    medium = Medium("A", "B", "C", "D")
+    medium.away = {"B", "C", "D"}
+
+    medium.connect("A")
+    medium.say(medium.peers["A"].create("G1"))
+    assert medium.rows("A") == {"G1": ["A"]}
+
+    medium.connect("B")
+    assert medium.told == [("A", ["G1"])]
+    assert medium.offered == [("B", "G1")]
+
+    medium.say(medium.peers["B"].join("G1"))
+    assert medium.rows("A") == medium.rows("B") == {"G1": ["A", "B"]}
+
+    medium.connect("C")
+    assert medium.told == [("A", ["G1"]), ("B", ["G1"])]
+    assert medium.offered == [("C", "G1")], "two told of it, and one offer was made"
+
+    medium.peers["C"].decline("G1")
+    medium.away |= {"A", "B"}  # so that nobody is offered G2 yet
+    medium.say(medium.peers["C"].create("G2"))
+    assert medium.rows("C") == {"G1": "N/A", "G2": ["C"]}
+
+    medium.connect("D")
+    assert medium.told == [("C", ["G2"])], "what C declined it does not tell"
+    assert medium.offered == [("D", "G2")]
+
+    medium.say(medium.peers["D"].join("G2"))
+    assert medium.rows("C") == {"G1": "N/A", "G2": ["C", "D"]}
+    assert medium.rows("D") == {"G2": ["C", "D"]}
+
+    medium.connect("A")
+    assert medium.told == [("A", ["G1"]), ("C", ["G2"]), ("D", ["G2"])]
+    assert medium.offered == [("D", "G1"), ("A", "G2")], "and C, who declined it, is not asked again"
+
+
+def test_a_stale_view_does_not_put_out_who_left_and_came_back_as_the_vector_gjlp_2_says() -> None:
+    medium = Medium("A", "B", "D", epoch=1)
+    medium.say(medium.peers["A"].create("G"))
+    for name in ("B", "D"):
+        medium.connect(name)
+        medium.say(medium.peers[name].join("G"))
+    medium.say(medium.peers["B"].leave("G"))
+    stale = medium.peers["D"].hear(Advertisement("A"))
+    medium.away = {"D"}
+    medium.connect("B")
+    medium.say(medium.peers["B"].join("G"))
+    for answer in stale:
+        assert isinstance(answer, GroupsInfo)
+        medium.say(answer)
+    assert medium.peers["A"].known["G"].view == {"A": (1, False), "B": (2, False), "D": (1, False)}
+
+
+def test_a_leave_that_overtakes_its_join_is_not_undone_by_it() -> None:
+    peer = Directory("A")
+    peer.create("G")
+    late = directory.Joined("G", "B", 0)
+    peer.hear(Left("G", "B", 0))
+    peer.hear(late)
+    assert members(peer.known["G"].view) == {"A": 0}
+
+
+def test_who_left_tells_nobody_of_the_group_and_is_offered_it_again_only_when_it_advertises_itself() -> None:
+    medium = Medium("A", "B")
+    medium.say(medium.peers["A"].create("G"))
+    medium.say(medium.peers["B"].join("G"))
+    medium.say(medium.peers["A"].leave("G"))
+    assert medium.peers["A"].hear(Advertisement("C")) == []
+    medium.connect("B")
+    assert medium.offered == []
+    medium.connect("A")
+    assert medium.offered == [("A", "G")]
+
+
+def test_what_was_declined_is_offered_once_more_after_the_own_next_advertisement() -> None:
+    medium = Medium("A", "B")
+    medium.say(medium.peers["A"].create("G"))
+    medium.peers["B"].decline("G")
+    medium.connect("A")
+    assert medium.offered == []
+    medium.connect("B")
+    medium.connect("B")
+    assert medium.offered == [], "it is offered already and pondered on"
+    assert medium.peers["B"].rows == {"G": Row.PENDING}
+
+
+def test_a_process_that_starts_again_joins_with_an_epoch_above_what_others_know_of_it() -> None:
+    medium = Medium("A", "B")
+    medium.say(medium.peers["A"].create("G"))
+    medium.say(medium.peers["B"].join("G"))
+    medium.peers["B"] = Directory("B")
+    medium.connect("B")
+    joined = medium.peers["B"].join("G")
+    assert joined.epoch == 1
+    medium.say(joined)
+    assert members(medium.peers["A"].known["G"].view) == {"A": 0, "B": 1}
+
+
+def test_joining_declining_and_leaving_what_one_may_not_are_errors_that_say_so() -> None:
+    peer = Directory("A")
+    peer.create("G")
+    for wrong in (lambda: peer.create("G"), lambda: peer.join("G"), lambda: peer.decline("G"), lambda: peer.leave("H")):
+        with pytest.raises(ValueError, match="A "):
+            wrong()
+
+
+def test_groups_beyond_the_limit_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "GROUPS_MAX", 2)
+    peer = Directory("A")
+    offers = peer.hear(GroupsInfo("B", [GroupInfo(name, "", {}) for name in ("G1", "G2", "G3")]))
+    assert [offer.info.group for offer in offers if isinstance(offer, Offer)] == ["G1", "G2"]
+
+
+@effort(60)
+@given(st.randoms(use_true_random=False))
+def test_once_all_have_told_all_the_members_of_a_group_agree_however_lossy_it_was(random: Random) -> None:
+    medium = Medium("A", "B", "C", "D")
+    for _ in range(30):
+        name = random.choice("ABCD")
+        peer = medium.peers[name]
+        medium.away = {other for other in "ABCD" if random.random() < 0.4}
+        pending = [group for group, row in peer.rows.items() if row is Row.PENDING]
+        ours = [group for group, row in peer.rows.items() if row is Row.MEMBER]
+        what = random.choice(["create", "connect", "join", "leave", "decline"])
+        if what == "create" and f"G{name}" not in peer.rows:
+            medium.say(peer.create(f"G{name}"))
+        elif what == "connect":
+            medium.connect(name)
+        elif what == "join" and pending:
+            medium.say(peer.join(random.choice(pending)))
+        elif what == "decline" and pending:
+            peer.decline(random.choice(pending))
+        elif what == "leave" and ours:
+            medium.say(peer.leave(random.choice(ours)))
+    medium.away = set()
+    for _ in range(2):
+        for peer in medium.peers.values():
+            for answer in peer.hear(Advertisement("Z")):
+                assert isinstance(answer, GroupsInfo)
+                medium.say(answer)
+    for group in ("GA", "GB", "GC", "GD"):
+        views = [peer.known[group].view for peer in medium.peers.values() if peer.rows.get(group) is Row.MEMBER]
+        assert all(view == merge(*views) for view in views)
+        for peer in medium.peers.values():
+            if peer.rows.get(group) is Row.MEMBER and views:
+                assert peer.known[group].view[peer.name][1] is not OUT
