@@ -29,6 +29,7 @@ sequence to another topic, exactly once, and to Delta tables.
 [bold]The order alone, without Spark and Kafka[/bold]
 
   precede replay messages.jsonl       raw messages in, one a line; ordered records out
+  precede compare messages.jsonl      the same messages under every order, and what each costs
 
 [bold]A stream of your own[/bold]
 
@@ -40,7 +41,7 @@ sequence to another topic, exactly once, and to Delta tables.
   precede held travel                 what waits, and for what
 """
 
-COMMANDS = ("demo", "replay", "run", "send", "tail", "held", "broker")  # as --help lists them
+COMMANDS = ("demo", "replay", "compare", "run", "send", "tail", "held", "broker")  # as --help lists them
 
 
 def application(arguments: list[str]) -> typer.Typer:

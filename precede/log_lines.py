@@ -8,12 +8,12 @@ Its `key` may be null, as in the log.
 
 import os
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from udfs.holdback import OWN_KEY, Holdback
+from udfs.holdback import OWN_KEY, OwnKey
 
 BLOCK_BYTES = 1 << 16  # what a pipe holds, and small enough that a block's records stay in the cache
 
@@ -56,16 +56,25 @@ def blocks(file: int) -> Iterator[bytes]:
         yield rest + b"\n"
 
 
+class Receiver(Protocol):
+    """Whoever takes the records of a log: the kernel, or a trace that keeps them for it."""
+
+    def receive(
+        self, value: bytes | None, key: bytes | OwnKey | None, partition: int, offset: int, timestamp_ms: int, /
+    ) -> None:
+        """Take one record."""
+
+
 class LogLines:
     """Hands lines to the kernel, and counts them: an empty line is skipped but numbered."""
 
-    def __init__(self, holdback: Holdback) -> None:
-        self._holdback = holdback
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
         self.count = 0
 
     def feed(self, block: bytes) -> None:
         """Take whole lines."""
-        receive = self._holdback.receive
+        receive = self._receiver.receive
         number = self.count - 1
         for text in block[:-1].split(b"\n"):
             number += 1
@@ -81,10 +90,10 @@ class LogLines:
             value = None if dumped.value is None else dumped.value.encode()
             key = OWN_KEY if dumped.key is UNSET else None if dumped.key is None else dumped.key.encode()
         except _NOT_READABLE:
-            self._holdback.receive(text, OWN_KEY, 0, number, 0)
+            self._receiver.receive(text, OWN_KEY, 0, number, 0)
             return
         offset = number if dumped.offset is UNSET else dumped.offset
-        self._holdback.receive(value, key, dumped.partition, offset, dumped.timestamp_ms)
+        self._receiver.receive(value, key, dumped.partition, offset, dumped.timestamp_ms)
 
 
 def _is_dumped(text: bytes) -> bool:

@@ -47,13 +47,13 @@ def replay(
     settings = load_settings(config, order=order)
     if dead_letters is not None and held is not None and dead_letters.absolute() == held.absolute():
         raise WrongUse(f"Dead letters and held messages cannot go into one file, {held}; name two.")
-    if sys.stdout is None or (file == "-" and sys.stdin is None):
-        raise WrongUse("Standard input or output is closed; replay reads and writes there.")
+    if sys.stdout is None:
+        raise WrongUse("Standard output is closed; replay writes there.")
     from udfs.holdback import Holdback
 
     holdback = Holdback(order=settings.order, limits=settings.limits)
     with ExitStack() as files, done_when_the_reader_leaves():
-        source = _source(file, files)
+        source = open_source(file, files)
         outputs = [None if path is None else _target(path, source, files) for path in (dead_letters, held)]
         summary = _replay(holdback, source, outputs[0])
         if outputs[1] is not None:
@@ -119,7 +119,10 @@ def write(file: int, text: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def _source(file: str, files: ExitStack) -> int:
+def open_source(file: str, files: ExitStack) -> int:
+    """The file of that name, or standard input for -, ready to be read."""
+    if file == "-" and sys.stdin is None:
+        raise WrongUse("Standard input is closed, and - is to be read from there.")
     if file == "-":
         return sys.stdin.fileno()
     try:

@@ -89,6 +89,11 @@ class Causal(Order):
         return self.missing_among(held, _unmet, at_most)
 
     @classmethod
+    def follows(cls, message: Message) -> list[Id]:
+        who = message.sender, message.epoch
+        return [entry for entry in message.seen or () if entry[:2] != who]  # type: ignore[misc]
+
+    @classmethod
     def publisher(cls, name: str, epoch: int = 0) -> "CausalPublisher":
         return CausalPublisher(name, epoch)
 
@@ -96,7 +101,7 @@ class Causal(Order):
 def _unmet(held: HeldMessage) -> list[Id]:
     """What a held message still waits for, but for its sender's earlier ones."""
     assert held.message is not None
-    return [entry for entry in held.message.seen or () if entry != held.id]  # type: ignore[misc]
+    return Causal.follows(held.message)
 
 
 class CausalPublisher(Publisher):

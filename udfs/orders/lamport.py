@@ -19,13 +19,14 @@ name) and not by the floor alone, which would wait longer than it must; ties are
 rule is max(own, received + 1), for with max(own, received) a reply may carry the time of what it answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from udfs.held import HeldMessage
-from udfs.messages import Id
+from udfs.messages import Id, Message, Options
 from udfs.orders.clocked import Clocked
 from udfs.orders.publisher import Publisher
+from udfs.relation import InSequence, Relation
 
 
 class Lamport(Clocked):
@@ -42,6 +43,10 @@ class Lamport(Clocked):
             return None
         lowest = self.floors.lowest()
         return top[1] if lowest is None or lowest > top[0][:3] else None
+
+    @classmethod
+    def relation(cls, messages: Sequence[Message], options: Options) -> Relation:
+        return InSequence(messages)
 
     @classmethod
     def publisher(cls, name: str, epoch: int = 0) -> "LamportPublisher":

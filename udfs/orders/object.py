@@ -62,6 +62,10 @@ class ObjectBased(Order):
         return self.missing_among(held, _unmet, at_most)
 
     @classmethod
+    def follows(cls, message: Message) -> list[Id]:
+        return message.after or []  # type: ignore[return-value]
+
+    @classmethod
     def stamp(cls, *, after: list[Id]) -> dict[str, Any]:
         """Name the direct significant predecessors."""
         return {"after": after}
@@ -69,4 +73,4 @@ class ObjectBased(Order):
 
 def _unmet(held: HeldMessage) -> list[Id]:
     assert held.message is not None
-    return held.message.after or []  # type: ignore[return-value]
+    return ObjectBased.follows(held.message)

@@ -3,13 +3,14 @@
 A new order is one file: the partial order it keeps, the dependencies a message declares, and the rules for publishers.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from udfs.codes import Refusal
 from udfs.held import HeldMessage, Watch
-from udfs.messages import Id, Message
+from udfs.messages import Id, Message, Options
 from udfs.orders.publisher import Publisher
+from udfs.relation import Named, Relation
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -117,6 +118,16 @@ class Order:
     def silent(self, held: HeldMessage, at_most: int) -> list[str]:
         """Which members a held message waits to hear from."""
         return []
+
+    @classmethod
+    def follows(cls, message: Message) -> list[Id]:
+        """What the stamp puts before this message; in orders that keep turns, what each of these follows too."""
+        return []
+
+    @classmethod
+    def relation(cls, messages: Sequence[Message], options: Options) -> Relation:
+        """Which of these messages of one group, given in the log's order, this order puts before which."""
+        return Named(messages, cls.follows, in_turn=cls.in_turn)
 
     @classmethod
     def publisher(cls, name: str, epoch: int = 0) -> Publisher:

@@ -86,6 +86,10 @@ class SemanticallyBefore(Order):
         return id_
 
     @classmethod
+    def follows(cls, message: Message) -> list[Id]:
+        return message.after or []  # type: ignore[return-value]
+
+    @classmethod
     def stamp(cls, *, after: list[Id]) -> dict[str, Any]:
         """Name the parent; RESPOND of section IV-C.6."""
         if len(after) > 1:

@@ -9,9 +9,12 @@ Stamp: none beside the id; seqs may come in any order.
     arrives a:1   -> a:1
 """
 
+from collections.abc import Sequence
+
 from udfs.held import HeldMessage
-from udfs.messages import Id
+from udfs.messages import Id, Message, Options
 from udfs.orders.order import Order
+from udfs.relation import InSequence, Relation
 
 
 class Total(Order):
@@ -24,3 +27,7 @@ class Total(Order):
 
     def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
         return []
+
+    @classmethod
+    def relation(cls, messages: Sequence[Message], options: Options) -> Relation:
+        return InSequence(messages)

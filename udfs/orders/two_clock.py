@@ -21,7 +21,7 @@ max(own, received + 1). The timed release is a watermark of 2 accuracy + delay_m
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,10 @@ from udfs import codes
 from udfs.codes import Refusal
 from udfs.floors import Floors, Who
 from udfs.held import QUEUED, HeldMessage
-from udfs.messages import SEQ_MAX, Id, Message
+from udfs.messages import SEQ_MAX, Id, Message, Options
 from udfs.orders.clocked import UNKNOWN, Clocked, Key
 from udfs.orders.lamport import LamportPublisher
+from udfs.relation import ByTwoClocks, Relation
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -51,15 +52,13 @@ class TwoClock(Clocked):
     def __init__(self, group: "Group") -> None:
         super().__init__(group)
         options = group.options
-        accuracy, least, most = options.accuracy_ms, options.delay_min_ms, options.delay_max_ms
-        self.margin_ms: int | None = None
+        accuracy, most = options.accuracy_ms, options.delay_max_ms
+        self.margin_ms = _margin_ms(options)
         """m_i may precede m_j only where clock_i <= clock_j + margin; None: the physical clock proves nothing."""
         self.timed_ms: int | None = None
         """So long after its clock nothing can come any more that precedes a message; None: never."""
-        if accuracy is not UNSET:  # the reader let only integers through
-            self.margin_ms = 2 * accuracy - (0 if least is UNSET else least)  # type: ignore[assignment]
-            if most is not UNSET:
-                self.timed_ms = 2 * accuracy + most  # type: ignore[assignment]
+        if accuracy is not UNSET and most is not UNSET:  # the reader let only integers through
+            self.timed_ms = 2 * accuracy + most  # type: ignore[assignment]
         self.log_ms = UNKNOWN
         """The time of the log, as far as this group's own records showed it."""
         self.clocks = Floors()
@@ -256,8 +255,20 @@ class TwoClock(Clocked):
         self.log_ms = dumped[8]
 
     @classmethod
+    def relation(cls, messages: Sequence[Message], options: Options) -> Relation:
+        return ByTwoClocks(messages, _margin_ms(options))
+
+    @classmethod
     def publisher(cls, name: str, epoch: int = 0) -> "TwoClockPublisher":
         return TwoClockPublisher(name, epoch)
+
+
+def _margin_ms(options: Options) -> int | None:
+    """How much later the clock of what precedes a message may be; None: the physical clock proves nothing."""
+    if options.accuracy_ms is UNSET:
+        return None
+    least = 0 if options.delay_min_ms is UNSET else options.delay_min_ms
+    return 2 * options.accuracy_ms - least  # type: ignore[return-value]
 
 
 def _first(ranked: tuple[Key, int, HeldMessage]) -> Key:
