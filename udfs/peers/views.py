@@ -10,6 +10,7 @@ member out for ever that has left and come back.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 IN, OUT = False, True
 
@@ -46,3 +47,18 @@ def members(view: Mapping[str, Standing]) -> dict[str, int]:
 def view_of(names: Iterable[str], epoch: int = 0) -> View:
     """The view in which just these are in."""
     return dict.fromkeys(names, (epoch, IN))
+
+
+def standings(record: Mapping[str, Any]) -> list[tuple[str, Standing]]:
+    """What a record of a group's sequence says of who is in it and who is out."""
+    match record.get("kind"):
+        case "create":
+            return [(name, (0, IN)) for name in record.get("members", [])]
+        case "join":
+            return [(record["sender"], (record.get("epoch", 0), IN))]
+        case "leave":
+            return [(record["sender"], (record.get("epoch", 0), OUT))]
+        case "evict":
+            name, epoch = record["member"]
+            return [(name, (epoch, OUT))]
+    return []

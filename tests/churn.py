@@ -1,0 +1,325 @@
+"""A group whose members come, go, crash and come back over a bad network, with a job that evicts and repairs.
+
+Members hear each other directly now and then, read the ordered records at their own pace (some twice), and publish
+through gateways that lose, repeat and reorder. A job looks at what the kernel holds, as the running stream does: it
+asks whoever has a missing message to publish it again, gives up on what nobody brings, and evicts who has gone silent.
+All it does is records of the log, so the log alone can be played again and cut anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from typing import Any
+
+from tests.simulation import GROUP, NAMES, Arrival, Id, created
+from udfs.holdback import Holdback
+from udfs.orders import ORDERS
+from udfs.peers.views import View, members, raise_to, standings
+from udfs.wire import encode_message
+
+ASKED_MAX = 3
+"""How often a missing message is asked for before the group gives up on it."""
+ROUNDS_MAX = 80
+"""In so many rounds without loss and without news everything must have come to rest."""
+
+
+@dataclass
+class Member:
+    """One member in one epoch: what it said, what it heard, and what it read of the ordered records."""
+
+    name: str
+    epoch: int
+    publisher: Any
+    begins: int
+    """The position after which it reads."""
+    read: int = 0
+    """How many of the ordered records it has looked at."""
+    is_in: bool = False
+    is_out: bool = False
+    said: dict[Id, bytes] = field(default_factory=dict)
+    texts: dict[Id, bytes] = field(default_factory=dict)
+    """What it could publish again."""
+    past: set[Id] = field(default_factory=set)
+    position: int = 0
+    sequence: list[bytes] = field(default_factory=list)
+    """The ordered records it took, by the consumer's rule."""
+
+    @property
+    def who(self) -> tuple[str, int]:
+        return self.name, self.epoch
+
+
+class Churn:
+    """One group, its members, the way to the log, and the log."""
+
+    def __init__(self, random: Random, order: str, *, closed: bool, loss: float = 0.15, repeats: float = 0.1) -> None:
+        self.random = random
+        self.order = order
+        self.by_clocks = ORDERS[order].by_clocks
+        self.closed = closed or self.by_clocks
+        self.loss = loss
+        self.repeats = repeats
+        self.now = 0
+        self.kernel = Holdback(order=order)
+        self.log: list[Arrival] = []
+        self.ordered: list[bytes] = []
+        self.dead: list[dict[str, Any]] = []
+        self.view: View = {}
+        self.alive: dict[str, Member] = {}
+        self.gone: list[Member] = []
+        self.pasts: dict[Id, frozenset[Id]] = {}
+        """What each message's sender had said or heard by then: what causally precedes it, itself included."""
+        self.parents: dict[Id, Id | None] = {}
+        self.asked: Counter[Id] = Counter()
+        self.did: Counter[str] = Counter()
+        self._path: list[tuple[int, int, bytes]] = []
+        self._number = count()
+        self._epochs: Counter[str] = Counter()
+        first = NAMES[:3]
+        self.append(created(order, first, closed=self.closed))
+        for name in first:
+            self.alive[name] = self._member(name)
+
+    # ── the log and the way to it ─────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, value: bytes) -> None:
+        """The log takes a record, and the kernel at once."""
+        key = None if value == TICK else GROUP.encode()
+        self.log.append(Arrival(value, key, 0, len(self.log), self.now))  # type: ignore[arg-type]  # a tick has no key
+        self.kernel.receive(*self.log[-1])
+        self.dead += [json.loads(letter) for letter in self.kernel.dead]
+        for record in self.kernel.ordered:
+            self.ordered.append(record)
+            fields = json.loads(record)
+            for name, standing in standings(fields):
+                raise_to(self.view, name, standing)
+        self.kernel.clear()
+
+    def publish(self, value: bytes, *, loss: float) -> None:
+        """Send a record on its way to the log, which loses, delays and repeats."""
+        if self.random.random() < loss:
+            self.did["lost"] += 1
+            return
+        while True:
+            heappush(self._path, (self.now + self.random.choice([1, 5, 40]), next(self._number), value))
+            if self.random.random() >= self.repeats:
+                return
+
+    def arrive(self) -> None:
+        while self._path and self._path[0][0] <= self.now:
+            self.append(heappop(self._path)[2])
+
+    # ── members ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _member(self, name: str, epoch: int = 0) -> Member:
+        # Who must know how far the clocks have come reads from the beginning; others may begin where they are.
+        begins = 0 if self.by_clocks else self.random.choice([0, len(self.ordered)])
+        return Member(name, epoch, ORDERS[self.order].publisher(name, epoch), begins, read=begins, position=begins)
+
+    def come(self, name: str) -> None:
+        """Somebody new joins, or somebody who was here comes back with a larger epoch."""
+        epoch = self._epochs[name] = self._epochs[name] + 1
+        member = self.alive[name] = self._member(name, epoch)
+        self.publish(self._join(member), loss=self.loss)
+        self.did["joined"] += 1
+
+    def _join(self, member: Member) -> bytes:
+        return _record(kind="join", sender=member.name, epoch=member.epoch)
+
+    def leave(self, member: Member) -> None:
+        self.publish(_record(kind="leave", sender=member.name, epoch=member.epoch, last=member.publisher.seq), loss=0.0)
+        self.gone.append(self.alive.pop(member.name))
+        self.did["left"] += 1
+
+    def crash(self, member: Member) -> None:
+        """It stops, and may not know that the group goes on without it."""
+        self.gone.append(self.alive.pop(member.name))
+        self.did["crashed"] += 1
+
+    def speak(self, member: Member) -> None:
+        """A member answers something it heard or said, or begins anew; some of the others hear it directly."""
+        if self.by_clocks and not member.is_in and member.epoch > 0:
+            return  # it learns how far the clocks are by seeing its own join
+        known = [id_ for id_ in list(member.texts)[-5:] if id_ in self.parents]
+        parent = self.random.choice(known) if known and self.random.random() < 0.7 else None
+        stamp = member.publisher.stamp(after=[] if parent is None else [parent], clock_ms=self.now, to=list(NAMES))
+        fields = {name: value for name, value in stamp.items() if name not in ("sender", "epoch", "seq")}
+        id_ = (member.name, member.epoch, stamp["seq"])
+        value = encode_message(GROUP, *id_, data=f"message {len(self.pasts)}", **fields)
+        member.said[id_] = member.texts[id_] = value
+        member.past.add(id_)
+        self.pasts[id_], self.parents[id_] = frozenset(member.past), parent
+        self.publish(value, loss=self.loss)
+        self.did["said"] += 1
+        for other in self.alive.values():
+            if other is not member and self.random.random() < 0.5:
+                self._hear(other, id_, value)
+
+    def _hear(self, member: Member, id_: Id, value: bytes) -> None:
+        member.texts[id_] = value
+        for known in sorted(self.pasts[id_] - member.past):
+            member.past.add(known)
+            member.publisher.observe(json.loads(self._text(known)))
+
+    def _text(self, id_: Id) -> bytes:
+        return next(one.said[id_] for one in [*self.alive.values(), *self.gone] if id_ in one.said)
+
+    def look(self, member: Member, at_most: int) -> None:
+        """A member reads on in the ordered records, perhaps some again, and keeps the consumer's rule."""
+        begin = max(member.begins, member.read - self.random.choice([0, 0, 3]))
+        end = min(len(self.ordered), member.read + at_most)
+        for record in self.ordered[begin:end]:
+            fields = json.loads(record)
+            if fields["position"] <= member.position:
+                continue
+            assert fields["position"] == member.position + 1, "a hole"
+            member.position += 1
+            member.sequence.append(record)
+            self._took(member, fields)
+        member.read = max(member.read, end)
+
+    def _took(self, member: Member, fields: dict[str, Any]) -> None:
+        if fields.get("kind", "message") == "message":
+            id_ = (fields["sender"], fields.get("epoch", 0), fields["seq"])
+            if fields["status"] == "delivered":
+                member.texts[id_] = self._text(id_)
+                member.past |= self.pasts[id_]
+            member.publisher.observe(fields)
+            return
+        member.publisher.observe(fields)
+        for name, (epoch, is_out) in standings(fields):
+            if name == member.name and epoch >= member.epoch:
+                member.is_in = not is_out and epoch == member.epoch
+                member.is_out = is_out or epoch > member.epoch
+
+    def heartbeat(self, member: Member, *, loss: float) -> None:
+        """A sign of life is an event of its own, so it moves the linear clock: who only listens would stand still, for
+        what waits for its clock is not delivered to it.
+        """
+        if self.by_clocks and (member.is_in or member.epoch == 0):
+            member.publisher.time += 5
+            self.publish(_record(**member.publisher.heartbeat(clock_ms=self.now)), loss=loss)
+
+    # ── the job ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def work(self, *, loss: float) -> None:
+        """What the running job does of itself: evict the silent, have gaps filled, give up on what nobody brings."""
+        for name, epoch in members(self.view).items():
+            if not self._is_here(name, epoch):
+                cut = self._contiguous(name, epoch)
+                self.append(_record(kind="evict", member=[name, epoch], cut=cut))
+                self.did["evicted"] += 1
+        missing = {id_ for one in self.kernel.held() for id_ in one.missing}
+        missing |= {id_ for id_ in self._waiting_to_join() if not self._is_here(*id_[:2])}
+        hopeless = []
+        for id_ in sorted(missing):
+            self.asked[id_] += 1
+            holders = [one for one in self.alive.values() if id_ in one.texts]
+            if self.asked[id_] > ASKED_MAX or (not holders and self.asked[id_] > 1):
+                hopeless.append([*id_, id_[2]])
+            elif holders:
+                self.publish(self.random.choice(holders).texts[id_], loss=loss)
+                self.did["repaired"] += 1
+        if hopeless:
+            self.append(_record(kind="abandon", ids=hopeless))
+            self.did["given up"] += len(hopeless)
+
+    def _is_here(self, name: str, epoch: int) -> bool:
+        return name in self.alive and self.alive[name].epoch == epoch
+
+    def _waiting_to_join(self) -> Iterator[Id]:
+        """Held messages of a closed group whose senders never joined: their joins may have been lost."""
+        for one in self.kernel.held():
+            if self.closed and not one.missing and one.silent == [one.sender]:
+                yield one.sender, one.epoch, one.seq
+
+    def _contiguous(self, name: str, epoch: int) -> int:
+        """The cut: the last seq up to which the log has all of a member's messages."""
+        settled = {one[2] for one in self._settled() if one[:2] == (name, epoch)}
+        return next(seq - 1 for seq in count(1) if seq not in settled)
+
+    def _settled(self) -> Iterator[Id]:
+        for record in self.ordered:
+            fields = json.loads(record)
+            if fields.get("kind", "message") == "message":
+                yield fields["sender"], fields.get("epoch", 0), fields["seq"]
+
+    # ── the run ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, steps: int) -> None:
+        """So many random events, then rest: nothing is lost any more, and everything must come to an end."""
+        for _ in range(steps):
+            self.now += self.random.randint(1, 5)
+            self.arrive()
+            self._happen()
+            for member in list(self.alive.values()):
+                self.look(member, self.random.choice([0, 0, 2, 10]))
+        for _ in range(ROUNDS_MAX):
+            self.now += 100
+            self.arrive()
+            for member in self.alive.values():
+                self.look(member, len(self.ordered))
+            if self._rests():
+                return
+            self.work(loss=0.0)
+            self._finish()
+        raise AssertionError(f"no rest: {list(self.kernel.held())}")
+
+    def _happen(self) -> None:
+        random = self.random
+        here = list(self.alive.values())
+        event = random.choices(
+            ["speak", "come", "leave", "crash", "zombie", "work", "heartbeat", "tick"], [60, 4, 2, 2, 3, 8, 15, 3]
+        )[0]
+        absent = [name for name in NAMES if name not in self.alive]
+        if event == "speak" and here:
+            self.speak(random.choice(here))
+        elif event == "come" and absent:
+            self.come(random.choice(absent))
+        elif event == "leave" and len(here) > 2:
+            self.leave(random.choice(here))
+        elif event == "crash" and len(here) > 2:
+            self.crash(random.choice(here))
+        elif event == "zombie" and self.gone:
+            self.speak(random.choice(self.gone))
+            self.did["zombies spoke"] += 1
+        elif event == "work":
+            self.work(loss=self.loss)
+        elif event == "heartbeat":
+            for member in here:
+                self.heartbeat(member, loss=self.loss)
+        elif event == "tick":
+            self.append(TICK)
+
+    def _finish(self) -> None:
+        """Who is still here says what it knows not to have arrived: its join, its messages, that it lives."""
+        settled = set(self._settled())
+        for member in self.alive.values():
+            if not member.is_in and member.epoch > 0:
+                self.publish(self._join(member), loss=0.0)
+            for id_, value in member.said.items():
+                if id_ not in settled:
+                    self.publish(value, loss=0.0)
+            self.heartbeat(member, loss=0.0)
+
+    def _rests(self) -> bool:
+        settled = set(self._settled())
+        return (
+            not self._path
+            and not list(self.kernel.held())
+            and members(self.view) == {name: self.alive[name].epoch for name in sorted(self.alive)}
+            and all(id_ in settled for member in self.alive.values() for id_ in member.said)
+        )
+
+
+TICK = b'{"kind":"tick"}'
+
+
+def _record(**fields: Any) -> bytes:
+    return json.dumps({"group": GROUP, **fields}).encode()

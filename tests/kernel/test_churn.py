@@ -1,0 +1,87 @@
+"""A group in motion for a long time: joins, leaves, crashes, zombies, losses and repairs, over every order."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from random import Random
+
+import pytest
+
+from tests.churn import Churn
+from tests.kernel.feeding import feed, id_of, parsed
+from tests.simulation import Id
+from udfs.orders import ORDERS
+from udfs.peers.views import members
+
+RUNS = int(os.environ.get("PRECEDE_CHURN", "3"))
+"""How many runs of each order; `make test-churn` takes many."""
+STEPS = 250
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.timeout(3600 if RUNS > 3 else 60)
+def test_after_joins_leaves_crashes_losses_and_repairs_all_who_are_left_hold_one_sequence_and_nothing_waits(
+    order: str,
+) -> None:
+    did: Counter[str] = Counter()
+    for seed in range(RUNS):
+        random = Random(f"{order} {seed}")
+        churn = Churn(random, order, closed=random.random() < 0.5)
+        churn.run(STEPS)
+        did += churn.did
+        all_hold_one_sequence(churn)
+        who_is_left_was_refused_nothing_but_what_was_given_up(churn)
+        nothing_of_who_was_put_out_came_after_its_end(churn)
+        whoever_depends_comes_after(churn)
+        cuts = random.sample(range(len(churn.log)), len(churn.log) // 4)
+        again, whole = feed(churn.log, order=order, cuts=cuts), feed(churn.log, order=order)
+        assert again == whole
+        assert whole.ordered == churn.ordered
+        assert whole.held == []
+    # A run in which none of this happened would prove nothing.
+    assert all(did[what] >= RUNS for what in ("joined", "left", "crashed", "evicted", "lost", "zombies spoke")), did
+    assert order == "total" or did["repaired"] + did["given up"] >= RUNS, did
+
+
+def all_hold_one_sequence(churn: Churn) -> None:
+    assert [one["position"] for one in parsed(churn.ordered)] == list(range(1, len(churn.ordered) + 1))
+    assert len(churn.alive) >= 2
+    for member in churn.alive.values():
+        assert member.sequence == churn.ordered[member.begins :]
+    assert members(churn.view) == {name: churn.alive[name].epoch for name in sorted(churn.alive)}
+
+
+def who_is_left_was_refused_nothing_but_what_was_given_up(churn: Churn) -> None:
+    given_up = {id_of(one) for one in parsed(churn.ordered) if one["status"] == "abandoned"}
+    for letter in churn.dead:
+        member = churn.alive.get(letter["sender"])
+        if member is not None and member.epoch == letter["epoch"] and letter["seq"] is not None:
+            assert letter["code"] in ("late", "abandoned", "not_member"), letter
+            assert id_of(letter) in given_up
+
+
+def nothing_of_who_was_put_out_came_after_its_end(churn: Churn) -> None:
+    cuts: dict[tuple[str, int], int] = {}
+    for one in parsed(churn.ordered):
+        if one.get("kind") == "evict":
+            cuts[one["member"][0], one["member"][1]] = one["cut"]
+        elif one.get("kind") == "leave":
+            cuts[one["sender"], one["epoch"]] = one["last"]
+        elif one.get("kind", "message") == "message" and one["status"] == "delivered":
+            assert one["seq"] <= cuts.get((one["sender"], one.get("epoch", 0)), one["seq"])
+
+
+def whoever_depends_comes_after(churn: Churn) -> None:
+    """By what really happened: an answer after its question, in causal all of its past, in fifo its sender's own."""
+    place: dict[Id, int] = {id_of(one): at for at, one in enumerate(parsed(churn.ordered)) if one.get("seq")}
+    for id_, at in place.items():
+        parent, past = churn.parents[id_], churn.pasts[id_]
+        needed: set[Id] = {
+            "s_b": {parent} if parent else set(),
+            "object": {parent} if parent else set(),
+            "causal": set(past),
+            "fifo": {(*id_[:2], seq) for seq in range(1, id_[2])},
+        }.get(churn.order, set())
+        given_up = b'"status":"abandoned"' in churn.ordered[at]
+        assert given_up or all(place[one] <= at for one in needed if one in place)
