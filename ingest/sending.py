@@ -3,21 +3,31 @@
 from pathlib import Path
 
 from confluent_kafka import KafkaException
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import clients, epochs, sender_state, topics
 from ingest.errors import Refused
 from ingest.producer import Publisher, Unconfirmed
 from ingest.sender_state import Sender, SenderState
 from udfs.messages import Id
+from udfs.signatures import sign
 from udfs.wire import encode_message
 
 REQUEST_S_MAX = 10.0
 
 
 def send_one(
-    bootstrap: str, topic: str, state_file: Path, *, group: str, sender: str, after: list[Id], data: object
+    bootstrap: str,
+    topic: str,
+    state_file: Path,
+    *,
+    group: str,
+    sender: str,
+    after: list[Id],
+    data: object,
+    key: Ed25519PrivateKey | None = None,
 ) -> Id:
-    """Publish one message under the sender's next seq and answer its id, once Kafka has it.
+    """Publish one message under the sender's next seq, signed where there is a key; answer its id once Kafka has it.
 
     What an earlier command could not get confirmed goes first; where this message is that one, it is not said twice.
     """
@@ -31,13 +41,19 @@ def send_one(
             unconfirmed = known.pending
             if unconfirmed is not None:
                 _publish(publisher, state, known)
-            record = encode_message(group, sender, known.epoch, known.seq, after=after, data=data)
+            record = _record(known, after, data, key)
             if unconfirmed is None or unconfirmed.encode() != record:
                 known.seq += 1
-                known.pending = encode_message(group, sender, known.epoch, known.seq, after=after, data=data).decode()
+                known.pending = _record(known, after, data, key).decode()
                 state.save()
                 _publish(publisher, state, known)
         return (sender, known.epoch, known.seq)
+
+
+def _record(known: Sender, after: list[Id], data: object, key: Ed25519PrivateKey | None) -> bytes:
+    """The message under the sender's last seq. Signing twice gives the same bytes, so a retry is an exact copy."""
+    record = encode_message(known.group, known.sender, known.epoch, known.seq, after=after, data=data)
+    return record if key is None else sign(record, key)
 
 
 def _publish(publisher: Publisher, state: SenderState, known: Sender) -> None:

@@ -41,7 +41,7 @@ sequence to another topic, exactly once, and to Delta tables.
   precede held travel                 what waits, and for what
 """
 
-COMMANDS = ("demo", "replay", "compare", "run", "send", "tail", "held", "broker")  # as --help lists them
+COMMANDS = ("demo", "replay", "compare", "run", "send", "tail", "held", "key", "broker")  # as --help lists them
 
 
 def application(arguments: list[str]) -> typer.Typer:

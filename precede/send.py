@@ -29,6 +29,10 @@ def send(
             help="Where the last seq of each sender is kept. Default: PRECEDE_STATE, else your state folder.",
         ),
     ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Sign with the private key in FILE (precede key). Default: PRECEDE_KEY."),
+    ] = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
@@ -46,11 +50,12 @@ def send(
     """
     import msgspec
 
-    settings = load_settings(config, bootstrap=bootstrap)
+    settings = load_settings(config, bootstrap=bootstrap, key=key)
     _check_name("GROUP", group)
     _check_name("SENDER", sender)
     parents = [] if after is None else [parse_id(after)]
     from ingest.sending import send_one
+    from ingest.signing import load_key
 
     id_ = send_one(
         settings.bootstrap,
@@ -60,6 +65,7 @@ def send(
         sender=sender,
         after=parents,
         data=msgspec.Raw(_json_text(text)) if as_json else text,
+        key=None if settings.key is None else load_key(settings.key),
     )
     typer.echo(id_text(id_))
 

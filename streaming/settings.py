@@ -45,6 +45,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     patience_s: float = 300.0  # how long a broker may be away before the job gives up
     accept_cut_log: bool = False
 
+    key: str | None = None  # file of the private key that `precede send` signs with
+
     jars: str | None = None
     master: str | None = None  # None: what spark-submit says, or else every core of this machine
     memory: str = "2g"

@@ -19,6 +19,7 @@ from udfs import codes
 from udfs.clock_steps import advance
 from udfs.codes import Refusal
 from udfs.held import QUEUED, HeldMessage, Watch, arrival
+from udfs.keyring import Keyring
 from udfs.limits import Limits
 from udfs.membership import Membership
 from udfs.messages import Id, Identity, Message, Options
@@ -43,6 +44,7 @@ class Group:
         "held",
         "held_bytes",
         "key",
+        "keyring",
         "limits",
         "looked",
         "membership",
@@ -51,6 +53,7 @@ class Group:
         "order",
         "outbox",
         "partition",
+        "plain_name",
         "position",
         "senders",
         "waiting",
@@ -84,6 +87,9 @@ class Group:
         self.order: Order = ORDERS[order](self)
         # Where clocks decide, a created group waits for its members, so it has to know them: it is closed.
         self.closed = options.closed is True or (self.order.by_clocks and options is not NO_OPTIONS)
+        self.keyring = None if options.keys is UNSET else Keyring(self, options.keys)
+        self.plain_name = self.name if self.keyring is None else None
+        """The name by which a record finds the group at once; none where its signature must be looked at first."""
         self._delivered = _form(order, "delivered", self.partition)
         self._abandoned = _form(order, "abandoned", self.partition)
 

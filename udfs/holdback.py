@@ -92,7 +92,7 @@ class Holdback:
         if key is OWN_KEY:
             key = _own_key(record.group)
         group = self._groups.get(key)  # type: ignore[arg-type]
-        if group is None or record.group != group.name or partition != group.partition:
+        if group is None or record.group != group.plain_name or partition != group.partition:
             found = self._find_group(record, value, key, partition, offset, timestamp_ms)  # type: ignore[arg-type]
             if found is None:
                 return None
@@ -118,7 +118,7 @@ class Holdback:
     def _find_group(
         self, record: Record, value: bytes, key: bytes | None, partition: int, offset: int, timestamp_ms: int
     ) -> Group | None:
-        """The group of a record that is not in its group's usual place, or None where that ends it."""
+        """The group of a record that is not in its usual place, or must be signed; None where that ends it."""
         group = None
         refusal = None
         if record.__class__ is Tick:
@@ -134,6 +134,8 @@ class Holdback:
             group = self._group(key, partition)
             if partition != group.partition:
                 refusal = Refusal(codes.WRONG_PARTITION, f"The group lives in partition {group.partition}.")
+            elif group.keyring is not None:
+                refusal = group.keyring.judge(record, value.strip(SPACE))
         if refusal is None:
             return group
         self._refuse(refusal, _identity(record), key, value, partition, offset, timestamp_ms)
@@ -240,6 +242,7 @@ class Holdback:
     def close(self) -> None:
         """Let go of all groups at once: they and their orders name each other, so counting references never would."""
         for group in self._groups.values():
+            group.keyring = None
             del group.order, group.membership
         self._groups.clear()
 

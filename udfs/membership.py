@@ -7,8 +7,11 @@ member out for ever once it has left, is cured by it.
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from udfs import codes
 from udfs.codes import Refusal
+from udfs.keyring import unfit
 from udfs.messages import SEQ_MAX, Create, Evict, Join, Leave
 from udfs.orders import ORDERS
 from udfs.orders.clocked import Clocked
@@ -53,6 +56,9 @@ class Membership:
         order = options.order if isinstance(options.order, str) else group.order.name
         if order not in ORDERS:
             return Refusal(codes.UNKNOWN_ORDER, f"The order {order[:60]!r} is unknown; there are {', '.join(ORDERS)}.")
+        refusal = None if options.keys is UNSET else unfit(options.keys)
+        if refusal is not None:
+            return refusal
         group.configure(order, options)
         for name in record.members:
             self.members[name] = (0, True)
@@ -76,6 +82,8 @@ class Membership:
             self.group.order.on_join(record)
         self._fence_older(name, epoch)
         self.members[name] = (epoch, True)
+        if self.group.keyring is not None:
+            self.group.keyring.take(record)
         return None
 
     def speaks(self, name: str, epoch: int) -> None:

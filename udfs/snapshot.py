@@ -66,6 +66,8 @@ class DumpedGroup(msgspec.Struct, array_like=True, omit_defaults=True):
     members: dict[str, tuple[int, bool]] = {}
     kept: Any = None
     """What the order keeps beside all this."""
+    keys: dict[str, list[tuple[int, bytes]]] = {}
+    """What `join` records brought, by name, oldest first: the epoch it counts from and the key."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -89,6 +91,7 @@ def snapshot(group: Group) -> bytes:
         None if options is NO_OPTIONS else options,
         group.membership.members,
         group.order.dump(),
+        {} if group.keyring is None else group.keyring.added,
     )
     due_ms = group.order.deadline_ms() if isinstance(group.order, Clocked) else None
     if due_ms is None:
@@ -124,6 +127,10 @@ def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group
         group.senders[sender_key(one.name, one.epoch)] = _load_sender(one)
     for held in dumped.held:
         _load_held(group, held)
+    if group.keyring is not None:
+        for name, keys in dumped.keys.items():
+            for epoch, key in keys:
+                group.keyring.add(name, epoch, key)
     if dumped.kept is not None:
         group.order.load(dumped.kept)
     if group.held:

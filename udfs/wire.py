@@ -79,6 +79,8 @@ def _quotes_of_rare_fields(message: Message, limits: Limits) -> int:
         if message.kind != "message":
             return -1
         quotes += 4
+    if message.signature is not UNSET:
+        quotes += 4
     for clock in (message.time, message.clock_ms):
         if clock is not UNSET:
             if clock.__class__ is not int:

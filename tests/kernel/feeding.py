@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tests.signing import private
 from udfs.held import Held
 from udfs.holdback import Holdback
 from udfs.limits import Limits
+from udfs.signatures import sign
 
 Id: TypeAlias = tuple[str, int, int]
 Taken: TypeAlias = tuple[bytes | None, bytes | None, int, int, int]
@@ -83,9 +85,10 @@ class Tale:
         self.offset += 1
         return self
 
-    def take(self, *, partition: int = 0, **fields: Any) -> Tale:
-        """Hand over one record of these fields."""
-        return self.raw(json.dumps({"group": self.group, **fields}).encode(), partition=partition)
+    def take(self, *, partition: int = 0, by: str | None = None, **fields: Any) -> Tale:
+        """Hand over one record of these fields, signed `by` the key of that word."""
+        record = json.dumps({"group": self.group, **fields}).encode()
+        return self.raw(record if by is None else sign(record, private(by)), partition=partition)
 
     def say(self, name: str, after: str | None = None, **more: Any) -> Tale:
         """A message by its short name, as in `say("B3", "B2")`: B is the sender, 3 the seq, B2 what it answers."""

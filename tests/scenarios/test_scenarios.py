@@ -8,6 +8,9 @@ A line that begins in the first column is a command or, after `#`, a remark; an 
     B3 after B2                     message 3 of B, answering message 2 of B; written again, it is an exact copy
     B3 sees A2 B3 · B3 time 7 clock 100 · heartbeat B next 4 time 8 clock 110 · tick
     B3 epoch 1 · B3 says "no" · B3 after B2 C1 · B3 unstamped · partition 1: B3
+    create keys=A,B,precede members A B · join A epoch 1 key new · B3 by B · abandon A 2..3 by precede
+
+A word after `keys=`, `key` and `by` names a key; `by` signs the record with it.
 
 Trace: `->` what is delivered, in order, with (A2) for the record that stands for one given up on; `dead` the dead
 letters; `copy` where it was dropped as one; `held` all that is held afterwards, and what each waits for.
@@ -24,6 +27,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.feeding import Tale, split
+from tests.signing import public, publics
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 
@@ -47,10 +51,13 @@ def told(story: str) -> str:
         partition = 0
         if words[0] == "partition":
             partition, words = int(words[1].rstrip(":")), words[2:]
+        signer = words.pop() if words[-2:-1] == ["by"] else None
+        if signer is not None:
+            words.pop()
         if words == ["tick"]:
             tale.raw(b'{"kind":"tick"}', key=None)
         else:
-            tale.take(partition=partition, **record(words))
+            tale.take(partition=partition, by=signer, **record(words))
         lines += trace(tale, copies)
     return "\n".join(lines) + "\n"
 
@@ -63,6 +70,8 @@ def record(words: list[str]) -> dict[str, Any]:
             while rest and rest[0] != "members":
                 name, _, value = rest.pop(0).partition("=")
                 options[name] = True if not value else int(value) if value.isdigit() else value
+            if "keys" in options:
+                options["keys"] = publics(*options["keys"].split(","))
             return {"kind": "create", "options": options, "members": rest[1:]}
         case ["join", sender, *rest]:
             return {"kind": "join", "sender": sender, **more(rest)}
@@ -98,6 +107,8 @@ def more(words: list[str]) -> dict[str, Any]:
                 fields["after" if which == "after" else "seen"], words = ids, rest
             case ["time" | "clock" as which, number, *rest]:
                 fields["time" if which == "time" else "clock_ms"], words = int(number), rest
+            case ["key", word, *rest]:
+                fields["key"], words = public(word), rest
             case ["epoch", epoch, *rest]:
                 fields["epoch"], words = int(epoch), rest
             case ["says", *said]:

@@ -17,6 +17,7 @@ from ingest.topics import Wanted
 from precede.embedded_broker import Broker
 from precede.log_readers import LogRecord, open_reader
 from tests.door.command import precede
+from udfs.holdback import Holdback
 
 
 class Sender:
@@ -142,3 +143,19 @@ def test_a_record_kafka_does_not_take_is_raised_and_not_forgotten(broker: Broker
         publisher.flush()
     publisher.publish("g", b"x")
     publisher.flush()
+
+
+def test_what_is_sent_with_a_key_is_taken_by_a_group_with_keys(sender: Sender, tmp_path: Path) -> None:
+    key, other = tmp_path / "ann.key", tmp_path / "other.key"
+    public = precede("key", key).stdout.decode().strip()
+    precede("key", other)
+    create = {"group": "g", "kind": "create", "options": {"keys": {"ann": public}}, "members": ["ann"]}
+    assert sender.send("g", "ann", "one", "--key", str(key)) == "ann:1"
+    assert sender.send("g", "ann", "two", "--key", str(other)) == "ann:2"
+    assert sender.send("g", "ann", "three") == "ann:3"
+    holdback = Holdback()
+    holdback.receive(json.dumps(create).encode())
+    for record in read(sender.bootstrap, sender.topic):
+        holdback.receive(record.value, record.key)
+    assert [json.loads(record).get("data") for record in holdback.ordered] == [None, "one"]
+    assert [json.loads(letter)["code"] for letter in holdback.dead] == ["forged", "forged"]

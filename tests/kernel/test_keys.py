@@ -1,0 +1,256 @@
+"""Groups with keys: what is forged, who may say what, how keys come and go."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.kernel.feeding import Tale, feed, parsed
+from tests.signing import private, public, publics
+from udfs.limits import Limits
+from udfs.messages import Options
+from udfs.orders import ORDERS
+from udfs.outbox import Outbox
+from udfs.signatures import sign
+from udfs.snapshot import restore, snapshot
+
+STAMPS: dict[str, Any] = {
+    "causal": {"seen": [["A", 0, 1]]},
+    "lamport": {"time": 1},
+    "two_clock": {"time": 1, "clock_ms": 1},
+}
+
+
+def created(*words: str, members: tuple[str, ...] = ("A", "B"), **options: Any) -> Tale:
+    tale = Tale()
+    tale.take(kind="create", options={**options, "keys": publics(*words)}, members=members)
+    assert tale.out == ["create"]
+    return tale
+
+
+def reason(tale: Tale) -> str:
+    return str(parsed(tale.kernel.dead)[0]["reason"])
+
+
+# ── what is forged ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_in_every_order_the_sender_s_signature_is_asked_for(order: str) -> None:
+    tale = created("A", "B", order=order)
+    stamp = {"sender": "A", "seq": 1, "after": [], "to": ["B"], "sent": {}, **STAMPS.get(order, {})}
+    if order == "causal_p2p":
+        stamp["seen"] = [["A", 0, 1]]
+        stamp["sent"] = {"A": [["A", 0, 1]]}
+    assert tale.take(**stamp).dead == ["forged A1"]
+    assert "nothing unsigned" in reason(tale)
+    assert tale.take(**stamp, by="B").dead == ["forged A1"]
+    assert "'A'" in reason(tale)
+    tale.take(**stamp, by="A")
+    assert tale.dead == []
+
+
+def test_a_forged_record_leaves_no_trace() -> None:
+    tale, clean = created("A", "B"), created("A", "B")
+    before = dict(tale.kernel.dump())
+    for by in (None, "B", "C"):
+        tale.say("A1", by=by)
+        tale.say("A100000", by=by)
+        tale.say("C1", by=by)
+        tale.take(kind="heartbeat", sender="A", seq=9, by=by)
+        tale.take(kind="leave", sender="A", last=0, by=by)
+        tale.take(kind="create", options={"order": "fifo"}, by=by)
+        tale.take(kind="join", sender="A", epoch=7, key=public("C"), by=by)
+        assert len(tale.dead) == 1
+    assert dict(tale.kernel.dump()) == before
+    clean.offset = tale.offset
+    assert tale.say("A1", by="A").kernel.ordered == clean.say("A1", by="A").kernel.ordered
+
+
+def test_the_signature_is_judged_before_all_but_key_and_partition() -> None:
+    tale = created("A", "B").say("A1", by="A")
+    assert tale.say("A1").dead == ["forged A1"], "a copy but for its signature is none"
+    assert tale.say("A1", "A1").dead == ["forged A1"], "before self_parent and equivocation"
+    assert tale.take(sender="A", seq=2).dead == ["forged A2"], "before missing_stamp"
+    assert tale.say("A2", partition=1).dead == ["wrong_partition A2"]
+    wrong_key = json.dumps({"group": "h", "sender": "A", "seq": 2, "after": []}).encode()
+    assert tale.raw(wrong_key, key=b"g").dead == ["wrong_key A2"]
+    assert tale.raw(b'{"group":"g","sender":"A","seq":2,"signature":5}').dead == ["malformed A2"]
+
+
+def test_an_exact_copy_of_a_signed_message_is_dropped_and_counted() -> None:
+    tale = created("A").say("A1", by="A").say("A1", by="A")
+    assert (tale.out, tale.dead, tale.kernel.duplicates) == ([], [], 1)
+
+
+def test_a_signed_record_is_delivered_byte_for_byte_with_its_signature() -> None:
+    tale = created("A")
+    record = sign(b'{"group":"g", "sender":"A","seq":1,"after":[],"data":"\xc3\xbc"}', private("A"))
+    tale.raw(b" \r\n" + record + b"\n ")
+    assert tale.kernel.ordered[0].startswith(record[:-1] + b',"position":2,')
+
+
+def test_white_space_inside_the_object_after_the_signature_is_forged() -> None:
+    tale = created("A")
+    record = sign(b'{"group":"g","sender":"A","seq":1,"after":[]}', private("A"))
+    assert tale.raw(record[:-1] + b" }").dead == ["forged A1"]
+
+
+def test_who_has_no_key_cannot_speak() -> None:
+    tale = created("A", members=("A", "B"))
+    assert tale.say("B1", by="B").dead == ["forged B1"]
+    assert "no key of 'B'" in reason(tale)
+
+
+def test_a_group_without_keys_carries_signatures_unread() -> None:
+    tale = Tale().say("A1", signature="nonsense")
+    assert tale.out == ["A1"]
+    assert tale.say("B1", by="C").out == ["B1"]
+    assert tale.take(kind="join", sender="C", key="nonsense").out == ["join"]
+    assert tale.say("C1").out == ["C1"]
+
+
+# ── keys that are none ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("keys", [{}, {"A": ""}, {"A": "b64"}, {"A": public("A"), "B": public("B")[:-1]}])
+def test_a_create_with_a_key_that_is_none_is_bad_stamp_and_leaves_no_trace(keys: dict[str, str]) -> None:
+    tale = Tale().take(kind="create", options={"keys": keys}, members=["A"])
+    assert tale.dead == ["bad_stamp"]
+    assert tale.kernel.dump() == {}
+    assert tale.say("A1").out == ["A1"], "so it is a group like any that nobody created"
+
+
+def test_a_join_with_a_key_that_is_none_is_bad_stamp() -> None:
+    tale = created("A")
+    assert tale.take(kind="join", sender="B", epoch=1, key="b64", by="B").dead == ["bad_stamp"]
+    assert tale.take(kind="join", sender="A", epoch=1, key="b64", by="A").dead == ["bad_stamp"]
+    assert tale.say("A1", by="A").out == ["A1"]
+
+
+# ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_newcomer_of_an_open_group_proves_that_the_key_it_brings_is_its_own() -> None:
+    tale = created("A")
+    assert tale.take(kind="join", sender="C", key=public("C"), by="A").dead == ["forged"]
+    assert tale.take(kind="join", sender="C", by="C").dead == ["forged"]
+    assert tale.take(kind="join", sender="C", key=public("C"), by="C").out == ["join"]
+    assert tale.say("C1", by="C").out == ["C1"]
+
+
+def test_a_closed_group_without_service_lets_nobody_new_in() -> None:
+    tale = created("A", "B", closed=True)
+    assert tale.take(kind="join", sender="C", key=public("C"), by="C").dead == ["forged"]
+    assert "newcomers" in reason(tale)
+
+
+def test_the_service_may_let_in_whom_it_likes_with_the_key_it_names() -> None:
+    tale = created("A", "precede", closed=True)
+    assert tale.take(kind="join", sender="C", key=public("C"), by="precede").out == ["join"]
+    assert tale.say("C1", by="C").out == ["C1"]
+    assert tale.take(kind="join", sender="D", by="precede").dead == ["forged"], "one without a key could never speak"
+
+
+def test_nobody_becomes_the_service_by_joining() -> None:
+    tale = created("A")
+    assert tale.take(kind="join", sender="precede", key=public("C"), by="C").dead == ["forged"]
+    assert tale.take(kind="evict", member=["A", 0], cut=0, by="C").dead == ["forged"]
+
+
+def test_coming_back_without_a_new_key_keeps_the_old_one() -> None:
+    tale = created("A").take(kind="join", sender="A", epoch=1, by="A")
+    assert tale.out == ["join"]
+    assert tale.say("A1", epoch=1, by="A").out == ["A1@1"]
+
+
+def test_a_refused_join_brings_no_key() -> None:
+    tale = created("A").take(kind="join", sender="A", epoch=0, key=public("new"), by="A")
+    assert tale.dead == ["bad_stamp"]
+    assert tale.say("A1", by="new").dead == ["forged A1"]
+    assert tale.say("A1", by="A").out == ["A1"]
+
+
+def test_the_service_key_can_be_changed_and_the_old_one_is_worth_nothing_then() -> None:
+    tale = created("A", "precede").take(kind="join", sender="precede", epoch=1, key=public("new"), by="precede")
+    assert tale.out == ["join"]
+    assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]], by="precede").dead == ["forged"]
+    assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]], by="new").out == ["(A1)"]
+
+
+def test_who_lost_its_key_to_a_thief_is_given_a_new_one_by_the_service() -> None:
+    tale = created("A", "precede").take(kind="join", sender="A", epoch=1, key=public("thief"), by="A")
+    assert tale.take(kind="join", sender="A", epoch=2, key=public("new"), by="precede").out == ["join"]
+    for thief in ("A", "thief"):
+        assert tale.take(kind="join", sender="A", epoch=3, key=public("thief"), by=thief).dead == ["forged"]
+        assert tale.say("A1", epoch=2, by=thief).dead == ["forged A1@2"]
+    assert tale.say("A1", epoch=2, by="new").out == ["A1@2"]
+
+
+# ── putting out and giving up ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_with_a_service_only_it_puts_others_out_and_gives_up_on_what_they_said() -> None:
+    tale = created("A", "B", "precede")
+    names: list[dict[str, Any]] = [{}, {"sender": "B"}, {"sender": "precede"}]
+    for name in names:
+        assert tale.take(kind="evict", member=["A", 0], cut=0, **name, by="B").dead == ["forged"]
+        assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]], **name, by="B").dead == ["forged"]
+    assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]], by="precede").out == ["(A1)"]
+    assert tale.take(kind="evict", sender="precede", member=["A", 0], cut=1, by="precede").out == ["evict"]
+
+
+def test_a_sender_may_always_give_up_on_its_own() -> None:
+    tale = created("A", "B", "precede")
+    mixed = [["B", 0, 1, 1], ["A", 0, 1, 1]]
+    assert tale.take(kind="abandon", sender="B", ids=mixed, by="B").dead == ["forged"]
+    assert tale.take(kind="abandon", sender="B", ids=mixed[:1], by="B").out == ["(B1)"]
+
+
+def test_without_a_service_members_are_equals_until_they_are_out() -> None:
+    tale = created("A", "B")
+    assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]], by="B").dead == ["forged"], "it must say who it is"
+    assert tale.take(kind="abandon", sender="B", ids=[["A", 0, 1, 1]], by="B").out == ["(A1)"]
+    assert tale.take(kind="evict", sender="B", member=["A", 0], cut=1, by="B").out == ["evict"]
+    assert tale.take(kind="evict", sender="A", member=["B", 0], cut=0, by="A").dead == ["forged"]
+    assert tale.take(kind="abandon", sender="A", ids=[["B", 0, 1, 1]], by="A").dead == ["forged"]
+
+
+# ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_keys_go_through_snapshots_at_any_place() -> None:
+    log: list[tuple[bytes, bytes, int, int, int]] = []
+
+    def add(by: str | None, **fields: Any) -> None:
+        record = json.dumps({"group": "g", **fields}).encode()
+        log.append((record if by is None else sign(record, private(by)), b"g", 0, len(log), len(log)))
+
+    add(None, kind="create", options={"keys": publics("A", "precede"), "order": "fifo"}, members=["A"])
+    add("A", sender="A", seq=1)
+    add("A", sender="A", seq=3)
+    add("A", kind="join", sender="A", epoch=1, key=public("second"))
+    add("second", kind="join", sender="A", epoch=4, key=public("third"))
+    add("B", kind="join", sender="B", epoch=2, key=public("B"))
+    for by in ("A", "second", "third", "B"):
+        add(by, sender="A", seq=2)
+        add(by, sender="A", epoch=1, seq=1)
+        add(by, sender="A", epoch=4, seq=1)
+        add(by, sender="B", epoch=2, seq=1)
+        add(by, kind="join", sender="A", epoch=9)
+    whole = feed(log)
+    assert len(whole.ordered) + len(whole.dead) + whole.duplicates + len(whole.held) == len(log)
+    assert {record["code"] for record in parsed(whole.dead)} == {"forged", "fenced"}
+    for cut in range(1, len(log)):
+        assert feed(log, cuts=[cut]) == whole
+    assert feed(log, cuts=range(len(log))) == whole
+
+
+def test_a_key_in_an_old_state_that_is_none_lets_nobody_speak() -> None:
+    group = restore(b"g", created("A").kernel.dump()[b"g"], limits=Limits(), outbox=Outbox())
+    group.options = Options(keys={"A": "b64"})  # as a precede that did not read keys would have kept it
+    tale = Tale()
+    tale.kernel.load({b"g": snapshot(group)})
+    assert tale.say("A1", by="A").dead == ["forged A1"]

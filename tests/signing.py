@@ -1,0 +1,23 @@
+"""Keys for tests: each is made of a word, so that the same test signs the same bytes on every run."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+
+def private(word: str) -> Ed25519PrivateKey:
+    """The private key of a word."""
+    return Ed25519PrivateKey.from_private_bytes(sha256(word.encode()).digest())
+
+
+def public(word: str) -> str:
+    """The public key of a word, as `create` and `join` name it."""
+    return b64encode(private(word).public_key().public_bytes_raw()).decode()
+
+
+def publics(*words: str) -> dict[str, str]:
+    """The public keys of senders whose words are their names."""
+    return {word: public(word) for word in words}

@@ -1,0 +1,138 @@
+"""Who may speak in a group with keys: the public keys that the log names, and which of them must sign a record.
+
+`create` makes a group one with keys, and from there on nothing unsigned is taken; `join` brings the key of a newcomer,
+or a new one. A key counts from the epoch on that brought it, so what was in flight of an older epoch is still checked
+by the key of its time; for what is of no epoch (`join`, `evict`, `abandon`) only the newest counts.
+
+| record | signed by |
+|---|---|
+| message, `heartbeat`, `leave` | its sender |
+| `join` of who has a key | the key it has, or the service's |
+| `join` of a newcomer, who must bring a key | that key where the group is open, or the service's |
+| `evict`, and `abandon` of other's ids | the service, or any sender that is not out where `create` named no service |
+| `abandon` of one's own ids | its sender, or the service |
+
+The service is the sender `precede`, and a record that names no sender is taken for its. Its key can only come from
+`create`, or else a newcomer of that name would rule the group.
+"""
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from udfs import codes
+from udfs.codes import Refusal
+from udfs.messages import Abandon, Create, Evict, Join, Record
+from udfs.signatures import UNFIT_KEY, is_by, read_key, signature_in
+
+if TYPE_CHECKING:
+    from udfs.group import Group
+
+SERVICE = "precede"
+
+Keys = list[tuple[int, bytes]]
+"""Of one sender: the epoch from which on a key counts, and the key, the newest last."""
+
+UNSIGNED = Refusal(
+    codes.FORGED,
+    "The group has keys and takes nothing unsigned: the field `signature` must stand last, without white space.",
+)
+SERVICE_ONLY = Refusal(codes.FORGED, "Only the group's service key may sign this for others.")
+
+
+def unfit(keys: dict[str, str]) -> Refusal | None:
+    """What is wrong with the `keys` of a `create`."""
+    if not keys:
+        return Refusal(codes.BAD_STAMP, "`keys` names no key: leave it out for a group without.")
+    for name, text in keys.items():
+        if read_key(text) is None:
+            return Refusal(codes.BAD_STAMP, f"What `keys` gives for {name[:60]!r} {UNFIT_KEY}.")
+    return None
+
+
+class Keyring:
+    """The keys of one group."""
+
+    __slots__ = ("added", "group", "has_service", "keys")
+
+    def __init__(self, group: "Group", keys: dict[str, str]) -> None:
+        self.group = group
+        self.keys: dict[str, Keys] = {name: [(0, key)] for name, text in keys.items() if (key := read_key(text))}
+        self.has_service = SERVICE in self.keys
+        self.added: dict[str, Keys] = {}
+        """What `join` records brought: all that a snapshot must keep beside the options."""
+
+    def add(self, name: str, epoch: int, key: bytes) -> None:
+        """From this epoch on, this key counts."""
+        self.keys[name] = [*self.keys.get(name, ()), (epoch, key)]
+        self.added.setdefault(name, []).append((epoch, key))
+
+    def take(self, record: Join) -> None:
+        """A join has taken effect: what key it brings counts."""
+        key = read_key(record.key)
+        if key is not None:
+            self.add(record.sender, record.epoch, key)  # type: ignore[arg-type]  # the reader let only integers through
+
+    def judge(self, record: Record, value: bytes) -> Refusal | None:
+        """Whether a trimmed record is signed by who may say it."""
+        signature = signature_in(value)
+        if signature is None:
+            return UNSIGNED
+        signers = self._signers(record)
+        if isinstance(signers, Refusal):
+            return signers
+        keys = [key for key in signers if key is not None]
+        if not keys:
+            return Refusal(codes.FORGED, f"The log has no key of {_speaker(record)!r} for this record.")
+        if not any(is_by(key, signature, value) for key in keys):
+            return Refusal(codes.FORGED, f"No key that may speak for {_speaker(record)!r} has signed it.")
+        return None
+
+    def _signers(self, record: Record) -> list[bytes | None] | Refusal:
+        """The keys of which one must have signed this; None stands for one that the log does not have."""
+        if isinstance(record, Join):
+            return self._signers_of_join(record)
+        if not isinstance(record, Create | Evict | Abandon):
+            return [self._key_of(record.sender, record.epoch)]  # type: ignore[arg-type]
+        speaker = _speaker(record)
+        if isinstance(record, Evict | Abandon) and not self._may(speaker, record):
+            return SERVICE_ONLY
+        return [self._newest(speaker)]
+
+    def _signers_of_join(self, record: Join) -> list[bytes | None] | Refusal:
+        name = record.sender
+        brought = read_key(record.key)
+        if brought is None and record.key is not UNSET:
+            return Refusal(codes.BAD_STAMP, f"The `key` it brings {UNFIT_KEY}.")
+        if name in self.keys:
+            return [self._newest(name), self._newest(SERVICE)]
+        if name == SERVICE:
+            return Refusal(codes.FORGED, f"The key of the service {SERVICE!r} can only be named in `create`.")
+        if brought is None:
+            return Refusal(codes.FORGED, f"It brings no `key`, and the log has none of {name!r}.")
+        if self.group.closed and not self.has_service:
+            return Refusal(codes.FORGED, "The service lets newcomers into a closed group, and `create` named none.")
+        return [self._newest(SERVICE), None if self.group.closed else brought]
+
+    def _may(self, speaker: str, record: Evict | Abandon) -> bool:
+        """Whether the speaker may put others out, or give up on what is named there."""
+        if speaker == SERVICE:
+            return True
+        if isinstance(record, Abandon) and all(name == speaker for name, *_ in record.ids):
+            return True
+        known = self.group.membership.members.get(speaker)
+        return not self.has_service and (known is None or known[1])
+
+    def _key_of(self, name: str, epoch: int) -> bytes | None:
+        """The key that counts in this epoch of a sender."""
+        keys = [key for since, key in self.keys.get(name, ()) if since <= epoch]
+        return keys[-1] if keys else None
+
+    def _newest(self, name: str) -> bytes | None:
+        keys = self.keys.get(name)
+        return keys[-1][1] if keys else None
+
+
+def _speaker(record: Record) -> str:
+    """Who says this; what names no sender is the service's."""
+    return record.sender if isinstance(record.sender, str) else SERVICE
