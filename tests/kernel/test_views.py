@@ -115,7 +115,9 @@ def test_the_view_of_a_log_is_the_merge_of_the_records_that_took_effect(records:
         about: dict[str, Any] = (
             {"member": [name, epoch], "cut": 0} if kind == "evict" else {"sender": name, "epoch": epoch}
         )
-        tale.take(kind=kind, **about, **({"last": 0} if kind == "leave" else {}))
+        if kind == "leave":
+            about["last"] = 0
+        tale.take(kind=kind, **about)
         if parsed(tale.kernel.ordered):
             facts.append({name: (epoch, IN if kind == "join" else OUT)})
     in_order: View = {}
