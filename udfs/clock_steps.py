@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from udfs import codes
 from udfs.codes import Refusal
 from udfs.messages import Heartbeat
 from udfs.orders.clocked import Clocked
+from udfs.senders import fenced, sender_key
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -31,13 +33,32 @@ def advance(group: "Group", offset: int, now_ms: int, *, is_tick: bool = False) 
 
 
 def heartbeat(group: "Group", record: Heartbeat, offset: int, now_ms: int) -> Refusal | None:
-    """A sign of life: where clocks decide it may let messages go, elsewhere nobody waits for it."""
-    if isinstance(group.order, Clocked):
-        refusal = group.order.heartbeat(record)
-        if refusal is not None:
-            return refusal
-        advance(group, offset, now_ms)
+    """A sign of life: its sender is seen; where clocks decide it may let messages go, elsewhere nobody waits for it.
+
+    It is judged as the message that it announces would be.
+    """
+    name: str = record.sender
+    epoch: int = record.epoch  # type: ignore[assignment]  # the reader let only integers through
+    following: int = record.seq  # type: ignore[assignment]
+    sender = group.senders.get(sender_key(name, epoch))
+    if sender is None:
+        sender = group.membership.new_sender(name, epoch)
+    order = group.order if isinstance(group.order, Clocked) else None
+    if following > sender.fence or (order is not None and order.is_over(sender)):
+        return fenced(sender)
+    refusal = None if order is None else order.fault_of_heartbeat(record)
+    if refusal is not None:
+        return refusal
+    if following > sender.highest + group.window:
+        past = f"more than {group.window} past {sender.highest}, the highest seen"
+        return Refusal(codes.SEQ_JUMP, f"The heartbeat's next seq {following} is {past}.")
+    refusal = None if order is None else order.heartbeat(record)
+    if refusal is not None:
+        return refusal
+    group.add_sender(sender)
     group.begun = True
+    if order is not None:
+        advance(group, offset, now_ms)
     return None
 
 

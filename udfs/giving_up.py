@@ -28,7 +28,7 @@ def receive_abandon(group: Group, record: Abandon, offset: int, now_ms: int) -> 
     rank = 0
     for name, epoch, first, last in record.ids:
         sender = _sender(group, name, epoch)  # type: ignore[arg-type]  # the reader let only integers through
-        group.senders[sender_key(sender.name, sender.epoch)] = sender
+        group.add_sender(sender)
         for seq in list(_open(group, sender, first, last)):  # type: ignore[arg-type]
             if seq not in sender:  # it may have become free by what was given up before it
                 rank += 1

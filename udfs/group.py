@@ -8,6 +8,7 @@ Same state and same record give the same output: one step is one record, and all
 The checks stand in the contract's order (section 3, "Order of checks").
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cache
 from heapq import heapify, heappop, heappush
@@ -26,7 +27,7 @@ from udfs.messages import Id, Identity, Message, Options
 from udfs.orders import ORDERS
 from udfs.orders.order import Order
 from udfs.outbox import Outbox
-from udfs.senders import Sender, SenderKey, sender_key
+from udfs.senders import Sender, SenderKey, fenced, sender_key
 from udfs.wire import encode_name
 
 NO_OPTIONS = Options()
@@ -41,6 +42,7 @@ class Group:
         "begun",
         "closed",
         "digests",
+        "epochs",
         "held",
         "held_bytes",
         "key",
@@ -70,6 +72,8 @@ class Group:
         self.begun = False
         """Whether a record of this group was accepted; until then nothing of it need be kept."""
         self.senders: dict[SenderKey, Sender] = {}
+        self.epochs: dict[str, list[int]] = {}
+        """Of each name the epochs above 0 that were seen, in order, but for those that a later one has ended."""
         self.held: dict[Id, HeldMessage] = {}
         self.held_bytes = 0
         self.waiting: dict[Watch, HeldMessage | dict[Id, HeldMessage]] = {}
@@ -120,7 +124,7 @@ class Group:
         one = HeldMessage(id_, message, value, offset, now_ms)
         if verdict.__class__ is tuple:
             refusal = self._no_room(sender, seq, value)
-            if refusal is None or (verdict == QUEUED and self.order.lets_go(id_, message)):  # type: ignore[attr-defined]
+            if refusal is None or (verdict == QUEUED and self.order.lets_go(one, now_ms)):  # type: ignore[attr-defined]
                 self._accept(sender, id_)
                 self.hold(one, verdict)
                 if self.order.by_clocks:
@@ -145,7 +149,7 @@ class Group:
         if held is not None and held.value == value:
             return COPY
         if seq > sender.fence:
-            return Refusal(codes.FENCED, f"Of {_whose(id_)} nothing above seq {sender.fence} counts any more.")
+            return fenced(sender)
         if abandoned or (held is not None and held.value is None):
             return Refusal(codes.LATE, "The group has given up on this message; another record stands in its place.")
         fault = self.order.fault(message)
@@ -174,8 +178,17 @@ class Group:
         self.begun = True
         if id_[2] > sender.highest:
             if sender.highest == 0:
-                self.senders[sender_key(sender.name, sender.epoch)] = sender
+                self.add_sender(sender)
             sender.highest = id_[2]
+
+    def add_sender(self, sender: Sender) -> None:
+        """Remember a sender, from the first record of its that counts."""
+        self.senders[sender_key(sender.name, sender.epoch)] = sender
+        if sender.epoch:
+            seen = self.epochs.setdefault(sender.name, [])
+            at = bisect_left(seen, sender.epoch)
+            if seen[at : at + 1] != [sender.epoch]:
+                seen.insert(at, sender.epoch)
 
     # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -203,7 +216,7 @@ class Group:
         seq = id_[2]
         if seq > sender.highest:
             if sender.highest == 0:
-                self.senders[sender_key(sender.name, sender.epoch)] = sender
+                self.add_sender(sender)
                 self.begun = True
             sender.highest = seq
         position = self.position = self.position + 1
@@ -313,6 +326,8 @@ class Group:
             sender.give_up(seq)
             fields = f'{{"group":{encode_name(self.name)},"sender":{encode_name(name)},"epoch":{epoch},"seq":{seq}'
             self._emit(fields.encode(), self._abandoned, one.offset, one.arrived_ms, offset, now_ms)
+            if self.order.by_clocks:
+                self.order.stood_in(one.id)  # type: ignore[attr-defined]
             return
         sender.add(seq)
         if self.digests:

@@ -5,6 +5,7 @@ out over in), so a leave of one epoch never undoes the join of a later one: the 
 member out for ever once it has left, is cured by it.
 """
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
@@ -74,7 +75,10 @@ class Membership:
         if known is not None and epoch == known[0] and known[1]:
             return Refusal(codes.BAD_STAMP, f"{name!r} is already a member with epoch {epoch}.")
         if known is not None and epoch <= known[0]:
-            return Refusal(codes.FENCED, f"{name!r} has used epoch {known[0]} already: it must join with a larger one.")
+            return self._too_old(name, known[0])
+        spoken = self.group.epochs.get(name)
+        if spoken and epoch < spoken[-1] and not self.group.closed:
+            return self._too_old(name, spoken[-1])
         if isinstance(self.group.order, Clocked):
             refusal = self.group.order.judge_join(record)
             if refusal is not None:
@@ -86,10 +90,12 @@ class Membership:
             self.group.keyring.take(record)
         return None
 
+    def _too_old(self, name: str, newest: int) -> Refusal:
+        return Refusal(codes.FENCED, f"{name!r} has used epoch {newest} already: it must join with a larger one.")
+
     def speaks(self, name: str, epoch: int) -> None:
         """Where clocks decide, whoever speaks in an open group is a member, as if it had joined just now."""
-        if name in self.members:
-            self._fence_older(name, epoch)
+        self._fence_older(name, epoch)
         self.members[name] = (epoch, True)
 
     def after_join(self, record: Join, offset: int, now_ms: int) -> None:
@@ -120,14 +126,16 @@ class Membership:
             return Refusal(
                 codes.SEQ_JUMP, f"Its last seq {cut} is more than {group.window} past {highest}, the highest seen."
             )
+        why = f"{name!r} {what}, and nothing after seq {cut} counts."
         if group.closed and (known is None or known[0] < epoch):
             cut = 0  # it was heard but never a member, and now it can never become one with this epoch
+            why = f"{name!r} {what} before it ever joined with epoch {epoch}, so nothing it said counts."
         self._fence_older(name, epoch)
         self.members[name] = (epoch, False)
         if sender is None:
             sender = Sender(name=name, epoch=epoch)
-            group.senders[sender_key(name, epoch)] = sender
-        group.fence(name, epoch, cut, f"{name!r} {what}, and nothing after seq {cut} counts.")
+            group.add_sender(sender)
+        group.fence(name, epoch, cut, why)
         return None
 
     def _fence_older(self, name: str, epoch: int) -> None:
@@ -139,7 +147,11 @@ class Membership:
         joined = self.members[name][0] if name in self.members else -1
         if isinstance(group.order, Clocked) and joined < epoch:
             group.order.end_unheard(name)
-        for sender in list(group.senders.values()):
-            if sender.name == name and sender.epoch < epoch and sender.fence == SEQ_MAX:
-                cut = 0 if group.closed and sender.epoch > joined else sender.highest
-                group.fence(name, sender.epoch, cut, f"{name!r} has come back with epoch {epoch}.")
+        later = group.epochs.get(name, [])
+        older = later[: bisect_left(later, epoch)]
+        del later[: len(older)]  # each epoch ends once
+        for ending in [0, *older] if epoch else []:
+            sender = group.senders.get(sender_key(name, ending))
+            if sender is not None and sender.fence == SEQ_MAX:
+                cut = 0 if group.closed and ending > joined else sender.highest
+                group.fence(name, ending, cut, f"{name!r} has come back with epoch {epoch}.")

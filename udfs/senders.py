@@ -4,6 +4,8 @@ from zlib import crc32
 
 import msgspec
 
+from udfs import codes
+from udfs.codes import Refusal
 from udfs.intervals import Runs
 from udfs.messages import SEQ_MAX
 
@@ -94,3 +96,9 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
         if self.refused is None:
             self.refused = Runs()
         self.refused.add(seq)
+
+
+def fenced(sender: Sender) -> Refusal:
+    """Why a record of this sender and epoch comes too late."""
+    what = f"nothing above seq {sender.fence} counts" if sender.fence else "nothing counts"
+    return Refusal(codes.FENCED, f"Of {sender.name!r} (epoch {sender.epoch}) {what} any more.")

@@ -16,7 +16,7 @@ from udfs.limits import Limits
 from udfs.messages import SEQ_MAX, Message, Options
 from udfs.orders.clocked import Clocked
 from udfs.outbox import Outbox
-from udfs.senders import Sender, sender_key
+from udfs.senders import Sender
 from udfs.wire import read
 
 VERSION = 1
@@ -124,7 +124,7 @@ def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group
     group.position = dumped.position
     group.membership.members = dumped.members
     for one in dumped.senders:
-        group.senders[sender_key(one.name, one.epoch)] = _load_sender(one)
+        group.add_sender(_load_sender(one))
     for held in dumped.held:
         _load_held(group, held)
     if group.keyring is not None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.kernel import judge, oracle_orders
+from tests.kernel import judge, oracle_by_clocks, oracle_clocks, oracle_orders
 from tests.kernel.judge import SEQ_MAX, Fields
+from tests.kernel.oracle_by_clocks import who_of
+from tests.kernel.oracle_clocks import BY_CLOCKS
 from tests.kernel.oracle_orders import IN_TURN, KNOWN, id_of, named, waits_for
 from tests.kernel.oracle_state import Group, Id, Waiting, Who, buried
 from udfs.limits import Limits
@@ -48,6 +50,7 @@ class Oracle:
                 code = "malformed"
             elif fields["kind"] == "tick":
                 if key is None:
+                    oracle_by_clocks.tick(self, partition)
                     return
                 code = "wrong_key"
             elif key is None or fields["group"].encode() != key:
@@ -80,8 +83,7 @@ class Oracle:
         if kind == "abandon":
             return self._abandon(group, fields["ids"])
         if kind == "heartbeat":
-            group.accepted = True
-            return None
+            return oracle_by_clocks.heartbeat(self, group, fields)
         code: str | None = getattr(self, f"_{kind}")(group, fields)
         if code is not None:
             return code
@@ -89,6 +91,9 @@ class Oracle:
         self._emit(group, value[:-1], "delivered", *self.now)
         if kind == "join":
             self._fence_older(group, fields["sender"], fields["epoch"])
+            if group.order in BY_CLOCKS:
+                waited = [one for one in group.held if one.fields is not None and one.id[:2] == who_of(fields)]
+                group.clocks.time_max = max([group.clocks.time_max, *(oracle_clocks.key_of(one)[0] for one in waited)])
         elif kind in ("leave", "evict"):
             name, epoch, cut = self._end_of(fields)
             self._fence_older(group, name, epoch)
@@ -112,7 +117,7 @@ class Oracle:
             if not known or kept == value:
                 self.duplicates += 1
                 return None
-        if seq > self._fence_of(group, who):
+        if seq > group.fence_of(who):
             return "fenced"
         if (id_ in group.delivered and kept is None) or (held is not None and held.value is None):
             return "late"
@@ -129,6 +134,8 @@ class Oracle:
         if code is not None:
             return code
         one = Waiting(id_, fields, value, *self._arrival())
+        if group.order in BY_CLOCKS:
+            return oracle_by_clocks.message(self, group, one)
         if self._names_itself(group, one):
             return "self_parent"
         group.held.append(one)
@@ -167,6 +174,10 @@ class Oracle:
 
     def _settle(self, group: Group) -> None:
         """Look at all that is held, again and again, until nothing moves."""
+        if group.order in BY_CLOCKS:
+            group.clocks.log_ms = max(group.clocks.log_ms, self.now[1])
+            oracle_by_clocks.settle(self, group, group.clocks.log_ms)
+            return
         while self._condemn_one(group) or self._deliver_one(group):
             pass
 
@@ -328,11 +339,13 @@ class Oracle:
         if order not in KNOWN:
             return "unknown_order"
         group.order = order
-        group.closed = options.get("closed", False)
+        group.closed = options.get("closed", False) or order in BY_CLOCKS
         group.window = options.get("window", self.limits.window)
         group.digests = options.get("digests", self.limits.digests)
         group.members = dict.fromkeys(fields.get("members", []), (0, True))
         group.joined = {(name, 0) for name in group.members}
+        oracle_clocks.configure(group, options)
+        group.clocks.began = {(name, 0): 1 for name in group.members} if order in BY_CLOCKS else {}
         return None
 
     def _join(self, group: Group, fields: Fields) -> str | None:
@@ -343,6 +356,12 @@ class Oracle:
                 return "bad_stamp"
             if epoch <= last:
                 return "fenced"
+        if not group.closed and any(other == name and newer > epoch for other, newer in group.highest):
+            return "fenced"
+        if group.order in BY_CLOCKS:
+            code = oracle_clocks.join(group, fields)
+            if code is not None:
+                return code
         group.members[name] = (epoch, True)
         group.joined.add((name, epoch))
         return None
@@ -374,10 +393,6 @@ class Oracle:
         for other, older in list(group.highest):
             if other == name and older < epoch and (other, older) not in group.fences:
                 self._fence(group, name, older, group.highest[name, older])
-
-    def _fence_of(self, group: Group, who: Who) -> int:
-        last, _ = group.members.get(who[0], (0, False))
-        return group.fences.get(who, 0 if who[1] < last else SEQ_MAX)
 
     def _fence(self, group: Group, name: str, epoch: int, cut: int) -> None:
         if group.closed and (name, epoch) not in group.joined:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.kernel import oracle_clocks
 from tests.kernel.judge import Fields
+from tests.kernel.oracle_clocks import BY_CLOCKS
 from tests.kernel.oracle_state import Group, Id, Waiting
 
-KNOWN = ("s_b", "fifo", "causal", "total", "object")
-"""The orders this loop keeps; those by clocks are judged in test_clocks.py."""
+KNOWN = ("s_b", "fifo", "causal", "total", "object", *BY_CLOCKS)
+"""The orders this loop keeps."""
 
-IN_TURN = ("fifo", "causal")
+IN_TURN = ("fifo", "causal", *BY_CLOCKS)
 
 
 def stamp_fault(group: Group, fields: Fields) -> str | None:
     """What is wrong with the stamp by itself."""
+    if group.order in BY_CLOCKS:
+        return oracle_clocks.stamp_fault(group, fields)
     if group.order in ("s_b", "object") and "after" not in fields:
         return "missing_stamp"
     if group.order == "s_b" and len(fields["after"]) > 1:
@@ -31,6 +35,8 @@ def stamp_fault(group: Group, fields: Fields) -> str | None:
 
 def poison(group: Group, fields: Fields) -> str | None:
     """Whether a clock claims what nobody can have said."""
+    if group.order in BY_CLOCKS and oracle_clocks.is_poison(group, fields["time"]):
+        return "clock_poison"
     if group.order == "causal":
         for name, epoch, seq in fields["seen"]:
             is_own = (name, epoch) == (fields["sender"], fields["epoch"])
@@ -59,6 +65,8 @@ def waits_for(group: Group, one: Waiting, is_in: Callable[[Group, Waiting], bool
     A vector names all there is to wait for, so only where all that is here and held, what those wait for; a list of
     direct predecessors does not, so there the search goes on in any case.
     """
+    if group.order in BY_CLOCKS and is_in(group, one):
+        return oracle_clocks.waits_for(group, one)
     held = {other.id: other for other in group.held}
     level, known = [one], {one.id}
     missing: set[Id] = set()

@@ -6,7 +6,8 @@ import base64
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tests.kernel.judge import Fields
+from tests.kernel.judge import SEQ_MAX, Fields
+from tests.kernel.oracle_clocks import Clocks
 
 Id: TypeAlias = tuple[str, int, int]
 Who: TypeAlias = tuple[str, int]
@@ -47,6 +48,12 @@ class Group:
     members: dict[str, tuple[int, bool]] = field(default_factory=dict)
     joined: set[Who] = field(default_factory=set)
     placed_now: dict[Id, int] = field(default_factory=dict)
+    clocks: Clocks = field(default_factory=Clocks)
+
+    def fence_of(self, who: Who) -> int:
+        """Above which seq nothing of a sender counts; an epoch older than the last one that joined is fenced whole."""
+        last, _ = self.members.get(who[0], (0, False))
+        return self.fences.get(who, 0 if who[1] < last else SEQ_MAX)
 
 
 def buried(value: bytes | None) -> dict[str, Any]:

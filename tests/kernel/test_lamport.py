@@ -194,6 +194,25 @@ def test_an_abandoned_message_has_no_time_and_follows_its_sender_s_previous_one_
     assert beat(tale, "B", 1, 10) == ["A3"]
 
 
+def test_a_promise_counts_and_a_floor_ends_once_what_they_wait_for_is_given_up() -> None:
+    promised = group(*"AB")
+    say(promised, "A1", 5)
+    beat(promised, "B", 3, 9)
+    assert promised.take(kind="abandon", ids=[["B", 0, 1, 1]]).out == ["(B1)"]
+    assert promised.take(kind="abandon", ids=[["B", 0, 2, 2]]).out == ["(B2)", "A1"]
+    left = group(*"AB")
+    say(left, "A1", 5)
+    assert left.take(kind="leave", sender="B", last=2).out == ["leave"]
+    assert left.take(kind="abandon", ids=[["B", 0, 2, 2]]).out == []
+    assert left.take(kind="abandon", ids=[["B", 0, 1, 1]]).out == ["(B1)", "(B2)", "A1"]
+
+
+def test_in_an_open_group_a_larger_epoch_fences_an_older_one_that_was_only_given_up() -> None:
+    tale = Tale("lamport").take(kind="abandon", ids=[["A", 0, 1, 1]])
+    say(tale, "A1", 5, epoch=1)
+    assert (say(tale, "A2", 9), tale.dead) == ([], ["fenced A2"])
+
+
 def test_a_full_group_takes_the_message_that_lets_another_go() -> None:
     tale = group(*"AB", limits=Limits(held_max=2))
     say(tale, "A1", 2)

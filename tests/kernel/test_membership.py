@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -203,6 +204,69 @@ def test_control_records_of_nobody_need_no_sender() -> None:
     assert tale.take(kind="evict", member=["A", 0], cut=0).out == ["evict"]
     assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]]).out == ["(A1)"]
     assert tale.take(kind="heartbeat", sender="C", seq=1).dead == []
+
+
+def test_who_was_heard_by_heartbeats_alone_is_seen_and_may_leave_or_be_evicted() -> None:
+    ends: list[dict[str, Any]] = [
+        {"kind": "leave", "sender": "C", "last": 0},
+        {"kind": "evict", "member": ["C", 0], "cut": 0},
+    ]
+    for end in ends:
+        tale = created("A").take(kind="heartbeat", sender="C", seq=1)
+        assert (tale.out, tale.dead) == ([], [])
+        assert tale.take(**end).out == [end["kind"]]
+        assert tale.say("C1").dead == ["fenced C1"]
+
+
+def test_a_refused_heartbeat_makes_nobody_seen() -> None:
+    tale = created("A", window=5).take(kind="heartbeat", sender="C", seq=6)
+    assert tale.dead == ["seq_jump C6"]
+    assert tale.take(kind="leave", sender="C", last=0).dead == ["unknown_member"]
+
+
+def test_a_heartbeat_is_judged_as_the_message_it_announces_would_be() -> None:
+    tale = created("A", window=5).say("A1")
+    assert tale.take(kind="heartbeat", sender="A", seq=6).dead == []
+    assert tale.take(kind="heartbeat", sender="A", seq=7).dead == ["seq_jump A7"]
+    assert tale.take(kind="heartbeat", sender="A", seq=2**53 - 1).dead == [f"seq_jump A{2**53 - 1}"]
+    assert tale.take(kind="heartbeat", sender="A", seq=2**53).dead == ["malformed"]
+    assert tale.say("A7").dead == ["seq_jump A7"]  # what a heartbeat announces is not seen yet
+    assert tale.take(kind="leave", sender="A", last=2).out == ["leave"]
+    assert tale.take(kind="heartbeat", sender="A", seq=2).dead == []
+    assert tale.take(kind="heartbeat", sender="A", seq=3).dead == ["fenced A3"]
+    assert parsed(tale.kernel.dead)[0]["reason"] == "Of 'A' (epoch 0) nothing above seq 2 counts any more."
+    assert tale.take(kind="join", sender="A", epoch=1).out == ["join"]
+    assert tale.take(kind="heartbeat", sender="A", epoch=0, seq=9).dead == ["fenced A9"]
+
+
+def test_a_join_of_an_epoch_below_one_that_has_spoken_is_fenced_in_an_open_group_only() -> None:
+    signs: list[dict[str, Any]] = [{"seq": 1, "after": []}, {"kind": "heartbeat", "seq": 1}]
+    for sign in signs:
+        tale = created().take(sender="B", epoch=3, **sign).take(sender="B", epoch=1, **sign)
+        assert tale.take(kind="join", sender="B", epoch=2).dead == ["fenced"]
+        assert tale.take(kind="join", sender="B", epoch=0).dead == ["fenced"]
+        assert tale.take(kind="join", sender="B", epoch=3).out == ["join"]
+    closed = created(closed=True).take(sender="B", epoch=3, seq=1, after=[])
+    assert closed.take(kind="join", sender="B", epoch=2).out == ["join"]
+
+
+def test_the_reason_says_it_where_somebody_is_put_out_who_never_joined() -> None:
+    tale = created(closed=True).say("B1").take(kind="evict", member=["B", 0], cut=7)
+    (letter,) = parsed(tale.kernel.dead)
+    assert letter["reason"] == (
+        "'B' was evicted from the group before it ever joined with epoch 0, so nothing it said counts."
+    )
+    (letter,) = parsed(tale.say("B2").kernel.dead)
+    assert letter["reason"] == "Of 'B' (epoch 0) nothing counts any more."
+
+
+def test_many_joins_and_many_epochs_cost_no_look_at_all_senders() -> None:
+    began = time.process_time()
+    tale = Tale("lamport")
+    for number in range(6_000):  # each looking at all the others would take minutes
+        tale.take(kind="join", sender=f"s{number}", epoch=1)
+        tale.take(kind="heartbeat", sender="A", epoch=number, seq=1, time=1)
+    assert time.process_time() - began < 5
 
 
 def test_coming_back_takes_nothing_from_what_a_leave_had_let_stand() -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, id_of, parsed
 from tests.kernel.histories import vectors
+from udfs.limits import Limits
 
 
 class Stamp(NamedTuple):
@@ -147,6 +148,23 @@ def test_a_tick_that_frees_nothing_leaves_no_state() -> None:
     before = {key: bytes(blob) for key, blob in tale.kernel.dump().items()}
     tale.raw(b'{"kind":"tick"}', key=None)
     assert tale.kernel.dump() == before
+
+
+def test_a_full_group_takes_what_the_log_s_time_or_the_physical_clock_lets_go_at_once() -> None:
+    timed = Tale("s_b", Limits(held_bytes_max=10))
+    timed.take(kind="create", options={"order": "two_clock", "accuracy_ms": 1, "delay_max_ms": 5}, members=["A", "B"])
+    timed.offset = 100
+    assert say(timed, "A1", 5, 10) == ["A1"]
+    by_clock = Tale("s_b", Limits(held_max=1))
+    by_clock.take(kind="create", options={"order": "two_clock", "accuracy_ms": 1}, members=["A", "B", "C"])
+    say(by_clock, "A1", 3, 1_000)  # held for C, whose clocks are behind both of these
+    beat(by_clock, "C", 1, 1, 100)
+    beat(by_clock, "A", 2, 99, 100)
+    assert (say(by_clock, "B1", 5, 10), by_clock.dead) == (["B1"], [])
+    assert (say(by_clock, "B2", 6, 2_000), by_clock.dead) == ([], ["backpressure B2"])
+    before = by_clock.kernel.dump()[b"g"]
+    say(by_clock, "B2", 6, 2_000)
+    assert by_clock.kernel.dump()[b"g"] == before  # trying it left nothing behind
 
 
 def test_no_timed_release_while_something_of_a_member_is_known_to_be_missing() -> None:

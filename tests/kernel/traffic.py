@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, NamedTuple
 
+from tests.kernel.oracle_clocks import BY_CLOCKS
 from udfs.limits import Limits
 
 
@@ -139,7 +140,7 @@ class _Writer:
             entries = [one for one in others if one[:2] != [sender, epoch] or random.random() < self.hostile / 4]
             entries.insert(random.randint(0, len(entries)), own)
             return {"seen": entries}
-        if self.order in ("lamport", "two_clock"):
+        if self.order in BY_CLOCKS:
             return self._clocks(seq)
         return {}
 
@@ -173,7 +174,8 @@ class _Writer:
         return {"kind": "create", "options": options, "members": random.sample(SENDERS, random.randint(0, 2))}
 
     def _join(self) -> dict[str, Any]:
-        return {"kind": "join", "sender": self._who(), "epoch": self.random.choice(self.epochs)}
+        time = {"time": self.random.randint(-1, 8)} if self.order in BY_CLOCKS and self.random.random() < 0.5 else {}
+        return {"kind": "join", "sender": self._who(), "epoch": self.random.choice(self.epochs), **time}
 
     def _leave(self) -> dict[str, Any]:
         sender, epoch, seq = self._id()
@@ -185,7 +187,7 @@ class _Writer:
 
     def _heartbeat(self) -> dict[str, Any]:
         sender, epoch, seq = self._id()
-        clocks = self._clocks(seq) if self.order in ("lamport", "two_clock") else {}
+        clocks = self._clocks(seq) if self.order in BY_CLOCKS else {}
         return {"kind": "heartbeat", "sender": sender, "epoch": epoch, "seq": seq, **clocks}
 
     def _spoil(self, fields: dict[str, Any], value: bytes, key: bytes) -> tuple[bytes | None, bytes | None]:

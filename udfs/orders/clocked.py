@@ -19,7 +19,7 @@ from udfs.floors import Floors
 from udfs.held import QUEUED, HeldMessage, Watch
 from udfs.messages import SEQ_MAX, Heartbeat, Id, Join, Message
 from udfs.orders.order import Order
-from udfs.senders import SenderKey, sender_key
+from udfs.senders import Sender, SenderKey, sender_key
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -176,6 +176,10 @@ class Clocked(Order):
     def _enter(self, name: str, epoch: int, seq: int) -> None:
         self.entered[sender_key(name, epoch)] = seq
         self.just_entered.append((name, epoch, seq))
+        self._follow_up(name, epoch, seq)
+
+    def _follow_up(self, name: str, epoch: int, seq: int) -> None:
+        """What hangs on the entry of a seq: a promise that covers it, the end of a sender whose last one it is."""
         promises = self.promises.get((name, epoch))
         if promises is not None and seq + 1 in promises:
             self.keep_promise(name, epoch, *promises.pop(seq + 1))
@@ -188,39 +192,38 @@ class Clocked(Order):
         if (name, epoch) in self.floors:
             self.floors[name, epoch] = max(self.floors[name, epoch], time)
 
-    def heartbeat(self, record: Heartbeat) -> Refusal | None:
-        """Raise a floor without a message, now or when what the heartbeat covers is there."""
-        name, epoch, following = record.sender, record.epoch, record.seq
-        group = self.group
-        if group.closed and not group.membership.has(name, epoch):  # type: ignore[arg-type]
-            return Refusal(codes.NOT_MEMBER, f"{name!r} is not a member, so nobody waits for its clock.")
-        sender = group.senders.get(sender_key(name, epoch))  # type: ignore[arg-type]
-        if sender is None:
-            sender = group.membership.new_sender(name, epoch)  # type: ignore[arg-type]
-        entered = self._entered(name, epoch)  # type: ignore[arg-type]
-        if entered >= sender.fence or following - 1 > sender.fence:
-            return Refusal(codes.FENCED, f"Of {name!r} (epoch {epoch}) nothing above seq {sender.fence} counts.")
+    def is_over(self, sender: Sender) -> bool:
+        """Whether all has entered that still counts of this sender and epoch."""
+        return self._entered(sender.name, sender.epoch) >= sender.fence
+
+    def fault_of_heartbeat(self, record: Heartbeat) -> Refusal | None:
         if record.time is UNSET:
             return Refusal(codes.MISSING_STAMP, f"In {self.name} a heartbeat needs the field `time`: what it promises.")
         if record.clock_ms is not UNSET and abs(record.clock_ms) > SEQ_MAX:
             return Refusal(codes.BAD_STAMP, f"`clock_ms` {record.clock_ms} is no time.")
-        if following - 1 > sender.highest + group.window:
-            past = f"more than {group.window} past {sender.highest}, the highest seen"
-            return Refusal(codes.SEQ_JUMP, f"The heartbeat's next seq {following} is {past}.")
+        return None
+
+    def heartbeat(self, record: Heartbeat) -> Refusal | None:
+        """Raise a floor without a message, now or when what the heartbeat covers is there."""
+        name: str = record.sender
+        epoch: int = record.epoch  # type: ignore[assignment]  # the reader let only integers through
+        following: int = record.seq  # type: ignore[assignment]
         time: int = record.time  # type: ignore[assignment]
         refusal = self._too_far(time)
         if refusal is not None:
             return refusal
+        if self.group.closed and not self.group.membership.has(name, epoch):
+            return Refusal(codes.NOT_MEMBER, f"{name!r} is not a member, so nobody waits for its clock.")
         if (name, epoch) not in self.floors:
-            self._speaks(name, epoch, time if following == 1 else 1)  # type: ignore[arg-type]
+            self._speaks(name, epoch, time if following == 1 else 1)
         self.time_max = max(self.time_max, time)
         clock_ms: int = UNKNOWN if record.clock_ms is UNSET else record.clock_ms  # type: ignore[assignment]
-        if entered >= following - 1:
-            self.keep_promise(name, epoch, time, clock_ms)  # type: ignore[arg-type]
+        if self._entered(name, epoch) >= following - 1:
+            self.keep_promise(name, epoch, time, clock_ms)
         else:
-            promises = self.promises.setdefault((name, epoch), {})  # type: ignore[arg-type]
-            before = promises.get(following, (time, clock_ms))  # type: ignore[arg-type]
-            promises[following] = max(before[0], time), max(before[1], clock_ms)  # type: ignore[index]
+            promises = self.promises.setdefault((name, epoch), {})
+            before = promises.get(following, (time, clock_ms))
+            promises[following] = max(before[0], time), max(before[1], clock_ms)
         return None
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -240,16 +243,22 @@ class Clocked(Order):
         """A message of the queue was delivered."""
         assert one.message is not None
         self.last = max(self.last, (one.message.time, *one.id))  # type: ignore[assignment]
-        name, epoch, seq = one.id
+        self._leaves(*one.id)
+
+    def stood_in(self, id_: Id) -> None:
+        """A stand-in was delivered; one whose turn had come already did so without entering first."""
+        self._leaves(*id_)
+        self._follow_up(*id_)
+
+    def _leaves(self, name: str, epoch: int, seq: int) -> None:
         if self.entered.get(sender_key(name, epoch)) == seq:
             del self.entered[sender_key(name, epoch)]
 
-    def lets_go(self, id_: Id, message: Message) -> bool:
+    def lets_go(self, one: HeldMessage, now_ms: int) -> bool:
         """Whether a message that may enter lets one go at once: then there is room for it, however full the group."""
-        key: Key = (message.time, *id_)  # type: ignore[assignment]
         top = self.top()
-        least = key if top is None else min(key, top[0])
-        others = (floor for floor in self.floors.items() if floor[0] != id_[:2])
+        least = _key(one) if top is None else min(_key(one), top[0])
+        others = (floor for floor in self.floors.items() if floor[0] != one.id[:2])
         return all((floor, *who) > least[:3] for who, floor in others)
 
     def top(self) -> tuple[Key, HeldMessage] | None:

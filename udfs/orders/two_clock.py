@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class TwoClock(Clocked):
     """Lets a message go when nothing that came precedes it and nothing that may come can."""
 
-    __slots__ = ("clocks", "deadlines", "frontier", "log_ms", "margin_ms", "ranked", "shown", "timed_ms")
+    __slots__ = ("clocks", "deadlines", "frontier", "log_ms", "margin_ms", "ranked", "shown", "timed_ms", "tried")
 
     name = "two_clock"
     after_seed = "002"
@@ -69,6 +69,8 @@ class TwoClock(Clocked):
         """The queued messages by key, each with its clock."""
         self.deadlines: list[tuple[int, Key]] = []
         """The clocks of the queued messages as a heap, with some that have gone."""
+        self.tried: tuple[Who, int, int] | None = None
+        """While a message is only tried: its sender, and the floor and clock that it would have."""
         self.frontier: list[tuple[int, int]] = []
         """(time, clock) of what was delivered, but for those that another one has beyond them in both: times rise,
         clocks fall. At most one of each sender stands here."""
@@ -139,7 +141,8 @@ class TwoClock(Clocked):
         """The least clock of the queue."""
         while self.deadlines and self._at(self.deadlines[0][1]) is None:
             heappop(self.deadlines)
-        return self.deadlines[0][0] if self.deadlines else SEQ_MAX * 4
+        tried = SEQ_MAX * 4 if self.tried is None else self.tried[2]
+        return min(self.deadlines[0][0], tried) if self.deadlines else tried
 
     def next_ready(self, now_ms: int) -> HeldMessage | None:
         """By key, so that of those ready together the least goes first.
@@ -178,10 +181,13 @@ class TwoClock(Clocked):
             return True
         return any(self._holds_back(who, key, clock, now_ms) for who in self.floors)
 
-    def _holds_back(self, who: tuple[str, int], key: Key, clock: int, now_ms: int) -> bool:
-        if self.floors[who] >= key[0]:
+    def _holds_back(self, who: Who, key: Key, clock: int, now_ms: int) -> bool:
+        floor, shown = self.floors[who], self.clocks[who]
+        if self.tried is not None and self.tried[0] == who:
+            _, floor, shown = self.tried
+        if floor >= key[0]:
             return False
-        if self.margin_ms is not None and self.clocks[who] > clock + self.margin_ms:
+        if self.margin_ms is not None and shown > clock + self.margin_ms:
             return False
         if self.timed_ms is not None and now_ms >= clock + self.timed_ms:
             return bool(self._gap(*who, 1))
@@ -209,12 +215,18 @@ class TwoClock(Clocked):
         self.shown.pop(one.id, None)
         return key[0], self.ranked.pop(at)[1]
 
-    def lets_go(self, id_: Id, message: Message) -> bool:
-        key: Key = (message.time, *id_)  # type: ignore[assignment]
-        clock: int = message.clock_ms  # type: ignore[assignment]
-        if self.ranked and self.ranked[0][0] < key:
-            key, clock, _ = self.ranked[0]
-        return not any(self._holds_back(who, key, clock, UNKNOWN) for who in self.floors if who != id_[:2])
+    def lets_go(self, one: HeldMessage, now_ms: int) -> bool:
+        assert one.message is not None
+        who = one.id[:2]
+        time: int = one.message.time  # type: ignore[assignment]
+        clock: int = max(one.message.clock_ms, self.clocks.get(who, UNKNOWN))  # type: ignore[type-var, assignment]
+        ranked = ((time, *one.id), clock, one)
+        self.tried = (who, time + 1, clock)
+        insort(self.ranked, ranked, key=_first)
+        free = self.next_ready(now_ms)
+        self.ranked.remove(ranked)
+        self.tried = None
+        return free is not None
 
     def withdraw(self, held: HeldMessage) -> None:
         if held.watch == QUEUED:
