@@ -55,7 +55,7 @@ class Group:
         "order",
         "outbox",
         "partition",
-        "plain_name",
+        "plain_partition",
         "position",
         "senders",
         "waiting",
@@ -92,8 +92,8 @@ class Group:
         # Where clocks decide, a created group waits for its members, so it has to know them: it is closed.
         self.closed = options.closed is True or (self.order.by_clocks and options is not NO_OPTIONS)
         self.keyring = None if options.keys is UNSET else Keyring(self, options.keys)
-        self.plain_name = self.name if self.keyring is None else None
-        """The name by which a record finds the group at once; none where its signature must be looked at first."""
+        self.plain_partition = self.partition if self.keyring is None else None
+        """The partition whose records are taken at once; none where their signatures must be looked at first."""
         self._delivered = _form(order, "delivered", self.partition)
         self._abandoned = _form(order, "abandoned", self.partition)
 

@@ -92,7 +92,7 @@ class Holdback:
         if key is OWN_KEY:
             key = _own_key(record.group)
         group = self._groups.get(key)  # type: ignore[arg-type]
-        if group is None or record.group != group.plain_name or partition != group.partition:
+        if group is None or record.group != group.name or partition != group.plain_partition:
             found = self._find_group(record, value, key, partition, offset, timestamp_ms)  # type: ignore[arg-type]
             if found is None:
                 return None
