@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from udfs.holdback import OWN_KEY, OwnKey
 
-BLOCK_BYTES = 1 << 16  # what a pipe holds, and small enough that a block's records stay in the cache
+BLOCK_BYTES = 1 << 14  # small enough that a block, and what comes of it, stays in the cache until it is written
 
 
 class _Named(msgspec.Struct, gc=False):
@@ -36,7 +36,6 @@ class _Dumped(msgspec.Struct, forbid_unknown_fields=True):
 
 _decode_dumped = msgspec.json.Decoder(_Dumped).decode
 _NOT_READABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
-_EMPTY = (b"", b"\r")
 _VALUE = b'"value"'
 _names_value = msgspec.json.Decoder(_Named).decode
 
@@ -75,12 +74,12 @@ class LogLines:
     def feed(self, block: bytes) -> None:
         """Take whole lines."""
         receive = self._receiver.receive
+        may_be_dumped = _VALUE in block
         number = self.count - 1
-        for text in block[:-1].split(b"\n"):
-            number += 1
-            if _VALUE in text and _is_dumped(text):
+        for number, text in enumerate(block[:-1].split(b"\n"), self.count):
+            if may_be_dumped and _VALUE in text and _is_dumped(text):
                 self._receive_dumped(text, number)
-            elif text not in _EMPTY:
+            elif text and text != b"\r":
                 receive(text, OWN_KEY, 0, number, 0)
         self.count = number + 1
 

@@ -143,6 +143,9 @@ class Group:
         seq = id_[2]
         held = self.held.get(id_)
         settled = held is None and seq in sender
+        overtaken = not settled and held is None and seq <= sender.highest <= sender.fence
+        if overtaken and sender.refused is None and not self.closed:
+            return self.order.arrive(id_, message)  # the usual one of those that come here
         abandoned = settled and sender.abandoned is not None and seq in sender.abandoned
         if settled and not abandoned and not sender.differs(seq, value, self.digests):
             return COPY
@@ -235,6 +238,8 @@ class Group:
     def hold(self, one: HeldMessage, watch: Watch, *, again: bool = False) -> None:
         """Keep a message until what it watches happens; `again` where it was held before, in a snapshot."""
         one.watch = watch
+        if self.order.waits_once and len(watch) == 3:
+            one.message = None  # nothing will be asked of it again, and what is held should be small
         self.held[one.id] = one
         self.outbox.held_growth += 1
         if one.value is not None:
@@ -321,7 +326,7 @@ class Group:
     def _deliver(self, one: HeldMessage, offset: int, now_ms: int) -> None:
         """The next position goes to this message, or to the stand-in of one given up on."""
         name, epoch, seq = one.id
-        sender = self.senders[sender_key(name, epoch)]
+        sender = self.senders[(name, epoch) if epoch else name]
         if one.value is None:
             sender.give_up(seq)
             fields = f'{{"group":{encode_name(self.name)},"sender":{encode_name(name)},"epoch":{epoch},"seq":{seq}'

@@ -16,6 +16,7 @@ class HeldMessage(msgspec.Struct, gc=False):
 
     id: Id
     message: Message | None
+    """What was read of the value; None where the order asks nothing more of it."""
     value: bytes | None
     offset: int
     arrived_ms: int

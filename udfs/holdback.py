@@ -53,7 +53,9 @@ class Holdback:
         self.dead = self.outbox.dead
         self.dead_keys = self.outbox.dead_keys
         self.clear = self.outbox.clear
-        self._groups: dict[bytes, Group] = {}
+        self._groups: dict[str, Group] = {}
+        """The groups that were touched, by name: the name is what a record brings along."""
+        self._record_bytes_max = self.limits.record_bytes_max
         self._blobs: dict[bytes, bytes] = {}
 
     @property
@@ -75,7 +77,7 @@ class Holdback:
         timestamp_ms: int = 0,
     ) -> None:
         """Take one log record; what it lets go is appended to `ordered` and `dead`. Offsets must grow."""
-        if value is None or len(value) > self.limits.record_bytes_max:
+        if value is None or len(value) > self._record_bytes_max:
             return self._refuse_unread(value, key, partition, offset, timestamp_ms)
         trimmed = value
         if not value or value[0] != OPENING or value[-1] != CLOSING:
@@ -89,11 +91,11 @@ class Holdback:
             if isinstance(key, OwnKey):
                 key = _own_key(error.identity.group)
             return self._refuse(refusal, error.identity, key, value, partition, offset, timestamp_ms)
-        if key is OWN_KEY:
-            key = _own_key(record.group)
-        group = self._groups.get(key)  # type: ignore[arg-type]
-        if group is None or record.group != group.name or partition != group.plain_partition:
-            found = self._find_group(record, value, key, partition, offset, timestamp_ms)  # type: ignore[arg-type]
+        group = self._groups.get(record.group)  # type: ignore[arg-type]
+        if group is None or (key is not OWN_KEY and key != group.key) or partition != group.plain_partition:
+            if isinstance(key, OwnKey):
+                key = _own_key(record.group)
+            found = self._find_group(record, value, key, partition, offset, timestamp_ms)
             if found is None:
                 return None
             group = found
@@ -156,21 +158,23 @@ class Holdback:
 
     def _tick(self, partition: int, offset: int, timestamp_ms: int) -> None:
         """Time passes for every group of a partition; a group where nothing is due is neither decoded nor changed."""
-        for key in sorted(self._groups.keys() | self._blobs.keys()):
-            group = self._groups.get(key)
+        for key in self._keys():
+            name = key.decode()
+            group = self._groups.get(name)
             if group is None:
                 due_ms = deadline_ms(self._blobs[key])
                 if due_ms is None or due_ms > timestamp_ms:
                     continue
-                group = self._groups[key] = restore(key, self._blobs[key], limits=self.limits, outbox=self.outbox)
+                group = self._groups[name] = restore(key, self._blobs[key], limits=self.limits, outbox=self.outbox)
             if group.partition == partition and is_due(group, timestamp_ms):
                 advance(group, offset, timestamp_ms, is_tick=True)
 
     def _group(self, key: bytes, partition: int) -> Group:
         """The group of this key: known, to be decoded, or new."""
-        group = self._groups.get(key)
+        name = key.decode()
+        group = self._groups.get(name)
         if group is not None and not group.begun:
-            del self._groups[key]  # nothing of it was accepted, so it does not live anywhere yet
+            del self._groups[name]  # nothing of it was accepted, so it does not live anywhere yet
             group = None
         if group is None:
             blob = self._blobs.get(key)
@@ -178,8 +182,12 @@ class Holdback:
                 group = restore(key, blob, limits=self.limits, outbox=self.outbox)
             else:
                 group = Group(key, order=self.order, limits=self.limits, partition=partition, outbox=self.outbox)
-            self._groups[key] = group
+            self._groups[name] = group
         return group
+
+    def _keys(self) -> list[bytes]:
+        """The keys of all groups, in order."""
+        return sorted({group.key for group in self._groups.values()} | self._blobs.keys())
 
     def _receive_control(self, group: Group, record: Record, value: bytes, offset: int, now_ms: int) -> None:
         """Membership, giving up, signs of life."""
@@ -212,9 +220,8 @@ class Holdback:
 
     def held(self, group: str | None = None) -> Iterator[Held]:
         """What is held now, group by group in order of name, and what each message waits for."""
-        keys = sorted(self._groups.keys() | self._blobs.keys()) if group is None else [group.encode()]
-        for key in keys:
-            known = self._groups.get(key)
+        for key in self._keys() if group is None else [group.encode()]:
+            known = self._groups.get(key.decode())
             if known is None and key in self._blobs:
                 known = restore(key, self._blobs[key], limits=self.limits, outbox=self.outbox)
             if known is not None:
@@ -226,9 +233,9 @@ class Holdback:
 
     def dump(self) -> dict[bytes, bytes]:
         """The state of all groups, by key; only those that were touched are encoded again."""
-        for key, group in self._groups.items():
+        for group in self._groups.values():
             if group.begun:
-                self._blobs[key] = snapshot(group)
+                self._blobs[group.key] = snapshot(group)
         return self._blobs
 
     def note_waiting(self, waiting: dict[bytes, tuple[int, int]]) -> None:

@@ -60,7 +60,7 @@ class SemanticallyBefore(Order):
             return Refusal(codes.ORPHAN, f"Its parent {_text(parent)} was refused, so it can never be delivered.")
         if self._top(parent) == id_:
             return Refusal(codes.CYCLE, f"It closes a circle: its parent {_text(parent)} waits for it.")
-        return parent
+        return parent if sender is None else (sender.name, epoch, seq)  # one name for all that wait, not one for each
 
     arrive = wait
 
