@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from udfs.holdback import OWN_KEY, OwnKey
 
-BLOCK_BYTES = 1 << 14  # small enough that a block, and what comes of it, stays in the cache until it is written
+BLOCK_BYTES = 1 << 15  # small enough that a block, and what comes of it, stays in the cache until it is written
 
 
 class _Named(msgspec.Struct, gc=False):

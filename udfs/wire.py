@@ -42,10 +42,12 @@ def read(value: bytes, limits: Limits) -> Record:
     if data is not UNSET:
         quotes -= bytes(data).count(b'"') + 2
     epoch = message.epoch
-    if epoch is UNSET:
+    if epoch.__class__ is int:
+        quotes -= 2
+    elif epoch is UNSET:
         message.epoch = 0
     else:
-        quotes -= 2
+        return read_strictly(value, limits)
     after = message.after
     if after is not UNSET:
         for _, after_epoch, after_seq in after:
@@ -60,7 +62,6 @@ def read(value: bytes, limits: Limits) -> Record:
     if (
         quotes
         or message.seq.__class__ is not int
-        or message.epoch.__class__ is not int
         or not (value.isascii() or _is_utf8(value))
         or (len(value) > _DEEP and value.count(b"[") + value.count(b"{") > DEPTH_MAX)
     ):
