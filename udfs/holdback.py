@@ -240,11 +240,11 @@ class Holdback:
 
     def note_waiting(self, waiting: dict[bytes, tuple[int, int]]) -> None:
         """Renew, for the groups that were touched, since when something waits and how many gaps there are."""
-        for key, group in self._groups.items():
+        for group in self._groups.values():
             if group.held:
-                waiting[key] = oldest_and_gaps(group)
+                waiting[group.key] = oldest_and_gaps(group)
             else:
-                waiting.pop(key, None)
+                waiting.pop(group.key, None)
 
     def close(self) -> None:
         """Let go of all groups at once: they and their orders name each other, so counting references never would."""

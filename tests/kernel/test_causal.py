@@ -139,7 +139,7 @@ def test_each_entry_is_looked_at_once_however_often_its_message_is_woken() -> No
     # 200 senders, and one message that waits for each of them in turn: a rescan would look at 20,000 entries.
     names = [f"s{number:03}" for number in range(200)]
     tale = Tale("causal").take(sender="z", seq=1, seen=[["z", 0, 1], *([name, 0, 1] for name in names)])
-    (held,) = tale.kernel._groups[b"g"].held.values()
+    (held,) = tale.kernel._groups["g"].held.values()
     for name in reversed(names):
         tale.take(sender=name, seq=1, seen=[[name, 0, 1]])
         assert held.message is not None
