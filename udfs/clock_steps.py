@@ -7,6 +7,7 @@ from udfs.codes import Refusal
 from udfs.messages import Heartbeat
 from udfs.orders.clocked import Clocked
 from udfs.senders import fenced, sender_key
+from udfs.waits import hear
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -25,6 +26,8 @@ def advance(group: "Group", offset: int, now_ms: int, *, is_tick: bool = False) 
         order.just_entered.clear()
         one = order.next_ready(now_ms)
         if one is None:
+            if group.waits is not None and not group.held:
+                group.waits.heard.clear()  # nobody waits for anybody's word any more
             return
         group.stop_watching(one)
         group.release(one)
@@ -58,11 +61,6 @@ def heartbeat(group: "Group", record: Heartbeat, offset: int, now_ms: int) -> Re
     group.add_sender(sender)
     group.begun = True
     if order is not None:
+        hear(group, name, epoch, now_ms)
         advance(group, offset, now_ms)
     return None
-
-
-def is_due(group: "Group", now_ms: int) -> bool:
-    """Whether the log's time alone may let something go."""
-    due_ms = group.order.deadline_ms() if isinstance(group.order, Clocked) else None
-    return due_ms is not None and due_ms <= now_ms

@@ -13,6 +13,7 @@ from udfs.codes import Refusal
 from udfs.group import Group
 from udfs.held import HeldMessage
 from udfs.messages import Abandon, Id
+from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
 
 ABANDONED_MAX = 1_000_000
@@ -79,8 +80,8 @@ def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_
     if held is not None:
         group.stop_watching(held)
         group.release(held)
-        if group.order.by_clocks:
-            group.order.withdraw(held)  # type: ignore[attr-defined]
+        if isinstance(group.order, Clocked):
+            group.order.withdraw(held)
         if held.watch is not None and len(held.watch) == 2:
             refusal = Refusal(codes.NOT_MEMBER, f"{id_[0]!r} never joined the closed group, which gave up on this.")
         else:
@@ -93,5 +94,5 @@ def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_
         group.settle([stand_in], offset, now_ms)
     else:
         group.hold(stand_in, previous)
-    if group.order.by_clocks:
+    if isinstance(group.order, Clocked):
         advance(group, offset, now_ms)

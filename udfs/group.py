@@ -28,6 +28,7 @@ from udfs.orders import ORDERS
 from udfs.orders.order import Order
 from udfs.outbox import Outbox
 from udfs.senders import Sender, SenderKey, fenced, sender_key
+from udfs.waits import Waits
 from udfs.wire import encode_name
 
 NO_OPTIONS = Options()
@@ -59,6 +60,7 @@ class Group:
         "position",
         "senders",
         "waiting",
+        "waits",
         "window",
     )
 
@@ -80,6 +82,8 @@ class Group:
         """Who waits for what: one message, or where there are more, all by their ids."""
         self.looked: dict[tuple[str, int], list[int]] = {}
         """Of each sender the first seqs that are absent, as far as one look at the group has found them."""
+        self.waits: Waits | None = None
+        """What is known of those it has been waiting for a while; mostly nothing."""
         self.membership = Membership(self)
         self.configure(order, NO_OPTIONS)
 
@@ -240,6 +244,8 @@ class Group:
         one.watch = watch
         if self.order.waits_once and len(watch) == 3:
             one.message = None  # nothing will be asked of it again, and what is held should be small
+        if not self.held:
+            self.outbox.holding.add(self)
         self.held[one.id] = one
         self.outbox.held_growth += 1
         if one.value is not None:

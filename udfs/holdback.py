@@ -6,11 +6,12 @@ it never raises.
 """
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from msgspec import UnsetType
 
-from udfs import codes
-from udfs.clock_steps import advance, heartbeat, is_due
+from udfs import codes, passing_time
+from udfs.clock_steps import advance, heartbeat
 from udfs.codes import Refusal
 from udfs.giving_up import receive_abandon
 from udfs.group import Group
@@ -20,6 +21,7 @@ from udfs.looking import held_messages, oldest_and_gaps
 from udfs.messages import Abandon, Create, Evict, Heartbeat, Identity, Join, Leave, Message, Record, Tick
 from udfs.orders import ORDERS
 from udfs.outbox import Outbox
+from udfs.patience import Patience
 from udfs.snapshot import deadline_ms, restore, snapshot
 from udfs.strict import Malformed
 from udfs.wire import read
@@ -40,11 +42,19 @@ OWN_KEY = OwnKey()
 class Holdback:
     """The ordering state of many groups; a group nobody created has the default order and is open to every sender."""
 
-    def __init__(self, *, order: str = "s_b", limits: Limits | None = None, home: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        order: str = "s_b",
+        limits: Limits | None = None,
+        patience: Patience | None = None,
+        home: bool = True,
+    ) -> None:
         if order not in ORDERS:
             raise ValueError(f"there is no order {order!r}: choose one of {', '.join(ORDERS)}")
         self.order = order
         self.limits = Limits() if limits is None else limits
+        self.patience = Patience() if patience is None else patience
         self.home = home
         """Whether records without a key are refused here: every shard sees them, for one of them may be a tick."""
         self.outbox = Outbox()
@@ -52,11 +62,15 @@ class Holdback:
         self.ordered_keys = self.outbox.ordered_keys
         self.dead = self.outbox.dead
         self.dead_keys = self.outbox.dead_keys
+        self.own = self.outbox.own
+        """What the job itself has to say: requests for repair, and records for the raw log."""
         self.clear = self.outbox.clear
         self._groups: dict[str, Group] = {}
         """The groups that were touched, by name: the name is what a record brings along."""
         self._record_bytes_max = self.limits.record_bytes_max
         self._blobs: dict[bytes, bytes] = {}
+        self._deadlines: dict[bytes, int] | None = None
+        """When time may matter to a group that is not decoded; looked up when the first tick comes."""
 
     @property
     def duplicates(self) -> int:
@@ -158,16 +172,20 @@ class Holdback:
 
     def _tick(self, partition: int, offset: int, timestamp_ms: int) -> None:
         """Time passes for every group of a partition; a group where nothing is due is neither decoded nor changed."""
-        for key in self._keys():
-            name = key.decode()
-            group = self._groups.get(name)
-            if group is None:
-                due_ms = deadline_ms(self._blobs[key])
-                if due_ms is None or due_ms > timestamp_ms:
-                    continue
-                group = self._groups[name] = restore(key, self._blobs[key], limits=self.limits, outbox=self.outbox)
-            if group.partition == partition and is_due(group, timestamp_ms):
-                advance(group, offset, timestamp_ms, is_tick=True)
+        if self._deadlines is None:
+            deadlines = ((key, deadline_ms(blob)) for key, blob in self._blobs.items())
+            self._deadlines = {key: due_ms for key, due_ms in deadlines if due_ms is not None}
+        for key in [key for key, due_ms in self._deadlines.items() if due_ms <= timestamp_ms]:
+            del self._deadlines[key]
+            self._group(key, partition)
+        holding = self.outbox.holding
+        for group in sorted(holding, key=attrgetter("key")):
+            due_ms = passing_time.deadline_ms(group, self.patience)
+            if due_ms is None:
+                if not group.held:
+                    holding.discard(group)
+            elif due_ms <= timestamp_ms and group.partition == partition:
+                passing_time.pass_time(group, self.patience, offset, timestamp_ms)
 
     def _group(self, key: bytes, partition: int) -> Group:
         """The group of this key: known, to be decoded, or new."""
@@ -230,12 +248,13 @@ class Holdback:
     def load(self, blobs: dict[bytes, bytes]) -> None:
         """Take the state of groups, by key, as `dump` gave it; each is decoded when it is first touched."""
         self._blobs.update(blobs)
+        self._deadlines = None
 
     def dump(self) -> dict[bytes, bytes]:
         """The state of all groups, by key; only those that were touched are encoded again."""
         for group in self._groups.values():
             if group.begun:
-                self._blobs[group.key] = snapshot(group)
+                self._blobs[group.key] = snapshot(group, self.patience)
         return self._blobs
 
     def note_waiting(self, waiting: dict[bytes, tuple[int, int]]) -> None:
@@ -252,6 +271,7 @@ class Holdback:
             group.keyring = None
             del group.order, group.membership
         self._groups.clear()
+        self.outbox.holding.clear()
 
 
 def _own_key(group: str | UnsetType | None) -> bytes | None:

@@ -109,6 +109,21 @@ class Runs(msgspec.Struct, gc=False, eq=False):
             first = beyond[at + 1]
             at += 2
 
+    def covered(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The stretches of [first, last] that are in the set."""
+        following = first
+        for low, high in self._gaps(first, last):
+            if following < low:
+                yield following, low - 1
+            following = high + 1
+        if following <= last:
+            yield following, last
+
+    def absent_from(self, number: int) -> int:
+        """Where the stretch begins that ends at this number, which is not in the set."""
+        at = bisect_right(self.beyond, number)
+        return self.beyond[at - 1] if at else self.prefix + 1
+
     def dump(self) -> int | list[int]:
         """The runs as plain data: the prefix alone, else the prefix and the list of the others."""
         return [self.prefix, *self.beyond] if self.beyond else self.prefix

@@ -1,23 +1,32 @@
-"""Where the kernel puts what it decided: ordered records and dead letters, as bytes, in order."""
+"""Where the kernel puts what it decided: ordered records, dead letters and the job's own records, in order."""
+
+from typing import TYPE_CHECKING, Literal
 
 from udfs.codes import Refusal
 from udfs.messages import Identity
+from udfs.own_records import Own
 from udfs.wire import DeadLetter, encode_dead_letter
+
+if TYPE_CHECKING:
+    from udfs.group import Group
 
 
 class Outbox:
     """Parallel lists of keys and values; whoever drives the kernel takes them and clears."""
 
-    __slots__ = ("dead", "dead_keys", "duplicates", "held_growth", "ordered", "ordered_keys")
+    __slots__ = ("dead", "dead_keys", "duplicates", "held_growth", "holding", "ordered", "ordered_keys", "own")
 
     def __init__(self) -> None:
         self.ordered: list[bytes] = []
         self.ordered_keys: list[bytes] = []
         self.dead: list[bytes] = []
         self.dead_keys: list[bytes | None] = []
+        self.own: list[Own] = []
         self.duplicates = 0
         self.held_growth = 0
         """By how much the number of held messages has grown since created; less than 0 where it shrank."""
+        self.holding: set[Group] = set()
+        """The groups that time may matter to: all that hold something, and some that did a while ago."""
 
     def refuse(
         self,
@@ -44,8 +53,13 @@ class Outbox:
         self.dead.append(encode_dead_letter(letter, value))
         self.dead_keys.append(key)
 
+    def say(self, topic: Literal["raw", "control"], key: bytes, value: bytes, offset: int) -> None:
+        """Add one record of the job's own."""
+        self.own.append(Own(topic, key, value, offset))
+
     def clear(self) -> None:
         """Forget what was taken."""
+        self.own.clear()
         self.ordered.clear()
         self.ordered_keys.clear()
         self.dead.clear()

@@ -9,19 +9,22 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from udfs import passing_time
 from udfs.group import NO_OPTIONS, Group
 from udfs.held import HeldMessage
 from udfs.intervals import Runs
 from udfs.limits import Limits
 from udfs.messages import SEQ_MAX, Message, Options
-from udfs.orders.clocked import Clocked
 from udfs.outbox import Outbox
+from udfs.patience import Patience
 from udfs.senders import Sender
+from udfs.waits import DumpedWaits
+from udfs.waits import load as load_waits
 from udfs.wire import read
 
 VERSION = 1
 VERSION_TIMED = 2
-"""As 1, but the time of the log from which a tick may let something go stands before the rest."""
+"""As 1, but the time of the log from which a tick may do something stands before the rest."""
 
 _TIMED_HEAD = Struct(">Bq")
 
@@ -68,6 +71,7 @@ class DumpedGroup(msgspec.Struct, array_like=True, omit_defaults=True):
     """What the order keeps beside all this."""
     keys: dict[str, list[tuple[int, bytes]]] = {}
     """What `join` records brought, by name, oldest first: the epoch it counts from and the key."""
+    waits: DumpedWaits | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -78,7 +82,7 @@ class UnreadableBlob(Exception):
     """A state blob that this version of precede cannot read."""
 
 
-def snapshot(group: Group) -> bytes:
+def snapshot(group: Group, patience: Patience) -> bytes:
     """The whole state of a group."""
     digests = group.digests
     options = group.options
@@ -92,15 +96,16 @@ def snapshot(group: Group) -> bytes:
         group.membership.members,
         group.order.dump(),
         {} if group.keyring is None else group.keyring.added,
+        None if group.waits is None else group.waits.dump(),
     )
-    due_ms = group.order.deadline_ms() if isinstance(group.order, Clocked) else None
+    due_ms = passing_time.deadline_ms(group, patience)
     if due_ms is None:
         return bytes((VERSION,)) + _encode(dumped)
     return _TIMED_HEAD.pack(VERSION_TIMED, due_ms) + _encode(dumped)
 
 
 def deadline_ms(blob: bytes) -> int | None:
-    """From which time of the log on a tick may let something of this group go; read without decoding the rest."""
+    """From which time of the log on a tick may do something in this group; read without decoding the rest."""
     return _TIMED_HEAD.unpack_from(blob)[1] if blob[0] == VERSION_TIMED else None
 
 
@@ -133,6 +138,9 @@ def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group
                 group.keyring.add(name, epoch, key)
     if dumped.kept is not None:
         group.order.load(dumped.kept)
+    if dumped.waits is not None:
+        group.waits = load_waits(dumped.waits)
+        outbox.holding.add(group)
     if group.held:
         group.order.relink(group.held.values())
     outbox.held_growth -= len(group.held)  # they were held before

@@ -11,6 +11,7 @@ from tests.signing import private
 from udfs.held import Held
 from udfs.holdback import Holdback
 from udfs.limits import Limits
+from udfs.patience import Patience
 from udfs.signatures import sign
 
 Id: TypeAlias = tuple[str, int, int]
@@ -26,23 +27,30 @@ class Outcome:
     ordered_keys: list[bytes] = field(default_factory=list)
     dead: list[bytes] = field(default_factory=list)
     dead_keys: list[bytes | None] = field(default_factory=list)
+    own: list[tuple[Any, ...]] = field(default_factory=list)
+    """What the job itself had to say: (topic, key, value, offset)."""
     duplicates: int = 0
     held: list[Held] = field(default_factory=list)
     blobs: dict[bytes, bytes] = field(default_factory=dict)
 
 
 def feed(
-    records: Sequence[Taken], *, order: str = "s_b", limits: Limits | None = None, cuts: Iterable[int] = ()
+    records: Sequence[Taken],
+    *,
+    order: str = "s_b",
+    limits: Limits | None = None,
+    patience: Patience | None = None,
+    cuts: Iterable[int] = (),
 ) -> Outcome:
     """Run a log through the kernel; before the records at `cuts` its state goes into blobs and into a new kernel."""
     outcome = Outcome()
-    kernel = Holdback(order=order, limits=limits)
+    kernel = Holdback(order=order, limits=limits, patience=patience)
     restart_at = set(cuts)
     for at, record in enumerate(records):
         if at in restart_at:
             _take(kernel, outcome)
             blobs = dict(kernel.dump())
-            kernel = Holdback(order=order, limits=limits)
+            kernel = Holdback(order=order, limits=limits, patience=patience)
             kernel.load(blobs)
         kernel.receive(*record)
     _take(kernel, outcome)
@@ -56,6 +64,7 @@ def _take(kernel: Holdback, outcome: Outcome) -> None:
     outcome.ordered_keys += kernel.ordered_keys
     outcome.dead += kernel.dead
     outcome.dead_keys += kernel.dead_keys
+    outcome.own += [(one.topic, one.key, one.value, one.offset) for one in kernel.own]
     outcome.duplicates += kernel.duplicates
     kernel.clear()
 
@@ -73,17 +82,34 @@ def parsed(values: Iterable[bytes]) -> list[dict[str, Any]]:
 class Tale:
     """A kernel told one record at a time in few words; each call returns what that record brought about."""
 
-    def __init__(self, order: str = "s_b", limits: Limits | None = None, group: str = "g") -> None:
-        self.kernel = Holdback(order=order, limits=limits)
+    def __init__(
+        self, order: str = "s_b", limits: Limits | None = None, group: str = "g", patience: Patience | None = None
+    ) -> None:
+        self.kernel = Holdback(order=order, limits=limits, patience=patience)
         self.group = group
         self.offset = 0
+        self.waited_ms = 0
+
+    def wait(self, seconds: float) -> Tale:
+        """Let the log's time pass, beyond the 10 ms from record to record."""
+        self.waited_ms += round(seconds * 1000)
+        return self
+
+    def tick(self, seconds: float = 0, *, partition: int = 0) -> Tale:
+        """Let the log's time pass, and show it."""
+        return self.wait(seconds).raw(b'{"kind":"tick"}', key=None, partition=partition)
 
     def raw(self, value: bytes | None, *, key: bytes | None = b"", partition: int = 0) -> Tale:
         """Hand over one record as it is; without a key given it is the group's."""
         self.kernel.clear()
-        self.kernel.receive(value, self.group.encode() if key == b"" else key, partition, self.offset, self.offset * 10)
+        self.kernel.receive(value, self.group.encode() if key == b"" else key, partition, self.offset, self.now_ms)
         self.offset += 1
         return self
+
+    @property
+    def now_ms(self) -> int:
+        """The log's time of the next record."""
+        return self.offset * 10 + self.waited_ms
 
     def take(self, *, partition: int = 0, by: str | None = None, **fields: Any) -> Tale:
         """Hand over one record of these fields, signed `by` the key of that word."""
@@ -114,12 +140,32 @@ class Tale:
         ]
 
     @property
+    def own(self) -> list[str]:
+        """What the job itself said on the last record, in short."""
+        return [_own_text(one.topic, json.loads(one.value)) for one in self.kernel.own]
+
+    @property
     def held(self) -> dict[str, list[str]]:
         """What is held now, and what each waits for; a member that must join stands as its name alone."""
         return {
             short((one.sender, one.epoch, one.seq)): [short(id_) for id_ in one.missing] + one.silent
             for one in self.kernel.held(self.group)
         }
+
+
+def _own_text(topic: str, one: dict[str, Any]) -> str:
+    if topic == "raw":
+        if one["kind"] == "evict":
+            name, epoch = one["member"]
+            return f"writes evict {name}{f'@{epoch}' if epoch else ''} cut {one['cut']}"
+        return f"writes abandon {', '.join(_run_text(*run) for run in one['ids'])}"
+    run = _run_text(one["sender"], one["epoch"], one["first"], one["last"])
+    return f"asks {one['to'] or 'everybody'} for {run}" if one["kind"] == "ask" else f"{one['kind']} {run}"
+
+
+def _run_text(name: str, epoch: int, first: int, last: int) -> str:
+    run = short((name, epoch, first))
+    return run if first == last else f"{run} to {short((name, epoch, last))}"
 
 
 def split(name: str) -> tuple[str, int]:

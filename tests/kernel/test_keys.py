@@ -13,6 +13,7 @@ from udfs.limits import Limits
 from udfs.messages import Options
 from udfs.orders import ORDERS
 from udfs.outbox import Outbox
+from udfs.patience import Patience
 from udfs.signatures import sign
 from udfs.snapshot import restore, snapshot
 
@@ -252,5 +253,5 @@ def test_a_key_in_an_old_state_that_is_none_lets_nobody_speak() -> None:
     group = restore(b"g", created("A").kernel.dump()[b"g"], limits=Limits(), outbox=Outbox())
     group.options = Options(keys={"A": "b64"})  # as a precede that did not read keys would have kept it
     tale = Tale()
-    tale.kernel.load({b"g": snapshot(group)})
+    tale.kernel.load({b"g": snapshot(group, Patience())})
     assert tale.say("A1", by="A").dead == ["forged A1"]

@@ -6,14 +6,17 @@ A line that begins in the first column is a command or, after `#`, a remark; an 
     create closed order=fifo members A B
     join A epoch 1 · leave A last 4 · evict A cut 2 · abandon A 2..3, B 1..1
     B3 after B2                     message 3 of B, answering message 2 of B; written again, it is an exact copy
-    B3 sees A2 B3 · B3 time 7 clock 100 · heartbeat B next 4 time 8 clock 110 · tick
+    B3 sees A2 B3 · B3 time 7 clock 100 · heartbeat B next 4 time 8 clock 110
+    wait 3 s                        time passes, and nobody notices before the log shows it in a record
+    tick · tick after 3 s           the job's own sign that time passes
     B3 epoch 1 · B3 says "no" · B3 after B2 C1 · B3 unstamped · partition 1: B3
     create keys=A,B,precede members A B · join A epoch 1 key new · B3 by B · abandon A 2..3 by precede
 
 A word after `keys=`, `key` and `by` names a key; `by` signs the record with it.
 
 Trace: `->` what is delivered, in order, with (A2) for the record that stands for one given up on; `dead` the dead
-letters; `copy` where it was dropped as one; `held` all that is held afterwards, and what each waits for.
+letters; `copy` where it was dropped as one; `job` what the job itself asks, tells or writes into the log; `held` all
+that is held afterwards, and what each waits for.
 
 After a wanted change of the kernel `pytest tests/scenarios --rewrite-scenarios` writes the traces anew: read the diff.
 """
@@ -54,12 +57,20 @@ def told(story: str) -> str:
         signer = words.pop() if words[-2:-1] == ["by"] else None
         if signer is not None:
             words.pop()
-        if words == ["tick"]:
-            tale.raw(b'{"kind":"tick"}', key=None)
+        if words[0] == "wait":
+            tale.wait(seconds(words[1:]))
+            continue
+        if words[0] == "tick":
+            tale.tick(seconds(words[2:]) if len(words) > 1 else 0)
         else:
             tale.take(partition=partition, by=signer, **record(words))
         lines += trace(tale, copies)
     return "\n".join(lines) + "\n"
+
+
+def seconds(words: list[str]) -> float:
+    """A length of time."""
+    return float(words[0]) * {"ms": 0.001, "s": 1, "min": 60}[words[1]]
 
 
 def record(words: list[str]) -> dict[str, Any]:
@@ -80,8 +91,9 @@ def record(words: list[str]) -> dict[str, Any]:
         case ["evict", sender, "cut", cut, *rest]:
             return {"kind": "evict", "member": [sender, more(rest).get("epoch", 0)], "cut": int(cut)}
         case ["abandon", *rest]:
-            ranges = re.findall(r"(\w+) (\d+)\.\.(\d+)", " ".join(rest))
-            return {"kind": "abandon", "ids": [[who, 0, int(first), int(last)] for who, first, last in ranges]}
+            ranges = re.findall(r"(\w+) (\d+)\.\.(\d+)(?: epoch (\d+))?", " ".join(rest))
+            ids = [[who, int(epoch or 0), int(first), int(last)] for who, first, last, epoch in ranges]
+            return {"kind": "abandon", "ids": ids}
         case ["heartbeat", sender, "next", following, *rest]:
             return {"kind": "heartbeat", "sender": sender, "seq": int(following), **more(rest)}
         case [name, *rest]:
@@ -128,6 +140,7 @@ def trace(tale: Tale, copies: int) -> list[str]:
     lines += [f"    dead: {letter}" for letter in tale.dead]
     if tale.kernel.duplicates > copies:
         lines.append("    copy")
+    lines += [f"    job {said}" for said in tale.own]
     if tale.held:
         waits = [f"{name} for {' '.join(missing)}" for name, missing in tale.held.items()]
         lines.append(f"    held: {', '.join(waits)}")

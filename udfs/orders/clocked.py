@@ -20,6 +20,7 @@ from udfs.held import QUEUED, HeldMessage, Watch
 from udfs.messages import SEQ_MAX, Heartbeat, Id, Join, Message
 from udfs.orders.order import Order
 from udfs.senders import Sender, SenderKey, sender_key
+from udfs.waits import hear
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -82,7 +83,7 @@ class Clocked(Order):
 
     def wait(self, id_: Id, message: Message) -> Watch | Refusal | None:
         name, epoch, seq = id_
-        if seq != self._entered(name, epoch) + 1:
+        if seq != self.entered_up_to(name, epoch) + 1:
             return name, epoch, seq - 1
         time: int = message.time  # type: ignore[assignment]
         floor = self.floors.get((name, epoch))
@@ -97,7 +98,8 @@ class Clocked(Order):
         """Whether something was delivered that this one precedes, by more than its key."""
         return None
 
-    def _entered(self, name: str, epoch: int) -> int:
+    def entered_up_to(self, name: str, epoch: int) -> int:
+        """The seq up to which everything of this sender is here."""
         key = sender_key(name, epoch)
         sender = self.group.senders.get(key)
         return max(self.entered.get(key, 0), 0 if sender is None else sender.prefix)
@@ -125,7 +127,7 @@ class Clocked(Order):
     def on_fence(self, name: str, epoch: int) -> None:
         """Nothing above the fence counts any more: where all below has entered, nobody waits for this floor."""
         sender = self.group.senders.get(sender_key(name, epoch))
-        if sender is not None and self._entered(name, epoch) >= sender.fence:
+        if sender is not None and self.entered_up_to(name, epoch) >= sender.fence:
             self.end(name, epoch)
 
     def begin(self, name: str, epoch: int, floor: int) -> None:
@@ -153,7 +155,7 @@ class Clocked(Order):
         name, epoch, seq = held.id
         message = held.message
         if message is None:  # a stand-in has no time; it enters behind its sender's previous one
-            if self._entered(name, epoch) == seq - 1:
+            if self.entered_up_to(name, epoch) == seq - 1:
                 self._enter(name, epoch, seq)
             return
         time: int = message.time  # type: ignore[assignment]
@@ -161,6 +163,7 @@ class Clocked(Order):
         entering = held.watch == QUEUED
         if (name, epoch) not in self.floors:
             self._speaks(name, epoch, time if entering else 1)
+        hear(self.group, name, epoch, held.arrived_ms)
         if entering:
             self.floors[name, epoch] = time + 1
             self.queued(held, (time, name, epoch, seq))
@@ -194,7 +197,7 @@ class Clocked(Order):
 
     def is_over(self, sender: Sender) -> bool:
         """Whether all has entered that still counts of this sender and epoch."""
-        return self._entered(sender.name, sender.epoch) >= sender.fence
+        return self.entered_up_to(sender.name, sender.epoch) >= sender.fence
 
     def fault_of_heartbeat(self, record: Heartbeat) -> Refusal | None:
         if record.time is UNSET:
@@ -218,7 +221,7 @@ class Clocked(Order):
             self._speaks(name, epoch, time if following == 1 else 1)
         self.time_max = max(self.time_max, time)
         clock_ms: int = UNKNOWN if record.clock_ms is UNSET else record.clock_ms  # type: ignore[assignment]
-        if self._entered(name, epoch) >= following - 1:
+        if self.entered_up_to(name, epoch) >= following - 1:
             self.keep_promise(name, epoch, time, clock_ms)
         else:
             promises = self.promises.setdefault((name, epoch), {})
@@ -290,8 +293,11 @@ class Clocked(Order):
     def silent(self, held: HeldMessage, at_most: int) -> list[str]:
         if held.watch != QUEUED:
             return []
-        blocking = [who for who in sorted(self.floors) if self.blocks(held, *who) and not self._gap(*who, 1)]
-        return [name for name, _ in blocking[:at_most]]
+        return [name for name, _ in self.awaited(held)[:at_most]]
+
+    def awaited(self, held: HeldMessage) -> list[tuple[str, int]]:
+        """Whose word a queued message waits for: members that hold it back and of whom nothing known is missing."""
+        return [who for who in sorted(self.floors) if self.blocks(held, *who) and not self._gap(*who, 1)]
 
     def _gap(self, name: str, epoch: int, at_most: int) -> list[Id]:
         """What is known to be on its way from this member, and is not here."""

@@ -1,0 +1,81 @@
+"""Members that fall silent where the order waits for everybody."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.feeding import Tale
+from udfs.orders import ORDERS
+from udfs.patience import Patience
+
+CLOCKED = [name for name, order in ORDERS.items() if order.by_clocks]
+
+
+def group(order: str, *, silent_ms: int = 60_000) -> Tale:
+    """Members A, B and C; A has spoken and waits for the others."""
+    tale = Tale(patience=Patience(silent_ms=silent_ms))
+    tale.take(kind="create", options={"order": order}, members=["A", "B", "C"])
+    return tale.take(sender="A", seq=1, time=5, clock_ms=5)
+
+
+@pytest.mark.parametrize("order", CLOCKED)
+def test_who_never_spoke_is_evicted_with_nothing_of_it_counting(order: str) -> None:
+    tale = group(order)
+    assert tale.tick(59).own == []
+    assert tale.tick(2).own == ["writes evict B cut 0", "writes evict C cut 0"]
+    tale.take(kind="evict", member=["B", 0], cut=0)
+    assert tale.take(kind="evict", member=["C", 0], cut=0).out == ["evict", "A1"]
+
+
+@pytest.mark.parametrize("order", CLOCKED)
+def test_a_sign_of_life_begins_the_wait_anew(order: str) -> None:
+    tale = group(order).wait(50)
+    tale.take(kind="heartbeat", sender="B", seq=1, time=2, clock_ms=2)
+    tale.take(sender="C", seq=1, time=2, clock_ms=2).take(sender="C", seq=2, time=3, clock_ms=3)
+    assert tale.tick(20).own == []
+    assert tale.tick(41).own == ["writes evict B cut 0", "writes evict C cut 2"]
+
+
+@pytest.mark.parametrize("order", CLOCKED)
+def test_silence_that_keeps_nobody_waiting_is_nobody_s_business(order: str) -> None:
+    tale = group(order)
+    tale.take(kind="heartbeat", sender="B", seq=1, time=50, clock_ms=50)
+    assert tale.take(kind="heartbeat", sender="C", seq=1, time=50, clock_ms=50).out == ["A1"]
+    assert tale.tick(3_600).own == []
+    tale.take(sender="A", seq=2, time=60, clock_ms=60)
+    assert tale.tick(59).own == [], "the time before anybody waited does not count"
+    assert tale.tick(2).own == ["writes evict B cut 0", "writes evict C cut 0"]
+
+
+@pytest.mark.parametrize("order", CLOCKED)
+def test_a_member_is_not_evicted_twice_while_its_evict_is_on_the_way(order: str) -> None:
+    tale = group(order)
+    assert len(tale.tick(61).own) == 2
+    assert tale.tick(1).own == []
+    assert tale.tick(30).own == []
+
+
+@pytest.mark.parametrize("order", CLOCKED)
+def test_nobody_is_evicted_where_silence_may_last_for_ever(order: str) -> None:
+    assert group(order, silent_ms=0).tick(10**6).own == []
+
+
+@pytest.mark.parametrize("order", sorted(set(ORDERS) - set(CLOCKED)))
+def test_nobody_is_evicted_where_nobody_waits_for_members(order: str) -> None:
+    tale = Tale(order).take(kind="join", sender="B")
+    tale.take(sender="A", seq=2, after=[["A", 0, 1]], seen=[["A", 0, 2]])
+    tale.tick(1_000)
+    assert [one for one in tale.own if "evict" in one] == []
+    tale.tick(1_000)
+    assert [one for one in tale.own if "evict" in one] == []
+
+
+@pytest.mark.parametrize("order", CLOCKED)
+def test_leaving_and_coming_back_works_for_ever(order: str) -> None:
+    tale = Tale().take(kind="create", options={"order": order}, members=["A", "B"])
+    for epoch in range(1, 30):
+        tale.take(sender="A", seq=epoch, time=10 * epoch, clock_ms=10 * epoch)
+        assert tale.tick(61).own == [f"writes evict B{f'@{epoch - 1}' if epoch > 1 else ''} cut 0"]
+        assert tale.take(kind="evict", member=["B", epoch - 1], cut=0).out == ["evict", f"A{epoch}"]
+        assert tale.take(sender="B", epoch=epoch - 1, seq=1, time=10**4, clock_ms=1).dead[0].startswith("fenced")
+        assert tale.take(kind="join", sender="B", epoch=epoch).out == ["join"]

@@ -1,0 +1,25 @@
+"""How long a group waits for what is missing before it asks, and before it gives up.
+
+None of this changes what a log delivers: what the job decides by it goes into the log as a record and acts when that is
+read. So it may be changed at any start, where a limit may not.
+"""
+
+from typing import Literal
+
+import msgspec
+
+ASK_AGAIN_MS_MAX = 300_000
+"""The longest pause between two requests for one gap; the first is `ask_after_ms`, each next one twice as long."""
+
+
+class Patience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The job's own; a group's `create` record may set `give_up_ms` and `loss` for that group."""
+
+    ask_after_ms: int = 2_000
+    """So old is a gap before anybody is asked for it; before that it is but disorder on the way."""
+    give_up_ms: int = 900_000
+    """So old is a gap when hope ends; 0: never."""
+    loss: Literal["abandon", "hold"] = "abandon"
+    """What happens then: the gap is abandoned, or all that waits for it is held for ever."""
+    silent_ms: int = 60_000
+    """So long may a member that others wait for say nothing before it is evicted; 0: for ever."""
