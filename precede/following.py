@@ -18,7 +18,7 @@ import msgspec
 
 from ingest.errors import Refused
 from ingest.topics import ORDERED_TOPIC
-from precede.log_readers import LogReader, LogRecord, open_reader
+from precede.log_readers import REQUEST_S, LogReader, LogRecord, open_reader
 
 IDLE_S = 0.5  # how long one look for new records lasts; a follower that was told to end is late by this much
 
@@ -222,12 +222,16 @@ def follow(
     start: Literal["beginning", "end"] = "beginning",
     token: str | None = None,
     patience_s: float | None = None,
+    request_s: float = REQUEST_S,
     client: Literal["confluent", "kafka-python"] = "confluent",
 ) -> Follower:
     """Follow one group, or all of them.
 
     `start` is where to begin without a `token`. Iteration waits for ever, or ends once nothing came for `patience_s`
-    seconds. Both Kafka clients read committed transactions only, so each position is seen once, whatever crashed.
+    seconds. A broker that does not answer for `request_s` seconds at the start is an error. Both Kafka clients read
+    committed transactions only, so each position is seen once, whatever crashed.
     """
-    reader = open_reader(client, bootstrap)
+    if start not in ("beginning", "end"):
+        raise ValueError(f"start must be beginning or end, not {start!r}")
+    reader = open_reader(client, bootstrap, request_s=request_s)
     return Follower(reader, topic=topic, group=group, start=start, token=token, patience_s=patience_s)

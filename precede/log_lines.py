@@ -7,7 +7,7 @@ Its `key` may be null, as in the log.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Protocol
 
 import msgspec
@@ -35,15 +35,24 @@ class _Dumped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decode_dumped = msgspec.json.Decoder(_Dumped).decode
+_WANTED = {
+    "value": "a string `value`, or null",
+    "key": "a string `key`, or null",
+    "partition": "an integer `partition` from 0 to 2^31-1",
+    "offset": "an integer `offset` from 0 to 2^63-1",
+    "timestamp_ms": "an integer `timestamp_ms`",
+}
+"""What each field of a dumped line must be, for the sentence where it is not."""
+_FIELDS = {field.name: field.type for field in msgspec.structs.fields(_Dumped)}
 _NOT_READABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 _VALUE = b'"value"'
 _names_value = msgspec.json.Decoder(_Named).decode
 
 
-def blocks(file: int) -> Iterator[bytes]:
+def blocks(file: int, read: Callable[[int, int], bytes] = os.read) -> Iterator[bytes]:
     """Whole lines, as many as one look at the file brings; a last line without its end counts as whole."""
     parts: list[bytes] = []
-    while block := os.read(file, BLOCK_BYTES):
+    while block := read(file, BLOCK_BYTES):
         end = block.rfind(b"\n") + 1
         if end == 0:
             parts.append(block)
@@ -65,10 +74,15 @@ class Receiver(Protocol):
 
 
 class LogLines:
-    """Hands lines to the kernel, and counts them: an empty line is skipped but numbered."""
+    """Hands lines to the kernel, and counts them: an empty line is skipped but numbered.
 
-    def __init__(self, receiver: Receiver) -> None:
+    A dumped line that is none, for a field of it is of the wrong kind, goes to `refuse` with its offset and a sentence;
+    without that it is taken for a raw record with a field too many, which it is as well.
+    """
+
+    def __init__(self, receiver: Receiver, refuse: Callable[[bytes, str, int], None] | None = None) -> None:
         self._receiver = receiver
+        self._refuse = refuse
         self.count = 0
 
     def feed(self, block: bytes) -> None:
@@ -76,10 +90,12 @@ class LogLines:
         receive = self._receiver.receive
         may_be_dumped = _VALUE in block
         number = self.count - 1
+        if b"\r" in block:  # the line ends of Windows are no part of a record, and do not count into its size
+            block = block.replace(b"\r\n", b"\n")
         for number, text in enumerate(block[:-1].split(b"\n"), self.count):
             if may_be_dumped and _VALUE in text and _is_dumped(text):
                 self._receive_dumped(text, number)
-            elif text and text != b"\r":
+            elif text:
                 receive(text, OWN_KEY, 0, number, 0)
         self.count = number + 1
 
@@ -89,7 +105,11 @@ class LogLines:
             value = None if dumped.value is None else dumped.value.encode()
             key = OWN_KEY if dumped.key is UNSET else None if dumped.key is None else dumped.key.encode()
         except _NOT_READABLE:
-            self._receiver.receive(text, OWN_KEY, 0, number, 0)
+            wanted = None if self._refuse is None else _what_is_wrong(text)
+            if self._refuse is None or wanted is None:
+                self._receiver.receive(text, OWN_KEY, 0, number, 0)
+            else:
+                self._refuse(text, f"A dumped log line needs {wanted}.", number)
             return
         offset = number if dumped.offset is UNSET else dumped.offset
         self._receiver.receive(value, key, dumped.partition, offset, dumped.timestamp_ms)
@@ -100,6 +120,19 @@ def _is_dumped(text: bytes) -> bool:
         return _names_value(text).value is not UNSET
     except _NOT_READABLE:
         return False
+
+
+def _what_is_wrong(text: bytes) -> str | None:
+    """What a dumped line needs and does not have; None where the line is no dumped one, or two fields are one."""
+    fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    if not fields.keys() <= _WANTED.keys():
+        return None
+    for name, raw in fields.items():
+        try:
+            msgspec.json.decode(raw, type=_FIELDS[name])
+        except _NOT_READABLE:
+            return _WANTED[name]
+    return None
 
 
 def one_line_each(records: list[bytes]) -> bytes:

@@ -13,7 +13,7 @@ from ingest.errors import Refused
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-REQUEST_S = 10.0
+REQUEST_S = 10.0  # how long one question to the broker may take
 RETRY_S = 0.1
 BATCH_RECORDS = 1000
 
@@ -44,11 +44,14 @@ class LogReader(Protocol):
         """Leave the broker."""
 
 
-def open_reader(client: str, bootstrap: str) -> LogReader:
-    readers: dict[str, Callable[[str], LogReader]] = {"confluent": ConfluentReader, "kafka-python": KafkaPythonReader}
+def open_reader(client: str, bootstrap: str, *, request_s: float = REQUEST_S) -> LogReader:
+    readers: dict[str, Callable[[str, float], LogReader]] = {
+        "confluent": ConfluentReader,
+        "kafka-python": KafkaPythonReader,
+    }
     if client not in readers:
         raise ValueError(f"client must be one of {', '.join(readers)}, not {client!r}")
-    return readers[client](bootstrap)
+    return readers[client](bootstrap, request_s)
 
 
 def unreadable(bootstrap: str, topic: str, error: "KafkaError") -> Refused:
@@ -62,10 +65,11 @@ def unreadable(bootstrap: str, topic: str, error: "KafkaError") -> Refused:
 class ConfluentReader:
     """confluent-kafka: librdkafka underneath."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, request_s: float = REQUEST_S) -> None:
         from confluent_kafka import Consumer
 
         self._bootstrap = bootstrap
+        self._request_s = request_s
         self._consumer = Consumer(
             clients.settings(bootstrap)
             | {
@@ -86,7 +90,7 @@ class ConfluentReader:
             KafkaError.NOT_LEADER_FOR_PARTITION,
             KafkaError.UNKNOWN_TOPIC_OR_PART,
         }
-        deadline = time.monotonic() + REQUEST_S
+        deadline = time.monotonic() + self._request_s
         while True:
             try:
                 partitions = self._partitions(topic)
@@ -99,13 +103,13 @@ class ConfluentReader:
                 time.sleep(RETRY_S)  # a partition that is new, or moves, has no leader for a moment
 
     def _partitions(self, topic: str) -> list[int]:
-        metadata = self._consumer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+        metadata = self._consumer.list_topics(topic, timeout=self._request_s).topics[topic]
         return [] if metadata.error is not None else list(metadata.partitions)
 
     def _ends(self, topic: str, partition: int) -> tuple[int, int]:
         from confluent_kafka import TopicPartition
 
-        return self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_S)
+        return self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._request_s)
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
         from confluent_kafka import TopicPartition
@@ -136,7 +140,7 @@ class ConfluentReader:
 class KafkaPythonReader:
     """kafka-python: Python all the way."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, request_s: float = REQUEST_S) -> None:
         from kafka import KafkaConsumer
         from kafka.errors import KafkaError
 
@@ -147,6 +151,7 @@ class KafkaPythonReader:
                 isolation_level="read_committed",
                 auto_offset_reset="earliest",
                 fetch_max_wait_ms=100,
+                bootstrap_timeout_ms=int(request_s * 1000),
                 allow_auto_create_topics=False,
             )
         except KafkaError as error:

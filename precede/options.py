@@ -18,7 +18,10 @@ Bootstrap = Annotated[
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="A TOML file of settings; a flag and a PRECEDE_* variable stand over it."),
+    typer.Option(
+        metavar="FILE",
+        help="A TOML file of settings, also by PRECEDE_CONFIG; a flag and a PRECEDE_* variable stand over it.",
+    ),
 ]
 Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help="Stop by itself after N seconds.")]
 
@@ -32,8 +35,10 @@ def load_settings(config: Path | None, **flags: Any) -> "Settings":
     from streaming import settings
     from streaming.errors import Refused
 
+    for name, meant in settings.likely_slips(os.environ):
+        say(f"The variable {name} is none of precede's and sets nothing: is {meant} meant?")
     try:
-        return settings.load(flags, os.environ, config)
+        return settings.load(flags, os.environ, config or os.environ.get("PRECEDE_CONFIG"))
     except Refused as error:
         raise WrongUse(str(error)) from error
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections import Counter
 from contextlib import ExitStack
@@ -40,6 +41,8 @@ def replay(
 
       some-program | precede replay - --dead-letters bad.jsonl --held waiting.jsonl
 
+    Ctrl-C ends it as the end of the input would, and what is held by then is told.
+
     A line may also be a dumped log record, with `value` as a string:
 
       {"key": ..., "value": ..., "partition": ..., "offset": ..., "timestamp_ms": ...}
@@ -67,6 +70,8 @@ class Summary:
     def __init__(self) -> None:
         self.codes: Counter[str] = Counter()
         self.first: list[str] = []
+        self.stopped_after: int | None = None
+        """How many lines were read when Ctrl-C came."""
 
     def add(self, letters: list[bytes]) -> None:
         import msgspec
@@ -77,11 +82,15 @@ class Summary:
                 self.first.append(f"  offset {letter['offset']}: {letter['code']}: {letter['reason']}")
 
     def tell(self, holdback: "Holdback", dead_letters: Path | None, held: Path | None) -> None:
+        if self.stopped_after is not None:
+            say(f"Stopped after {self.stopped_after} lines.")
         if self.codes and dead_letters is None:
             codes = ", ".join(f"{count} {code}" for code, count in self.codes.most_common())
             say(f"Dead letters: {codes} (--dead-letters FILE keeps them). The first:")
             for reason in self.first:
                 say(reason)
+        if holdback.duplicates:
+            say(f"Exact copies dropped: {holdback.duplicates}.")
         waiting = 0 if held is not None else sum(1 for _ in holdback.held())
         if waiting:
             say(f"Still held: {waiting} (--held FILE tells what each waits for).")
@@ -91,18 +100,30 @@ def _replay(holdback: "Holdback", source: int, dead_letters: int | None) -> Summ
     from precede.log_lines import LogLines, blocks, one_line_each
 
     gc.disable()  # the kernel makes no cycles that end before it does, and looking for them costs a tenth of the time
-    lines, summary, output = LogLines(holdback), Summary(), sys.stdout.fileno()
-    for block in blocks(source):
-        lines.feed(block)
-        # Each block is written before the next is asked for, so whoever reads a pipe waits for nothing but its input.
-        if holdback.ordered:
-            write(output, one_line_each(holdback.ordered))
-        if holdback.dead and dead_letters is not None:
-            write(dead_letters, one_line_each(holdback.dead))
-        elif holdback.dead:
-            summary.add(holdback.dead)
-        holdback.clear()
+    lines, summary, output = LogLines(holdback, holdback.refuse), Summary(), sys.stdout.fileno()
+    try:
+        for block in blocks(source, _read_or_be_stopped):
+            lines.feed(block)
+            # Each block is written before the next is asked for: whoever reads a pipe waits for nothing but its input.
+            if holdback.ordered:
+                write(output, one_line_each(holdback.ordered))
+            if holdback.dead and dead_letters is not None:
+                write(dead_letters, one_line_each(holdback.dead))
+            elif holdback.dead:
+                summary.add(holdback.dead)
+            holdback.clear()
+    except KeyboardInterrupt:
+        summary.stopped_after = lines.count
     return summary
+
+
+def _read_or_be_stopped(file: int, size: int) -> bytes:
+    """Ctrl-C counts while we wait for input and at no other time, so that no record is left half done."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        return os.read(file, size)
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def _write_held(holdback: "Holdback", target: int) -> None:

@@ -55,13 +55,23 @@ def _end_s(seconds: float | None) -> float:
     return float("inf") if seconds is None else time.monotonic() + seconds
 
 
+def _request_s(end_s: float) -> float:
+    """A broker that is away is told of in the time there is."""
+    from precede.log_readers import REQUEST_S
+
+    return max(LOOK_S, min(REQUEST_S, end_s - time.monotonic()))
+
+
 def _deliveries(
     settings: "Settings", *, group: str | None, from_beginning: bool, as_json: bool, end_s: float
 ) -> Iterator[bytes]:
     from precede.following import Hole, follow
 
     start: Literal["beginning", "end"] = "beginning" if from_beginning else "end"
-    with follow(group, bootstrap=settings.bootstrap, topic=settings.ordered_topic, start=start) as follower:
+    request_s = _request_s(end_s)
+    with follow(
+        group, bootstrap=settings.bootstrap, topic=settings.ordered_topic, start=start, request_s=request_s
+    ) as follower:
         while time.monotonic() < end_s:
             try:
                 delivery = follower.poll(LOOK_S)
@@ -99,7 +109,7 @@ def _dead_letters(
 
     from precede.log_readers import open_reader
 
-    reader = open_reader("confluent", settings.bootstrap)
+    reader = open_reader("confluent", settings.bootstrap, request_s=_request_s(end_s))
     try:
         starts: dict[int, int] = {}
         at_end = not from_beginning

@@ -2,7 +2,8 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from udfs.limits import Limits
 from udfs.orders import ORDERS
 
 PREFIX = "PRECEDE_"
+OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", "PRECEDE_KEY", "PRECEDE_STATE")
+"""Read elsewhere than here."""
 RECORD_BYTES_MAX = 2 * 1024 * 1024 - 64 * 1024
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 MEMORY = re.compile(r"[1-9][0-9]*[mg]")
@@ -90,9 +93,20 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables named for no setting are left alone: they may belong to another program of the family."""
-    names = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name != "limits"}
-    return {names[variable]: text for variable, text in environ.items() if variable in names and text != ""}
+    """Variables named for no setting are left alone: a platform may have set them for a service named precede."""
+    return {_VARIABLES[name]: text for name, text in environ.items() if name in _VARIABLES and text != ""}
+
+
+_VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name != "limits"}
+
+
+def likely_slips(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables that set nothing, each with the one that was probably meant."""
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in _VARIABLES and name not in OTHER_VARIABLES:
+            known = [other.removeprefix(PREFIX) for other in (*_VARIABLES, *OTHER_VARIABLES)]
+            for near in get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.75):
+                yield name, PREFIX + near
 
 
 def _convert(values: dict[str, Any]) -> Settings:
@@ -104,7 +118,8 @@ def _convert(values: dict[str, Any]) -> Settings:
         try:
             values[name] = msgspec.convert(_readable(value), kind, strict=not isinstance(value, str))
         except msgspec.ValidationError as error:
-            raise Refused(f"The setting {name} is {value!r}, but must be {_wanted(kind)}: {error}.") from error
+            wrong = _limit_fault(value, error) if kind is Limits else f"but must be {_wanted(kind)}"
+            raise Refused(f"The setting {name} is {value!r}, {wrong}.") from error
     return Settings(**values)
 
 
@@ -112,9 +127,18 @@ def _readable(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def _limit_fault(value: Any, error: Exception) -> str:
+    """What is wrong with a table of limits: no table, a name that is none, or a number that cannot be."""
+    if not isinstance(value, Mapping):
+        return "but must be a table of limits"
+    unknown = [name for name in value if name not in Limits.__struct_fields__]
+    if unknown:
+        return f"but there is no limit {unknown[0]}: there are {', '.join(Limits.__struct_fields__)}"
+    not_whole = [name for name, number in value.items() if number.__class__ is not int]
+    return f"but limit {not_whole[0]} must be a whole number" if not_whole else f"but {error}"
+
+
 def _wanted(kind: Any) -> str:
-    if kind is Limits:
-        return "a table of limits"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(kind, "text")
 
 

@@ -119,6 +119,10 @@ class Holdback:
             self._receive_control(group, record, trimmed, offset, timestamp_ms)
         return None
 
+    def refuse(self, value: bytes, reason: str, offset: int) -> None:
+        """Make a dead letter of what its reader could not even take for a record of the log."""
+        self.outbox.refuse(Refusal(codes.MALFORMED, reason), NOBODY, None, value, 0, offset, 0)
+
     def _refuse_unread(
         self, value: bytes | None, key: bytes | OwnKey | None, partition: int, offset: int, timestamp_ms: int
     ) -> None:

@@ -2,14 +2,16 @@
 
 import subprocess
 import sys
+import time
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from precede.command_line import COMMANDS
 from precede.options import WrongUse
 from precede.send import id_text, parse_id
-from tests.door.command import ROOT, precede, raw
+from tests.door.command import ROOT, ids, precede, raw
 
 
 def test_help_names_every_command_and_ends_with_0() -> None:
@@ -107,3 +109,18 @@ def test_an_id_is_written_short_or_as_json(text: str, id_: tuple[str, int, int])
 def test_what_is_no_id_is_wrong_use(text: str) -> None:
     with pytest.raises(WrongUse):
         parse_id(text)
+
+
+def test_a_slip_in_a_variable_is_told_and_the_config_file_may_be_named_by_one(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('order = "fifo"\n')
+    variables = {"PRECEDE_CONFIG": str(tmp_path / "config.toml"), "PRECEDE_ORDR": "total"}
+    done = precede("replay", "-", given=raw("ann", 2) + b"\n" + raw("ann", 1) + b"\n", variables=variables)
+    assert ids(done.stdout) == [("ann", 1), ("ann", 2)]
+    assert done.stderr == b"The variable PRECEDE_ORDR is none of precede's and sets nothing: is PRECEDE_ORDER meant?\n"
+
+
+def test_a_broker_that_is_away_is_told_of_in_the_seconds_there_are() -> None:
+    began = time.monotonic()
+    done = precede("tail", "--seconds", "1", "--bootstrap", "127.0.0.1:1")
+    assert (done.returncode, done.stderr) == (1, b"Cannot reach Kafka at 127.0.0.1:1.\n")
+    assert time.monotonic() - began < 6

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from ingest.errors import Refused
-from precede.following import ConsumersRule, Delivery, Follower, Hole
+from precede.following import ConsumersRule, Delivery, Follower, Hole, follow
 from precede.log_readers import LogRecord
 
 
@@ -179,3 +179,8 @@ def test_a_follower_closes_its_reader() -> None:
     with follower(topic):
         pass
     assert topic.closed
+
+
+def test_a_start_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="start must be beginning or end, not 'middle'"):
+        follow(start="middle")  # type: ignore[arg-type]

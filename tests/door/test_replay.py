@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -81,6 +82,43 @@ def test_a_raw_record_with_a_field_named_value_is_no_dumped_line(tmp_path: Path)
         assert letter["value"] == line.decode(), "the whole line is the refused record"
 
 
+@pytest.mark.parametrize(
+    ("field", "wanted"),
+    [
+        ('"offset":null', "an integer `offset` from 0 to 2^63-1"),
+        ('"offset":-1', "an integer `offset` from 0 to 2^63-1"),
+        ('"partition":"0"', "an integer `partition` from 0 to 2^31-1"),
+        ('"timestamp_ms":null', "an integer `timestamp_ms`"),
+        ('"key":7', "a string `key`, or null"),
+        ('"offset":1,"value":{}', "a string `value`, or null"),
+    ],
+)
+def test_the_dead_letter_of_a_bad_dumped_line_says_which_field_is_wrong(field: str, wanted: str) -> None:
+    line = b'{%b,"value":"{}"}' % field.encode()
+    if field.endswith("{}"):
+        line = b"{%b}" % field.encode()
+    said = precede("replay", "-", given=line).stderr.decode()
+    assert said.endswith(f"  offset 0: malformed: A dumped log line needs {wanted}.\n")
+
+
+def test_exact_copies_are_counted_for_the_person_where_there_are_any() -> None:
+    given = raw("ann", 1) + b"\n" + raw("ann", 1) + b"\n" + raw("ann", 1) + b"\n"
+    assert precede("replay", "-", given=given).stderr == b"Exact copies dropped: 2.\n"
+
+
+def test_ctrl_c_ends_a_replay_as_the_end_of_its_input_would(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "precede", "replay", "-", "--held", str(tmp_path / "held")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as running:  # type: ignore[call-overload]
+        running.stdin.write(raw("ann", 1) + b"\n" + raw("bob", 1, ["eve", 0, 1]) + b"\n")
+        running.stdin.flush()
+        assert json.loads(running.stdout.readline())["sender"] == "ann"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 0
+        assert running.stderr.read() == b"Stopped after 2 lines.\n"
+    assert [one["sender"] for one in lines((tmp_path / "held").read_bytes())] == ["bob"]
+
+
 def test_a_tombstone_in_a_dump_is_a_malformed_record(tmp_path: Path) -> None:
     precede("replay", "-", "--dead-letters", tmp_path / "dead", given=b'{"key":"g","value":null,"offset":5}')
     letter = lines((tmp_path / "dead").read_bytes())[0]
@@ -122,6 +160,12 @@ def test_lines_of_a_file_from_windows_are_read_too(tmp_path: Path) -> None:
     )
     assert [record["offset"] for record in lines(done.stdout)] == [0, 2]
     assert (tmp_path / "dead").read_bytes() == b""
+
+
+def test_the_line_ends_of_windows_do_not_count_into_the_size_of_a_record(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f"[limits]\nrecord_bytes_max = {len(raw('ann', 1))}\n")
+    done = precede("replay", "-", "--config", tmp_path / "config.toml", given=raw("ann", 1) + b"\r\n")
+    assert ids(done.stdout) == [("ann", 1)]
 
 
 def test_what_is_held_at_the_end_is_named_with_what_it_waits_for(tmp_path: Path) -> None:

@@ -28,6 +28,13 @@ def test_nothing_given_is_the_default() -> None:
     assert settings.load({}, {"PATH": "/bin", "PRECEDE_SHARDS": "", "PRECEDE_SOMETHING_ELSE": "1"}) == Settings()
 
 
+def test_a_variable_that_is_nearly_one_of_ours_is_told_and_one_that_is_not_is_left_alone() -> None:
+    slips = settings.likely_slips(
+        {"PRECEDE_SHARD": "9", "PRECEDE_BOOTSTRAPS": "a:1", "PRECEDE_DEBUG": "1", "PRECEDE_SERVICE_HOST": "x", "A": ""}
+    )
+    assert list(slips) == [("PRECEDE_BOOTSTRAPS", "PRECEDE_BOOTSTRAP"), ("PRECEDE_SHARD", "PRECEDE_SHARDS")]
+
+
 def test_variables_are_text_and_are_taken_for_what_the_setting_asks() -> None:
     found = settings.load({}, {"PRECEDE_ONCE": "true", "PRECEDE_HISTORY_EVERY_S": "2.5", "PRECEDE_ONLY": "order"})
     assert (found.once, found.history_every_s, found.only) == (True, 2.5, "order")
@@ -39,7 +46,13 @@ def test_variables_are_text_and_are_taken_for_what_the_setting_asks() -> None:
         ({"order": "sorted"}, "The setting order is 'sorted', but must be one of .*fifo.* s_b"),
         ({"shards": 0}, "The setting shards is 0, but must be a whole number from 1 to 1,000,000"),
         ({"shards": "many"}, "The setting shards is 'many', but must be a whole number"),
-        ({"shards": 1.5}, "The setting shards is 1.5, but must be a whole number"),
+        ({"shards": 1.5}, r"The setting shards is 1.5, but must be a whole number\.$"),
+        ({"limits": "many"}, r"The setting limits is 'many', but must be a table of limits\.$"),
+        (
+            {"limits": {"windows": 5}},
+            r"but there is no limit windows: there are record_bytes_max, .*window, digests\.$",
+        ),
+        ({"limits": {"window": "5"}}, r"but limit window must be a whole number\.$"),
         ({"bootstrap": "localhost"}, "The setting bootstrap is 'localhost', but must be host:port"),
         ({"only": "both"}, "The setting only is 'both', but must be order or history"),
         ({"raw_topic": "a b"}, "The setting raw_topic is 'a b', but must be the name of a Kafka topic"),
