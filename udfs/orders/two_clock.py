@@ -21,15 +21,16 @@ max(own, received + 1). The timed release is a watermark of 2 accuracy + delay_m
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
 from udfs import codes
 from udfs.codes import Refusal
-from udfs.floors import Floors, Who
+from udfs.floors import Who
 from udfs.held import QUEUED, HeldMessage
 from udfs.messages import SEQ_MAX, Id, Message, Options
 from udfs.orders.clocked import UNKNOWN, Clocked, Key
@@ -40,10 +41,20 @@ if TYPE_CHECKING:
     from udfs.group import Group
 
 
+Queued = tuple[int, int, HeldMessage]
+"""(time, clock, message)"""
+
+BEYOND = SEQ_MAX * 4
+"""Above every clock."""
+
+
 class TwoClock(Clocked):
     """Lets a message go when nothing that came precedes it and nothing that may come can."""
 
-    __slots__ = ("clocks", "deadlines", "frontier", "log_ms", "margin_ms", "ranked", "shown", "timed_ms", "tried")
+    __slots__ = (
+        *("clocks", "firsts", "front_of", "frontier", "fronts", "heads"),
+        *("log_ms", "margin_ms", "queues", "shown", "timed_ms"),
+    )
 
     name = "two_clock"
     after_seed = "002"
@@ -61,16 +72,21 @@ class TwoClock(Clocked):
             self.timed_ms = 2 * accuracy + most  # type: ignore[assignment]
         self.log_ms = UNKNOWN
         """The time of the log, as far as this group's own records showed it."""
-        self.clocks = Floors()
+        self.clocks: dict[Who, int] = {}
         """Of each member and epoch the least `clock_ms` that its next message counts as."""
         self.shown: dict[Id, int] = {}
         """What the `clock_ms` of a queued message counts as, where it stepped back."""
-        self.ranked: list[tuple[Key, int, HeldMessage]] = []
-        """The queued messages by key, each with its clock."""
-        self.deadlines: list[tuple[int, Key]] = []
-        """The clocks of the queued messages as a heap, with some that have gone."""
-        self.tried: tuple[Who, int, int] | None = None
-        """While a message is only tried: its sender, and the floor and clock that it would have."""
+        self.queues: dict[Who, deque[Queued]] = {}
+        """Of each source what has entered, by seq: both clocks only rise, so whatever comes next, the first stands for
+        all. One that is given up on may stay until it would be the first."""
+        self.front_of: dict[Who, tuple[int, int]] = {}
+        """Of each source the least (time, clock) that may still be delivered: the first of its queue, or its floors."""
+        self.fronts: list[tuple[int, str, int]] = []
+        """All fronts by (time, sender, epoch)."""
+        self.firsts: list[tuple[int, str, int]] = []
+        """Those of the fronts that are messages."""
+        self.heads: list[tuple[int, Who]] = []
+        """The clocks of the first ones of the queues as a heap, with some that have gone."""
         self.frontier: list[tuple[int, int]] = []
         """(time, clock) of what was delivered, but for those that another one has beyond them in both: times rise,
         clocks fall. At most one of each sender stands here."""
@@ -93,22 +109,25 @@ class TwoClock(Clocked):
             return Refusal(codes.LATE, "It precedes, by both clocks, a message that is already delivered.")
         return None
 
-    # ── floors ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── fronts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, name: str, epoch: int, floor: int) -> None:
         super().begin(name, epoch, floor)
-        self.clocks.begin((name, epoch), UNKNOWN)
+        self.clocks[name, epoch] = UNKNOWN
+        self._move((name, epoch))
 
     def end(self, name: str, epoch: int) -> None:
         super().end(name, epoch)
         self.clocks.pop((name, epoch), None)
+        self._move((name, epoch))
 
     def keep_promise(self, name: str, epoch: int, time: int, clock_ms: int) -> None:
         super().keep_promise(name, epoch, time, clock_ms)
-        if (name, epoch) in self.clocks:
-            self.clocks[name, epoch] = max(self.clocks[name, epoch], clock_ms)
-
-    # ── the queue ─────────────────────────────────────────────────────────────────────────────────────────────────
+        who = name, epoch
+        if who in self.clocks:
+            self.clocks[who] = max(self.clocks[who], clock_ms)
+            if who not in self.queues:
+                self._move(who)
 
     def queued(self, held: HeldMessage, key: Key) -> None:
         assert held.message is not None
@@ -117,85 +136,113 @@ class TwoClock(Clocked):
         if clock < self.clocks[who]:
             clock = self.shown[held.id] = self.clocks[who]
         self.clocks[who] = clock
-        self._rank(held, key, clock)
-
-    def _rank(self, held: HeldMessage, key: Key, clock: int) -> None:
-        insort(self.ranked, (key, clock, held), key=_first)
-        heappush(self.deadlines, (clock, key))
+        queue = self.queues.get(who)
+        if queue is None:
+            self.queues[who] = deque([(key[0], clock, held)])
+            self._move(who)
+        else:
+            queue.append((key[0], clock, held))
 
     def relink(self, held: Iterable[HeldMessage]) -> None:
-        self.ranked = []
-        for one in held:
+        self.queues, self.front_of, self.fronts, self.firsts, self.heads = {}, {}, [], [], []
+        for one in sorted(held, key=lambda one: one.id):
             if one.watch == QUEUED and one.message is not None:
-                self.ranked.append(((one.message.time, *one.id), self._shown(one), one))  # type: ignore[arg-type]
-        self.ranked.sort(key=_first)
-        self.deadlines = [(clock, key) for key, clock, _ in self.ranked]
-        heapify(self.deadlines)
+                entry: Queued = (one.message.time, self._shown(one), one)  # type: ignore[assignment]
+                self.queues.setdefault(one.id[:2], deque()).append(entry)
+        for who in dict.fromkeys((*self.floors, *self.queues)):
+            self._move(who)
 
-    def _at(self, key: Key) -> int | None:
-        """Where in the queue the message of this key stands."""
-        at = bisect_left(self.ranked, key, key=_first)
-        return at if at < len(self.ranked) and self.ranked[at][0] == key else None
+    def _move(self, who: Who) -> None:
+        """Put the front of a source where it is now."""
+        front = self.front_of.pop(who, None)
+        if front is not None:
+            key = (front[0], *who)
+            del self.fronts[bisect_left(self.fronts, key)]
+            at = bisect_left(self.firsts, key)
+            if at < len(self.firsts) and self.firsts[at] == key:
+                del self.firsts[at]
+        queue = self.queues.get(who)
+        if queue is not None:
+            time, clock, _ = queue[0]
+            insort(self.firsts, (time, *who))
+            heappush(self.heads, (clock, who))
+        elif who in self.floors:
+            time, clock = self.floors[who], self.clocks[who]
+        else:
+            return
+        self.front_of[who] = time, clock
+        insort(self.fronts, (time, *who))
 
-    def _least_clock(self) -> int:
-        """The least clock of the queue."""
-        while self.deadlines and self._at(self.deadlines[0][1]) is None:
-            heappop(self.deadlines)
-        tried = SEQ_MAX * 4 if self.tried is None else self.tried[2]
-        return min(self.deadlines[0][0], tried) if self.deadlines else tried
+    def _take_first(self, who: Who) -> Queued:
+        """Take the first message out of a source's queue, and what is held no longer behind it."""
+        queue = self.queues[who]
+        first = queue.popleft()
+        self.shown.pop(first[2].id, None)
+        while queue and self.group.held.get(queue[0][2].id) is not queue[0][2]:
+            queue.popleft()
+        if not queue:
+            del self.queues[who]
+        self._move(who)
+        return first
+
+    # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _least_clock(self) -> int | None:
+        """The least clock of what is queued."""
+        heads = self.heads
+        while heads:
+            clock, who = heads[0]
+            if who in self.queues and self.queues[who][0][1] == clock:
+                return clock
+            heappop(heads)
+        return None
 
     def next_ready(self, now_ms: int) -> HeldMessage | None:
         """By key, so that of those ready together the least goes first.
 
-        What has less time precedes a message unless its clock is later by more than the margin: once the least clock of
-        the whole queue is not below what was passed by that much, nobody further on is free.
+        Fronts with less time precede a message unless their clock is later by more than the margin. Once the least
+        clock of all that is queued is not below what was passed by that much, nobody further on is free; with clocks
+        that go with the times this is so at the first or second front.
         """
-        now_ms = max(now_ms, self.log_ms)
-        passed = beside = SEQ_MAX * 4  # the least clock of those with less time, and of those with the same
-        time = UNKNOWN
-        sources: set[Who] = set()
-        for key, clock, one in self.ranked:
-            who = (key[1], key[2])
-            if key[0] > time:
-                time, passed, beside = key[0], min(passed, beside), SEQ_MAX * 4
-                if sources and (self.margin_ms is None or self._least_clock() + self.margin_ms >= passed):
+        least = self._least_clock()
+        if least is None:
+            return None
+        overdue_ms = None if self.timed_ms is None else max(now_ms, self.log_ms) - self.timed_ms
+        if overdue_ms is not None and least > overdue_ms:
+            overdue_ms = None
+        passed = passed_surely = BEYOND  # the least clock of the fronts with less time, and the same without the floors
+        at = 0  # of those that have nothing on its way: these hold nobody back who is overdue
+        for time, name, epoch in self.firsts:
+            while self.fronts[at][0] < time:
+                who = self.fronts[at][1:]
+                clock = self.front_of[who][1]
+                passed = min(passed, clock)
+                if overdue_ms is not None and (who in self.queues or self._gap(*who, 1)):
+                    passed_surely = min(passed_surely, clock)
+                if not self._is_free(least, passed, passed_surely, overdue_ms):
                     return None
-            free = self.margin_ms is None or clock + self.margin_ms < passed
-            if free and who not in sources and not self._is_blocked(key, clock, now_ms):
-                return one
-            beside = min(beside, clock)
-            sources.add(who)
+                at += 1
+            who = name, epoch
+            if self._is_free(self.front_of[who][1], passed, passed_surely, overdue_ms):
+                return self.queues[who][0][2]
         return None
 
-    def _is_blocked(self, key: Key, clock: int, now_ms: int) -> bool:
-        """Whether some member may still say something that precedes this message."""
-        lowest = self.floors.lowest()
-        if lowest is None or lowest[0] >= key[0]:
-            return False
-        if self.margin_ms is not None:
-            latest = self.clocks.lowest()
-            if latest is None or latest[0] > clock + self.margin_ms:
-                return False
-        # The two lowest are the likely ones; only where each is excused by its other clock must everybody be asked.
-        if self._holds_back(lowest[1:], key, clock, now_ms):
-            return True
-        return any(self._holds_back(who, key, clock, now_ms) for who in self.floors)
+    def _is_free(self, clock: int, passed: int, passed_surely: int, overdue_ms: int | None) -> bool:
+        """Whether a message with this clock goes before all that was passed."""
+        if self.margin_ms is None:
+            return passed == BEYOND
+        clock_max = clock + self.margin_ms
+        return clock_max < passed or (overdue_ms is not None and clock <= overdue_ms and clock_max < passed_surely)
 
-    def _holds_back(self, who: Who, key: Key, clock: int, now_ms: int) -> bool:
-        floor, shown = self.floors[who], self.clocks[who]
-        if self.tried is not None and self.tried[0] == who:
-            _, floor, shown = self.tried
-        if floor >= key[0]:
+    def _holds_back(self, who: Who, time: int, clock: int) -> bool:
+        """Whether this member may still say something that precedes a message of this time and clock."""
+        if self.floors[who] >= time:
             return False
-        if self.margin_ms is not None and shown > clock + self.margin_ms:
-            return False
-        if self.timed_ms is not None and now_ms >= clock + self.timed_ms:
-            return bool(self._gap(*who, 1))
-        return True
+        return self.margin_ms is None or self.clocks[who] <= clock + self.margin_ms
 
     def delivered(self, one: HeldMessage) -> None:
         super().delivered(one)
-        time, clock = self._take(one)
+        time, clock, _ = self._take_first(one.id[:2])
         frontier = self.frontier
         first = last = bisect_left(frontier, (time, UNKNOWN))
         if last < len(frontier) and frontier[last][1] >= clock:
@@ -206,45 +253,36 @@ class TwoClock(Clocked):
             first -= 1
         frontier[first:last] = [(time, clock)]
 
-    def _take(self, one: HeldMessage) -> tuple[int, int]:
-        """Take a message out of the queue; its time and clock."""
-        assert one.message is not None
-        key: Key = (one.message.time, *one.id)  # type: ignore[assignment]
-        at = self._at(key)
-        assert at is not None
-        self.shown.pop(one.id, None)
-        return key[0], self.ranked.pop(at)[1]
-
     def lets_go(self, one: HeldMessage, now_ms: int) -> bool:
-        assert one.message is not None
         who = one.id[:2]
-        time: int = one.message.time  # type: ignore[assignment]
+        if who in self.queues:
+            return self.next_ready(now_ms) is not None
+        assert one.message is not None
         clock: int = max(one.message.clock_ms, self.clocks.get(who, UNKNOWN))  # type: ignore[type-var, assignment]
-        ranked = ((time, *one.id), clock, one)
-        self.tried = (who, time + 1, clock)
-        insort(self.ranked, ranked, key=_first)
+        self.queues[who] = deque([(one.message.time, clock, one)])  # type: ignore[list-item]
+        self._move(who)
         free = self.next_ready(now_ms)
-        self.ranked.remove(ranked)
-        self.tried = None
+        del self.queues[who]
+        self._move(who)
         return free is not None
 
     def withdraw(self, held: HeldMessage) -> None:
-        if held.watch == QUEUED:
-            self._take(held)
+        who = held.id[:2]
+        if held.watch == QUEUED and self.queues[who][0][2] is held:
+            self._take_first(who)
+        self.shown.pop(held.id, None)
 
     def saw(self, now_ms: int) -> None:
         self.log_ms = max(self.log_ms, now_ms)
 
     def deadline_ms(self) -> int | None:
         """From which time of the log on a tick may let something go."""
-        if self.timed_ms is None or not self.ranked:
-            return None
-        return self._least_clock() + self.timed_ms
+        least = None if self.timed_ms is None else self._least_clock()
+        return None if least is None else least + self.timed_ms  # type: ignore[operator]
 
     def blocks(self, one: HeldMessage, name: str, epoch: int) -> bool:
         assert one.message is not None
-        key: Key = (one.message.time, *one.id)  # type: ignore[assignment]
-        return self._holds_back((name, epoch), key, self._shown(one), UNKNOWN)
+        return self._holds_back((name, epoch), one.message.time, self._shown(one))  # type: ignore[arg-type]
 
     def _shown(self, one: HeldMessage) -> int:
         """What the clock of a queued message counts as."""
@@ -265,6 +303,7 @@ class TwoClock(Clocked):
         self.shown = {(name, epoch, seq): clock for name, epoch, seq, clock in dumped[6]}
         self.frontier = [(time, clock) for time, clock in dumped[7]]
         self.log_ms = dumped[8]
+        self.relink(())  # for where nothing is held; else the engine asks for it once more, with what is
 
     @classmethod
     def relation(cls, messages: Sequence[Message], options: Options) -> Relation:
@@ -281,10 +320,6 @@ def _margin_ms(options: Options) -> int | None:
         return None
     least = 0 if options.delay_min_ms is UNSET else options.delay_min_ms
     return 2 * options.accuracy_ms - least  # type: ignore[return-value]
-
-
-def _first(ranked: tuple[Key, int, HeldMessage]) -> Key:
-    return ranked[0]
 
 
 class TwoClockPublisher(LamportPublisher):
