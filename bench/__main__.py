@@ -11,12 +11,14 @@ os.environ.setdefault("PYTHONHASHSEED", "0")
 
 from rich.console import Console
 
-from bench import exactly_once, figures, history, latency, machine, order_query, replay, state
+from bench import exactly_once, figures, growth, history, latency, machine, order_query, orders, replay, state
 from bench.figures import Report
 from bench.stage import Stage
 
 BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "replay": replay.run,
+    "orders": orders.run,
+    "growth": growth.run,
     "state": state.run,
     "order-query": order_query.run,
     "exactly-once": exactly_once.run,

@@ -33,7 +33,7 @@ class Conversation:
     """
 
     def __init__(self, groups: int, *, late: float = 0.3, senders: int = 4, seed: int = 1) -> None:
-        self._stream = _arrivals(_sent(groups, senders, random.Random(seed)), late, random.Random(seed + 1))
+        self._stream = arrivals(_sent(groups, senders, random.Random(seed)), late, random.Random(seed + 1))
 
     def take(self, count: int) -> list[Pair]:
         """The next so many messages, as they arrive."""
@@ -43,7 +43,7 @@ class Conversation:
 def whole(groups: int, count: int, *, late: float = 0.3, senders: int = 4, seed: int = 1) -> list[Pair]:
     """A conversation of `count` messages that ends with all of them there."""
     sent = islice(_sent(groups, senders, random.Random(seed)), count)
-    return list(_arrivals(sent, late, random.Random(seed + 1)))
+    return list(arrivals(sent, late, random.Random(seed + 1)))
 
 
 def chain(count: int) -> list[Pair]:
@@ -80,7 +80,7 @@ def _sent(groups: int, senders: int, chance: random.Random) -> Iterator[Pair]:
         yield key.encode(), value.encode()
 
 
-def _arrivals(sent: Iterator[Pair], late: float, chance: random.Random) -> Iterator[Pair]:
+def arrivals(sent: Iterator[Pair], late: float, chance: random.Random) -> Iterator[Pair]:
     by_group: dict[bytes, list[Late]] = {}
     by_time: deque[Late] = deque()
     for number, pair in enumerate(sent):

@@ -1,0 +1,83 @@
+"""Messages of one group that carry the stamps of one order: what is measured order by order.
+
+Every member has heard all that was said when it speaks, so vectors are as long, and clocks as close, as they can be.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bench.traffic import Pair
+
+GROUP = b"group"
+SPARSE = "causal, sparse"
+"""`causal`, of each vector only what has changed since the sender's last message."""
+
+Ids = list[list[Any]]
+
+
+class Conversation:
+    """What all members know, and the stamps they put on what they say."""
+
+    def __init__(self, members: int, seed: int) -> None:
+        self.names = [f"member-{number:04}" for number in range(members)]
+        self.chance = random.Random(seed)
+        self.seqs: dict[str, int] = {}
+        self.lasts: Ids = []
+        self.time = 0
+        self.knew: dict[str, dict[str, int]] = {}
+
+    def say(self, stamp: "Stamp", sender: str | None = None) -> bytes:
+        """The next message, of this sender or any."""
+        name = self.chance.choice(self.names) if sender is None else sender
+        self.time += 1
+        seq = self.seqs[name] = self.seqs.get(name, 0) + 1
+        record = {"group": GROUP.decode(), "sender": name, "seq": seq, **stamp(self, name)}
+        record["data"] = f"message {self.time} of a person who writes"
+        self.lasts = [*self.lasts[-3:], [name, 0, seq]]
+        return json.dumps(record, separators=(",", ":")).encode()
+
+    def answered(self, most: int) -> Ids:
+        """Some of the last messages."""
+        return self.chance.sample(self.lasts, min(len(self.lasts), most))
+
+    def vector(self) -> Ids:
+        return [[name, 0, seq] for name, seq in self.seqs.items()]
+
+    def changed(self, sender: str) -> Ids:
+        knew = self.knew.get(sender, {})
+        self.knew[sender] = dict(self.seqs)
+        return [[name, 0, seq] for name, seq in self.seqs.items() if name == sender or knew.get(name) != seq]
+
+
+Stamp = Callable[[Conversation, str], dict[str, Any]]
+
+STAMPS: dict[str, Stamp] = {
+    "s_b": lambda talk, _: {"after": talk.answered(1)},
+    "fifo": lambda *_: {},
+    "causal": lambda talk, _: {"seen": talk.vector()},
+    SPARSE: lambda talk, sender: {"seen": talk.changed(sender)},
+    "total": lambda *_: {},
+    "lamport": lambda talk, _: {"time": talk.time},
+    "two_clock": lambda talk, _: {"time": talk.time, "clock_ms": 10 * talk.time},
+    "object": lambda talk, _: {"after": talk.answered(2)},
+}
+"""By what is measured; the order is what stands before a comma."""
+
+
+def order_of(row: str) -> str:
+    return row.partition(",")[0]
+
+
+def created(row: str, names: list[str], **options: int) -> bytes:
+    """The record that begins the group; where clocks decide, everybody has to be known."""
+    record = {"group": GROUP.decode(), "kind": "create", "options": {"order": order_of(row), **options}}
+    return json.dumps({**record, "members": names}).encode()
+
+
+def sent(row: str, members: int, count: int, *, seed: int = 1) -> Iterator[Pair]:
+    """So many messages of any member, as they were sent."""
+    talk = Conversation(members, seed)
+    for _ in range(count):
+        yield GROUP, talk.say(STAMPS[row])
