@@ -10,7 +10,7 @@ CHECKED = $(sort $(dir $(wildcard $(addsuffix /*.py,precede streaming udfs inges
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-kernel test-mutations test-churn test-shard test-spark test-system check format bench clean
+.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-shard test-spark test-system check format bench clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test-mutations: $(STAMP) ## Break the kernel in a copy, a little at a time; do i
 
 test-churn: $(STAMP) ## Groups in motion for a long time, over every order: minutes, no Java; RUNS=500 makes it longer
 	@PRECEDE_CHURN=$(or $(RUNS),100) $(PYTEST) tests/kernel/test_churn.py $(ARGS)
+
+test-exhaustive: $(STAMP) ## Every history of five messages, arrival order and cut, under every order: a quarter of an hour
+	@$(BIN)/python -m tests.kernel.small_scope $(ARGS)
 
 test-shard: $(STAMP) ## The function that Spark calls, with real state but no JVM: seconds
 	@$(PYTEST) tests/shard $(ARGS)

@@ -54,6 +54,8 @@ class History:
     order: str
     said: dict[Id, Said] = field(default_factory=dict)
     log: list[Arrival] = field(default_factory=list)
+    last_words: list[bytes] = field(default_factory=list)
+    """A heartbeat of each peer when all was said and heard, for the orders that wait for a word of everybody."""
 
     def first_arrivals(self) -> dict[Id, int]:
         """At which offset each message first reached the log."""
@@ -109,6 +111,7 @@ class _Peer:
     heard: list[Id] = field(default_factory=list)
     past: set[Id] = field(default_factory=set)
     publisher: Any = None
+    skew: int = 0
 
 
 def converse(
@@ -122,14 +125,24 @@ def converse(
     repeats: float = 0.1,
     delay: int = 20,
     replies: float = 0.7,
+    beats: float = 0.0,
+    skew: int = 0,
+    least: int = 0,
+    options: dict[str, Any] | None = None,
 ) -> History:
-    """Play one conversation; `loss` is of the way to the log, where a lost message stays lost."""
+    """Play one conversation; `loss` is of the way to the log, where a lost message stays lost.
+
+    For orders by clocks: `beats` is how often a heartbeat goes along with a message, `skew` by how much a clock may
+    be wrong, `least` how long a message is at least under way between peers, `options` those of the group.
+    """
     history = History(order)
     group = [_Peer(name, publisher=ORDERS[order].publisher(name)) for name in NAMES[:peers]]
     slowness = [random.randint(1, delay) for _ in range(gateways)]
     events: list[tuple[int, int, str, Any]] = []
     if ORDERS[order].by_clocks:  # these wait for every member, so they have to know them all from the start
-        history.log.append(Arrival(created(order, NAMES[:peers]), GROUP.encode(), 0, 0, 0))
+        history.log.append(Arrival(created(order, NAMES[:peers], **(options or {})), GROUP.encode(), 0, 0, 0))
+    for one in group:
+        one.skew = random.randint(-skew, skew)
     number = count()
 
     def later(wait: int, what: str, subject: Any) -> None:
@@ -144,7 +157,12 @@ def converse(
             said = _speak(random, subject, history, replies, now)
             for other in group:
                 if other is not subject and random.random() > 0.2:  # the medium loses one in five
-                    later(random.randint(0, delay), "hear", (other, said.id))
+                    later(least + random.randint(0, delay), "hear", (other, said.id))
+            if random.random() < beats:
+                fellow = random.choice(group)
+                later(
+                    random.randint(0, random.choice(slowness)), "arrive", heartbeat(fellow.publisher, now + fellow.skew)
+                )
             if random.random() >= loss:
                 later(random.randint(0, random.choice(slowness)), "arrive", said)
                 while random.random() < repeats:
@@ -156,8 +174,19 @@ def converse(
                 peer.publisher.observe(json.loads(history.said[known].value))
             peer.past |= {id_} | history.said[id_].past
         else:
-            history.log.append(Arrival(subject.value, GROUP.encode(), 0, len(history.log), now))
+            value = subject.value if isinstance(subject, Said) else subject
+            history.log.append(Arrival(value, GROUP.encode(), 0, len(history.log), now))
+    if ORDERS[order].by_clocks:
+        for peer in group:
+            for known in history.said.keys() - peer.past:
+                peer.publisher.observe(json.loads(history.said[known].value))
+            history.last_words.append(heartbeat(peer.publisher, now + peer.skew))
     return history
+
+
+def heartbeat(publisher: Any, clock_ms: int) -> bytes:
+    """The promise a member can make at this moment."""
+    return json.dumps({"group": GROUP, **publisher.heartbeat(clock_ms=clock_ms)}).encode()
 
 
 def created(order: str, members: Iterable[str], **options: Any) -> bytes:
@@ -171,7 +200,7 @@ def _speak(random: Random, peer: _Peer, history: History, replies: float, now: i
     peer.seq += 1
     id_ = (peer.name, 0, peer.seq)
     parent = random.choice(peer.heard[-4:]) if peer.heard and random.random() < replies else None
-    stamp = peer.publisher.stamp(after=[] if parent is None else [parent], clock_ms=now)
+    stamp = peer.publisher.stamp(after=[] if parent is None else [parent], clock_ms=now + peer.skew)
     fields = {name: value for name, value in stamp.items() if name not in ("sender", "epoch", "seq")}
     value = encode_message(GROUP, peer.name, 0, peer.seq, data=f"message {len(history.said)}", **fields)
     said = Said(id_, parent, frozenset(peer.past), value)

@@ -12,7 +12,6 @@ from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, parsed
 from tests.kernel.histories import vectors
 from udfs.limits import Limits
-from udfs.orders.lamport import Lamport
 
 
 def group(*members: str, limits: Limits | None = None) -> Tale:
@@ -231,15 +230,3 @@ def test_who_is_no_member_of_a_created_group_is_held_until_it_joins() -> None:
     assert tale.held == {"B1": ["B"]}
     assert tale.take(kind="join", sender="B").out == ["join"]
     assert beat(tale, "A", 1, 9) == ["B1"]
-
-
-# ── the printed rule beside the ruling ────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_printed_receive_rule_gives_a_reply_the_time_of_what_it_answers_and_the_ruling_does_not() -> None:
-    time_a, time_b = 0, 0
-    assert max(time_b, time_a) == time_a  # printed: stamp with LT, then increment; on receipt max(LT, m.LT)
-    a, b = Lamport.publisher("a"), Lamport.publisher("b")
-    question = a.stamp()
-    b.observe(question)
-    assert b.stamp()["time"] > question["time"]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.kernel.clock_rules import TwoClockRule
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, id_of, parsed
 from tests.kernel.histories import vectors
@@ -220,46 +221,8 @@ def test_every_run_is_what_the_rule_says_message_by_message() -> None:
                 clock = max(0, clock + random.randint(-1, 6))
                 said.append({"sender": name, "seq": seq, "time": time, "clock_ms": clock})
         tale = group(*names, accuracy_ms=accuracy, delay_min_ms=least)
-        rule = _Rule(names, 2 * accuracy - least)
+        rule = TwoClockRule(names, 2 * accuracy - least)
         for record in random.sample(said, len(said)):
             tale.take(**record)
             assert [id_of(one)[::2] for one in parsed(tale.kernel.ordered)] == rule.take(record), (seed, said)
             assert tale.dead == []
-
-
-class _Rule:
-    """Protocols.md 5a by the letter, over plain lists."""
-
-    def __init__(self, names: str, margin: int) -> None:
-        self.margin = margin
-        self.came: dict[tuple[str, int], tuple[int, int]] = {}
-        self.floors = dict.fromkeys(names, (1, 1, -(10**9)))  # next seq, least time, least clock
-        self.queue: list[tuple[int, str, int, int]] = []
-
-    def take(self, record: dict[str, Any]) -> list[tuple[str, int]]:
-        name = record["sender"]
-        self.came[name, record["seq"]] = (record["time"], record["clock_ms"])
-        following, least, clock = self.floors[name]
-        while (name, following) in self.came:
-            least, shown = self.came[name, following]
-            clock = max(clock, shown)
-            self.queue.append((least, name, following, clock))
-            following, least = following + 1, least + 1
-        self.floors[name] = following, least, clock
-        out = []
-        while free := sorted(one for one in self.queue if self._is_free(one)):
-            self.queue.remove(free[0])
-            out.append(free[0][1:3])
-        return out
-
-    def _is_free(self, one: tuple[int, str, int, int]) -> bool:
-        time, name, seq, clock = one
-        for other_time, other, other_seq, other_clock in self.queue:
-            if other == name and other_seq < seq:
-                return False
-            if other != name and other_time < time and other_clock <= clock + self.margin:
-                return False
-        return all(
-            other == name or least >= time or shown > clock + self.margin
-            for other, (_, least, shown) in self.floors.items()
-        )

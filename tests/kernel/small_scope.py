@@ -1,0 +1,247 @@
+"""Small scope, whole: every history of a few messages, in every arrival order, cut everywhere, under every order.
+
+    make test-exhaustive ARGS="--messages 5"
+
+A history says who speaks, one after the other, and what each had heard: where one answered message counts every forest,
+elsewhere every past that can be. Names are interchangeable, so they are handed out as they come up. Each
+arrival order is walked as a path in a tree, the kernel's state put into blobs and back at every step of it; at the end
+of each path a second kernel that was never stopped must have said the same and come to the same state, so whatever
+cuts are made in between, nothing changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, NamedTuple
+
+from tests.kernel.clock_rules import ClockRule, LamportRule, TwoClockRule
+from udfs.holdback import Holdback
+from udfs.orders import ORDERS
+
+Id = tuple[str, int]
+ACCURACY_MS = 10
+UNDER = tuple(order for order in ORDERS if order != "causal_p2p")
+"""The orders of one sequence."""
+
+
+class Story(NamedTuple):
+    """One history as its records, with the truth beside them."""
+
+    members: str
+    records: list[dict[str, Any]]
+    needs: list[frozenset[int]]
+    """Of each message the others that must be there, as this order promises."""
+    past: list[frozenset[int]]
+    """All that really came before each message."""
+
+
+def speakers(messages: int) -> Iterator[tuple[int, ...]]:
+    """Who speaks, up to the names: nobody speaks first before all of lower number have."""
+    said: list[tuple[int, ...]] = [()]
+    for _ in range(messages):
+        said = [(*before, who) for before in said for who in range(max(before, default=-1) + 2)]
+    yield from said
+
+
+def pasts(who: tuple[int, ...]) -> Iterator[tuple[frozenset[int], ...]]:
+    """Every past that can be: each message's own sender's earlier ones, what it heard, and all that those had."""
+    known = set()
+    for heard in product(*[range(1 << at) for at in range(len(who))]):
+        past: list[frozenset[int]] = []
+        for at, bits in enumerate(heard):
+            direct = {other for other in range(at) if bits >> other & 1 or who[other] == who[at]}
+            past.append(frozenset(direct.union(*(past[other] for other in direct))))
+        if tuple(past) not in known:
+            known.add(tuple(past))
+            yield tuple(past)
+
+
+def stories(order: str, messages: int) -> Iterator[Story]:
+    for who in speakers(messages):
+        if order == "s_b":
+            for parents in product(*[[None, *range(at)] for at in range(messages)]):
+                yield _told(order, who, [frozenset(() if up is None else (up,)) for up in parents], None)
+        elif order in ("fifo", "total"):
+            yield _told(order, who, [frozenset()] * messages, None)
+        else:
+            for past in pasts(who):
+                direct = [each.difference(*(past[one] for one in each)) for each in past]
+                yield _told(order, who, [frozenset(each) for each in direct], past)
+
+
+def _told(
+    order: str, who: tuple[int, ...], after: list[frozenset[int]], past: tuple[frozenset[int], ...] | None
+) -> Story:
+    """Let the members say it, stamped by the order's own publishers."""
+    names = "abcdefgh"[: max(who) + 1]
+    publishers = {name: ORDERS[order].publisher(name) for name in names}
+    records: list[dict[str, Any]] = []
+    observed: dict[str, set[int]] = {name: set() for name in names}
+    for at, number in enumerate(who):
+        name = names[number]
+        for known in sorted((past[at] if past else after[at]) - observed[name]):
+            publishers[name].observe(records[known])
+            observed[name].add(known)
+        parents = [(records[up]["sender"], 0, records[up]["seq"]) for up in sorted(after[at])]
+        stamp = publishers[name].stamp(after=parents, clock_ms=ACCURACY_MS * at)
+        records.append({"group": "g", **stamp})
+        publishers[name].observe(records[at])
+        observed[name].add(at)
+    needs = [_needed(order, who, after, past, at) for at in range(len(who))]
+    return Story(names, records, needs, list(past or needs))
+
+
+def _needed(
+    order: str,
+    who: tuple[int, ...],
+    after: list[frozenset[int]],
+    past: tuple[frozenset[int], ...] | None,
+    at: int,
+) -> frozenset[int]:
+    """What the order promises to be delivered before, by its definition and not by the stamps."""
+    if order == "total":
+        return frozenset()
+    if order == "fifo":
+        return frozenset(other for other in range(at) if who[other] == who[at])
+    if past is not None:
+        return past[at]
+    chain: set[int] = set()
+    level = set(after[at])
+    while level:
+        chain |= level
+        level = {up for one in level for up in after[one]}
+    return frozenset(chain)
+
+
+class Walk:
+    """Every arrival order of one story, judged at every step."""
+
+    def __init__(self, order: str, story: Story) -> None:
+        self.order = order
+        self.story = story
+        self.values = [json.dumps(record).encode() for record in story.records]
+        self.number = {(one["sender"], one["seq"]): at for at, one in enumerate(story.records)}
+        self.steps = 0
+        self.created: list[bytes] = []
+        if ORDERS[order].by_clocks:
+            options = {"order": order, **({"accuracy_ms": ACCURACY_MS} if order == "two_clock" else {})}
+            members = list(story.members)
+            self.created = [
+                json.dumps({"group": "g", "kind": "create", "options": options, "members": members}).encode()
+            ]
+
+    def go(self) -> int:
+        """Walk all paths; how many steps there were."""
+        kernel = Holdback(order=self.order)
+        for value in self.created:
+            kernel.receive(value, b"g", 0, 0, 0)
+        self._go((), dict(kernel.dump()), [])
+        return self.steps
+
+    def _go(self, arrived: tuple[int, ...], blobs: dict[bytes, bytes], said: list[bytes]) -> None:
+        if len(arrived) == len(self.values):
+            self._never_stopped(arrived, blobs, said)
+            return
+        for at in range(len(self.values)):
+            if at in arrived:
+                continue
+            kernel = Holdback(order=self.order)
+            kernel.load(dict(blobs))
+            kernel.receive(self.values[at], b"g", 0, len(arrived) + 1, 0)
+            self.steps += 1
+            path = (*arrived, at)
+            now = [*said, *kernel.ordered]
+            self._judge(path, now, kernel)
+            self._go(path, dict(kernel.dump()), now)
+
+    def _judge(self, path: tuple[int, ...], said: list[bytes], kernel: Holdback) -> None:
+        """What is delivered by now is what the order promises, and all of it."""
+        assert not kernel.dead, self._told(path, said)
+        delivered = [self.number[one["sender"], one["seq"]] for one in map(json.loads, said)]
+        assert len(set(delivered)) == len(delivered), self._told(path, said)
+        for place, one in enumerate(delivered):
+            lacking = self.story.past[one] & set(path) - set(delivered[:place])
+            assert self.order in ("total", "fifo") or not lacking, self._told(path, said)
+            assert self.story.needs[one] <= set(delivered[:place]), self._told(path, said)
+        if not ORDERS[self.order].by_clocks:
+            free = {at for at in path if self.story.needs[at] <= set(path)}
+            assert set(delivered) == free, self._told(path, said)
+            return
+        assert delivered == self._by_rule(path), self._told(path, said)
+
+    def _by_rule(self, path: tuple[int, ...]) -> list[int]:
+        rule: ClockRule = (
+            LamportRule(self.story.members)
+            if self.order == "lamport"
+            else TwoClockRule(self.story.members, 2 * ACCURACY_MS)
+        )
+        return [self.number[id_] for at in path for id_ in rule.take(self.story.records[at])]
+
+    def _never_stopped(self, path: tuple[int, ...], blobs: dict[bytes, bytes], said: list[bytes]) -> None:
+        kernel = Holdback(order=self.order)
+        for value in self.created:
+            kernel.receive(value, b"g", 0, 0, 0)
+        kernel.clear()
+        for offset, at in enumerate(path, start=1):
+            kernel.receive(self.values[at], b"g", 0, offset, 0)
+        assert kernel.ordered == said, self._told(path, said)
+        assert dict(kernel.dump()) == blobs, self._told(path, said)
+        if self.created:
+            self._all_speak_once_more(kernel, len(path))
+        assert not list(kernel.held()), self._told(path, said)
+        kernel.close()
+
+    def _all_speak_once_more(self, kernel: Holdback, offset: int) -> None:
+        """With a heartbeat of everybody nothing is held any more, and in lamport all stands by (time, sender)."""
+        for name in self.story.members:
+            seqs = [one["seq"] for one in self.story.records if one["sender"] == name]
+            beat = {
+                "kind": "heartbeat",
+                "group": "g",
+                "sender": name,
+                "seq": max(seqs) + 1,
+                "time": 99,
+                "clock_ms": 9_999,
+            }
+            offset += 1
+            kernel.receive(json.dumps(beat).encode(), b"g", 0, offset, 0)
+        if self.order == "lamport":
+            keys = [(one["time"], one["sender"]) for one in map(json.loads, kernel.ordered)]
+            assert keys == sorted(keys)
+
+    def _told(self, path: tuple[int, ...], said: list[bytes]) -> str:
+        arrived = "\n".join(f"    {self.values[at].decode()}" for at in path)
+        return f"{self.order}, arrived:\n{arrived}\n  delivered:\n" + "\n".join(f"    {one.decode()}" for one in said)
+
+
+def check(order: str, messages: int) -> tuple[int, int]:
+    """Walk every story of so many messages; how many there were, and how many steps."""
+    count = steps = 0
+    for story in stories(order, messages):
+        steps += Walk(order, story).go()
+        count += 1
+    return count, steps
+
+
+def main() -> int:
+    """Check every order and print how much that was."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--messages", type=int, default=5, help="histories of at most so many messages")
+    parser.add_argument("--only", default="", help="only this order")
+    chosen = parser.parse_args()
+    for order in [chosen.only] if chosen.only else UNDER:
+        for messages in range(1, chosen.messages + 1):
+            began = time.monotonic()
+            count, steps = check(order, messages)
+            took = time.monotonic() - began
+            print(f"{order:12} {messages} messages: {count:5} histories, {steps:9} steps, {took:6.1f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
