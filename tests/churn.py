@@ -1,9 +1,9 @@
 """A group whose members come, go, crash and come back over a bad network, with a job that evicts and repairs.
 
 Members hear each other directly now and then, read the ordered records at their own pace (some twice), and publish
-through gateways that lose, repeat and reorder. A job looks at what the kernel holds, as the running stream does: it
-asks whoever has a missing message to publish it again, gives up on what nobody brings, and evicts who has gone silent.
-All it does is records of the log, so the log alone can be played again and cut anywhere.
+through gateways that lose, repeat and reorder. What the kernel says of itself on reading a tick is done as the running
+job does it: a request for repair goes to whoever has the message, an `abandon` or `evict` into the log. Where nobody
+waits for members, a person puts out who crashed. All of it is in the log, which can be played again and cut anywhere.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from typing import Any
 from tests.simulation import GROUP, NAMES, Arrival, Id, created
 from udfs.holdback import Holdback
 from udfs.orders import ORDERS
+from udfs.own_records import Own
+from udfs.patience import ASK_AGAIN_MS_MAX, Patience
 from udfs.peers.views import View, members, raise_to, standings
 from udfs.wire import encode_message
 
-ASKED_MAX = 3
-"""How often a missing message is asked for before the group gives up on it."""
+PATIENCE = Patience(ask_after_ms=30, give_up_ms=400, silent_ms=500)
 ROUNDS_MAX = 80
 """In so many rounds without loss and without news everything must have come to rest."""
 
@@ -66,7 +67,7 @@ class Churn:
         self.loss = loss
         self.repeats = repeats
         self.now = 0
-        self.kernel = Holdback(order=order)
+        self.kernel = Holdback(order=order, patience=PATIENCE)
         self.log: list[Arrival] = []
         self.ordered: list[bytes] = []
         self.dead: list[dict[str, Any]] = []
@@ -76,7 +77,6 @@ class Churn:
         self.pasts: dict[Id, frozenset[Id]] = {}
         """What each message's sender had said or heard by then: what causally precedes it, itself included."""
         self.parents: dict[Id, Id | None] = {}
-        self.asked: Counter[Id] = Counter()
         self.did: Counter[str] = Counter()
         self._path: list[tuple[int, int, bytes]] = []
         self._number = count()
@@ -99,7 +99,29 @@ class Churn:
             fields = json.loads(record)
             for name, standing in standings(fields):
                 raise_to(self.view, name, standing)
+        said = list(self.kernel.own)
         self.kernel.clear()
+        for own in said:
+            self._do(own)
+
+    def _do(self, own: Own) -> None:
+        """What the job does with a record of its own: into the log in time, or to the members, who may not hear it."""
+        record = json.loads(own.value)
+        if own.topic == "raw":
+            self.did["given up" if record["kind"] == "abandon" else "evicted"] += 1
+            heappush(self._path, (self.now + self.random.choice([1, 20]), next(self._number), own.value))
+        elif record["kind"] == "ask" and self.random.random() >= self.loss:
+            asked = [record["to"]] if record["to"] is not None else sorted(self.alive)
+            for name in [name for name in asked if name in self.alive]:
+                self._repair(self.alive[name], record)
+
+    def _repair(self, member: Member, gap: dict[str, Any]) -> None:
+        """A member publishes again what it has of a gap, byte for byte."""
+        for seq in range(gap["first"], gap["last"] + 1):
+            value = member.texts.get((gap["sender"], gap["epoch"], seq))
+            if value is not None:
+                self.publish(value, loss=self.loss)
+                self.did["repaired"] += 1
 
     def publish(self, value: bytes, *, loss: float) -> None:
         """Send a record on its way to the log, which loses, delays and repeats."""
@@ -141,6 +163,11 @@ class Churn:
         """It stops, and may not know that the group goes on without it."""
         self.gone.append(self.alive.pop(member.name))
         self.did["crashed"] += 1
+
+    def come_back(self, member: Member) -> None:
+        """It was put out though it lived, for it was silent too long: it learns that, and joins anew."""
+        self.gone.append(self.alive.pop(member.name))
+        self.come(member.name)
 
     def speak(self, member: Member) -> None:
         """A member answers something it heard or said, or begins anew; some of the others hear it directly."""
@@ -206,38 +233,17 @@ class Churn:
             member.publisher.time += 5
             self.publish(_record(**member.publisher.heartbeat(clock_ms=self.now)), loss=loss)
 
-    # ── the job ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what is done from outside ─────────────────────────────────────────────────────────────────────────────────
 
-    def work(self, *, loss: float) -> None:
-        """What the running job does of itself: evict the silent, have gaps filled, give up on what nobody brings."""
+    def put_out_who_crashed(self) -> None:
         for name, epoch in members(self.view).items():
             if not self._is_here(name, epoch):
                 cut = self._contiguous(name, epoch)
                 self.append(_record(kind="evict", member=[name, epoch], cut=cut))
                 self.did["evicted"] += 1
-        missing = {id_ for one in self.kernel.held() for id_ in one.missing}
-        missing |= {id_ for id_ in self._waiting_to_join() if not self._is_here(*id_[:2])}
-        hopeless = []
-        for id_ in sorted(missing):
-            self.asked[id_] += 1
-            holders = [one for one in self.alive.values() if id_ in one.texts]
-            if self.asked[id_] > ASKED_MAX or (not holders and self.asked[id_] > 1):
-                hopeless.append([*id_, id_[2]])
-            elif holders:
-                self.publish(self.random.choice(holders).texts[id_], loss=loss)
-                self.did["repaired"] += 1
-        if hopeless:
-            self.append(_record(kind="abandon", ids=hopeless))
-            self.did["given up"] += len(hopeless)
 
     def _is_here(self, name: str, epoch: int) -> bool:
         return name in self.alive and self.alive[name].epoch == epoch
-
-    def _waiting_to_join(self) -> Iterator[Id]:
-        """Held messages of a closed group whose senders never joined: their joins may have been lost."""
-        for one in self.kernel.held():
-            if self.closed and not one.missing and one.silent == [one.sender]:
-                yield one.sender, one.epoch, one.seq
 
     def _contiguous(self, name: str, epoch: int) -> int:
         """The cut: the last seq up to which the log has all of a member's messages."""
@@ -260,14 +266,22 @@ class Churn:
             self._happen()
             for member in list(self.alive.values()):
                 self.look(member, self.random.choice([0, 0, 2, 10]))
+                if member.is_out:
+                    self.come_back(member)
+        self.loss = 0.0
         for _ in range(ROUNDS_MAX):
-            self.now += 100
+            # What the job gave up on it does again after some minutes; but who is silent for so long is put out.
+            self.now += 100 if self.by_clocks else ASK_AGAIN_MS_MAX // 10
             self.arrive()
-            for member in self.alive.values():
+            for member in list(self.alive.values()):
                 self.look(member, len(self.ordered))
+                if member.is_out:
+                    self.come_back(member)
             if self._rests():
                 return
-            self.work(loss=0.0)
+            self.append(TICK)
+            if not self.by_clocks or not list(self.kernel.held()):
+                self.put_out_who_crashed()
             self._finish()
         raise AssertionError(f"no rest: {list(self.kernel.held())}")
 
@@ -275,7 +289,7 @@ class Churn:
         random = self.random
         here = list(self.alive.values())
         event = random.choices(
-            ["speak", "come", "leave", "crash", "zombie", "work", "heartbeat", "tick"], [60, 4, 2, 2, 3, 8, 15, 3]
+            ["speak", "come", "leave", "crash", "zombie", "put out", "heartbeat", "tick"], [60, 4, 2, 2, 3, 2, 15, 12]
         )[0]
         absent = [name for name in NAMES if name not in self.alive]
         if event == "speak" and here:
@@ -289,8 +303,8 @@ class Churn:
         elif event == "zombie" and self.gone:
             self.speak(random.choice(self.gone))
             self.did["zombies spoke"] += 1
-        elif event == "work":
-            self.work(loss=self.loss)
+        elif event == "put out" and not self.by_clocks:
+            self.put_out_who_crashed()
         elif event == "heartbeat":
             for member in here:
                 self.heartbeat(member, loss=self.loss)

@@ -17,6 +17,7 @@ from udfs.messages import SEQ_MAX, Create, Evict, Join, Leave
 from udfs.orders import ORDERS
 from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
+from udfs.waits import hear
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -100,6 +101,8 @@ class Membership:
 
     def after_join(self, record: Join, offset: int, now_ms: int) -> None:
         """What the join lets go: what waited for it is judged again."""
+        if self.group.order.by_clocks:
+            hear(self.group, record.sender, record.epoch, now_ms)  # type: ignore[arg-type]  # nobody waited for it before
         self.group.wake((record.sender, record.epoch), offset, now_ms)  # type: ignore[arg-type]
 
     def leave(self, record: Leave) -> Refusal | None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.churn import Churn
+from tests.churn import PATIENCE, Churn
 from tests.kernel.feeding import feed, id_of, parsed
 from tests.simulation import Id
 from udfs.orders import ORDERS
@@ -35,7 +35,8 @@ def test_after_joins_leaves_crashes_losses_and_repairs_all_who_are_left_hold_one
         nothing_of_who_was_put_out_came_after_its_end(churn)
         whoever_depends_comes_after(churn)
         cuts = random.sample(range(len(churn.log)), len(churn.log) // 4)
-        again, whole = feed(churn.log, order=order, cuts=cuts), feed(churn.log, order=order)
+        whole = feed(churn.log, order=order, patience=PATIENCE)
+        again = feed(churn.log, order=order, patience=PATIENCE, cuts=cuts)
         assert again == whole
         assert whole.ordered == churn.ordered
         assert whole.held == []

@@ -37,6 +37,16 @@ def test_a_sign_of_life_begins_the_wait_anew(order: str) -> None:
 
 
 @pytest.mark.parametrize("order", CLOCKED)
+def test_who_joins_where_somebody_has_waited_long_gets_all_its_time_to_speak(order: str) -> None:
+    tale = group(order).wait(50)
+    for who in ("B", "C"):
+        tale.take(kind="heartbeat", sender=who, seq=1, time=2, clock_ms=2)
+    assert tale.take(kind="join", sender="D").out == ["join"]
+    assert tale.tick(20).own == []
+    assert "writes evict D cut 0" in tale.tick(41).own
+
+
+@pytest.mark.parametrize("order", CLOCKED)
 def test_silence_that_keeps_nobody_waiting_is_nobody_s_business(order: str) -> None:
     tale = group(order)
     tale.take(kind="heartbeat", sender="B", seq=1, time=50, clock_ms=50)
