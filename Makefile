@@ -10,7 +10,7 @@ CHECKED = $(sort $(dir $(wildcard $(addsuffix /*.py,precede streaming udfs inges
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-shard test-spark test-system check format bench clean
+.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-shard test-spark test-system check format bench soak clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-churn: $(STAMP) ## Groups in motion for a long time, over every order: minu
 test-exhaustive: $(STAMP) ## Every history of five messages, arrival order and cut, under every order: a quarter of an hour
 	@$(BIN)/python -m tests.kernel.small_scope $(ARGS)
 
+test-faults: setup ## Kill everything at every point of a batch, then count: long; ARGS="--seeds 1 open" plays some
+	@$(BIN)/python -m tests.faults $(ARGS)
+
 test-shard: $(STAMP) ## The function that Spark calls, with real state but no JVM: seconds
 	@$(PYTEST) tests/shard $(ARGS)
 
@@ -56,6 +59,9 @@ format: $(STAMP) ## Put the sources into the one style
 
 bench: setup ## Measure against the plain ways, as ratios
 	@$(BIN)/python -m bench $(ARGS)
+
+soak: setup ## Half an hour at 70 % of capacity, with loss, churn and restarts; ARGS="--minutes 4" makes it short
+	@$(BIN)/python -m bench.soak $(ARGS)
 
 clean: ## Remove .venv and caches; data (checkpoints, delta) stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

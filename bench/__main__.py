@@ -11,7 +11,19 @@ os.environ.setdefault("PYTHONHASHSEED", "0")
 
 from rich.console import Console
 
-from bench import exactly_once, figures, growth, history, latency, machine, order_query, orders, replay, state
+from bench import (
+    exactly_once,
+    figures,
+    growth,
+    history,
+    latency,
+    machine,
+    neighbour,
+    order_query,
+    orders,
+    replay,
+    state,
+)
 from bench.figures import Report
 from bench.stage import Stage
 
@@ -24,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "exactly-once": exactly_once.run,
     "latency": latency.run,
     "history": history.run,
+    "neighbour": neighbour.run,
 }
 RESULTS = Path(__file__).with_name("figures.json")
 

@@ -75,9 +75,9 @@ def run(stage: Stage, quick: bool) -> Report:
     )
 
 
-def measure_order(stage: Stage, topic: Settings, count: int) -> float:
+def measure_order(stage: Stage, topic: Settings, count: int, **more: int) -> float:
     """Messages a second through the kernel."""
-    settings = stage.again(topic)
+    settings = stage.again(topic, **more)
     return rate(drained(plain.to_nothing(_rows(stage, settings), settings.checkpoint), count))
 
 

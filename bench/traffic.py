@@ -3,7 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, takewhile
 
 Pair = tuple[bytes, bytes]
 """key, value"""
@@ -33,11 +33,18 @@ class Conversation:
     """
 
     def __init__(self, groups: int, *, late: float = 0.3, senders: int = 4, seed: int = 1) -> None:
-        self._stream = arrivals(_sent(groups, senders, random.Random(seed)), late, random.Random(seed + 1))
+        self._ended = False
+        sent = takewhile(lambda _: not self._ended, _sent(groups, senders, random.Random(seed)))
+        self._stream = arrivals(sent, late, random.Random(seed + 1))
 
     def take(self, count: int) -> list[Pair]:
         """The next so many messages, as they arrive."""
         return list(islice(self._stream, count))
+
+    def finish(self) -> list[Pair]:
+        """Nobody says anything more; what is still on its way."""
+        self._ended = True
+        return list(self._stream)
 
 
 def whole(groups: int, count: int, *, late: float = 0.3, senders: int = 4, seed: int = 1) -> list[Pair]:

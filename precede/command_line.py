@@ -39,9 +39,21 @@ sequence to another topic, exactly once, and to Delta tables.
   precede send travel bob --after ann:1 "I do."
   precede tail travel                 what was delivered, in order
   precede held travel                 what waits, and for what
+  precede dead-letters --since 1d     what was refused, and why
 """
 
-COMMANDS = ("demo", "replay", "compare", "run", "send", "tail", "held", "key", "broker")  # as --help lists them
+COMMANDS = (
+    "demo",
+    "replay",
+    "compare",
+    "run",
+    "send",
+    "tail",
+    "held",
+    "dead-letters",
+    "key",
+    "broker",
+)  # as --help lists them
 
 
 def application(arguments: list[str]) -> typer.Typer:
@@ -56,7 +68,8 @@ def application(arguments: list[str]) -> typer.Typer:
     )
     app.callback()(_precede)
     for name in arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS:
-        app.command(name)(getattr(import_module(f"precede.{name}"), name))
+        module = name.replace("-", "_")
+        app.command(name)(getattr(import_module(f"precede.{module}"), module))
     return app
 
 

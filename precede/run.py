@@ -30,6 +30,9 @@ def run(
     ] = None,
     only: Annotated[Query | None, typer.Option(help="Run one of the two queries.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Handle what is there, Delta included, and stop.")] = False,
+    rebuild_delta: Annotated[
+        bool, typer.Option("--rebuild-delta", help="Throw the Delta tables away and write them anew from the topics.")
+    ] = False,
     config: Config = None,
 ) -> None:
     """Run the streaming job: order what is in the raw topic, and keep its history in Delta.
@@ -54,6 +57,7 @@ def run(
         shards=shards,
         only=None if only is None else only.value,
         once=once or None,
+        rebuild_delta=rebuild_delta or None,
     )
     from ingest import topics
 

@@ -106,6 +106,15 @@ def update(folder: Path, *, order: OrderPart | None, history: HistoryPart | None
         write(folder, kept)
 
 
+def forget_history(folder: Path) -> None:
+    """The tables of this checkpoint are to be written anew."""
+    with alone(folder, "file"):
+        kept = read(folder)
+        if kept.history is not None:
+            kept.history = None
+            write(folder, kept)
+
+
 @contextmanager
 def alone(folder: Path, part: str) -> Iterator[None]:
     """While this is open, no other job of this machine works with that part of the checkpoint."""

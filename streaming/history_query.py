@@ -6,7 +6,7 @@ each batch count once. A slow or failing Delta never delays ordering.
 
 from typing import TYPE_CHECKING
 
-from streaming import history_rows, tables
+from streaming import faults, history_rows, tables
 from streaming.order_query import SOURCE
 from streaming.session import HISTORY_POOL
 from streaming.settings import Settings
@@ -30,7 +30,7 @@ def values(spark: "SparkSession", settings: Settings, topic: str) -> "DataFrame"
 
 def rows(values: "DataFrame", table: str) -> "DataFrame":
     """The records as typed columns."""
-    return values.mapInArrow(ROWS[table], tables.COLUMNS[table])
+    return values.mapInArrow(faults.around(ROWS[table], "history"), tables.COLUMNS[table])
 
 
 def start(spark: "SparkSession", settings: Settings, table: str, *, drain: bool = False) -> "StreamingQuery":

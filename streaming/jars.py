@@ -18,6 +18,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.resources import as_file, files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
@@ -28,9 +29,9 @@ from streaming.java import java
 Configuration = Literal["spark", "broker"]
 Say = Callable[[str], object]
 
-HERE = Path(__file__).parent
-DECLARED = HERE / "ivy.xml"
-CHECKSUMS = HERE / "jars.sha256"
+# Resources and not files: this package may be inside a zip, as Spark ships it to a cluster.
+DECLARED = files("streaming") / "ivy.xml"
+CHECKSUMS = files("streaming") / "jars.sha256"
 
 # Ivy sets no time limits of its own: without these a network that swallows packets would hang it for ever.
 PATIENCE = ["-Dsun.net.client.defaultConnectTimeout=15000", "-Dsun.net.client.defaultReadTimeout=60000"]
@@ -123,28 +124,23 @@ def fetch(
 
 def retrieve(configuration: Configuration, cache: Path, target: Path, total: int, say: Say | None) -> None:
     """Run Ivy: resolve `ivy.xml` for one configuration and put its jars into the target folder."""
-    command = [
-        java(),
-        *PATIENCE,
-        "-jar",
-        str(ivy()),
-        "-ivy",
-        str(DECLARED),
-        "-confs",
-        configuration,
-        "-types",
-        "jar",
-        "bundle",
-    ]
+    command = [java(), *PATIENCE, "-jar", str(ivy()), "-confs", configuration, "-types", "jar", "bundle"]
     command += ["-cache", str(cache), "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
     if settings := os.environ.get("PRECEDE_IVYSETTINGS"):
         if not Path(settings).is_file():
             raise Refused(f"PRECEDE_IVYSETTINGS names {settings}, which is not a file.")
         command += ["-settings", settings]
     problems: deque[str] = deque(maxlen=1000)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as process:
+    with (
+        as_file(DECLARED) as declared,
+        subprocess.Popen(
+            [*command, "-ivy", str(declared)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             listen(process.stdout, problems, total, say)
@@ -201,7 +197,8 @@ def pin() -> None:
             target = Path(scratch, configuration)
             retrieve(configuration, Path(scratch, "cache"), target, 0, print)
             lines += [f"{checksum_of(jar)}  {configuration}/{jar.name}\n" for jar in sorted(target.iterdir())]
-    CHECKSUMS.write_text("".join(lines))
+    with as_file(CHECKSUMS) as checksums:
+        checksums.write_text("".join(lines))
 
 
 def main() -> None:

@@ -20,17 +20,18 @@ from streaming import checkpoint, kafka, tables
 from streaming.checkpoint import Checkpoint
 from streaming.errors import Refused
 from streaming.kafka import Topic, Unreachable
+from streaming.outside import Outside
 from streaming.query_watch import GONE, QueryWatch
 from streaming.settings import Settings
 from streaming.status import Status
 from streaming.tables import DEAD_LETTERS, DELIVERIES
 from streaming.transaction import Publisher
+from streaming.voice import Say, Voice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-Say = Callable[[str], object]
 Answer = TypeVar("Answer")
 
 LOOK_S = 0.2
@@ -44,18 +45,27 @@ def say_aloud(sentence: str) -> None:
     print(sentence, flush=True)  # noqa: T201 (this is what the job is asked to do)
 
 
+def unobserved(_query: str, _phase: str, _seconds: float) -> None:
+    """Nobody wants to know."""
+
+
 def run(settings: Settings, *, say: Say = say_aloud, spark: "SparkSession | None" = None) -> None:
     """Run until everything is done or somebody stops it; raises Refused for what a person must mend.
 
     A session that is given is used and left running.
     """
-    Job(settings, say, spark).run()
+    voice = Voice(say, settings.log_format)
+    try:
+        Job(settings, voice, spark).run()
+    except Refused as refusal:
+        voice.refused(refusal)
+        raise
 
 
 class Job:
     """One run of the job."""
 
-    def __init__(self, settings: Settings, say: Say, spark: "SparkSession | None" = None) -> None:
+    def __init__(self, settings: Settings, say: Voice, spark: "SparkSession | None" = None) -> None:
         self.settings = settings
         self.say = say
         self.spark = spark
@@ -65,6 +75,7 @@ class Job:
         self.publishing = threading.Lock()
         self.publisher: Publisher | None = None
         self.status = Status(settings)
+        self.outside: Outside | None = None
 
     def run(self) -> None:
         """Check, start, watch, stop."""
@@ -72,6 +83,7 @@ class Job:
         with ExitStack() as stack:
             stack.enter_context(self._signals())
             self._take_folders(stack)
+            self._listen(stack)
             topics = self._topics()
             if self.stopping.is_set():
                 return
@@ -84,7 +96,8 @@ class Job:
             spark = self.spark or self._start_spark(stack)
             self._keep(spark, kept)
             self._work(spark)
-            self.say(self.status.line("Done" if settings.once and not self.stopping.is_set() else "Stopped"))
+            done = settings.once and not self.stopping.is_set()
+            self.say(self.status.line("Done" if done else "Stopped"), **self.status.facts())
 
     def _start_spark(self, stack: ExitStack) -> "SparkSession":
         from streaming import jars, session
@@ -106,6 +119,13 @@ class Job:
         if self.writes_history:
             stack.enter_context(checkpoint.alone(folder, "history"))
             checkpoint.make_writable("delta", Path(self.settings.delta))
+
+    def _listen(self, stack: ExitStack) -> None:
+        if self.settings.metrics is not None:
+            self.outside = Outside(self.settings)
+            self.outside.open()
+            stack.callback(self.outside.close)
+            self.say(f"Metrics and health are at port {self.outside.port}.")
 
     def _topics(self) -> dict[str, Topic]:
         """The topics this job needs; a broker that is away is waited for, but not for ever."""
@@ -136,9 +156,14 @@ class Job:
         return None
 
     def _check(self, topics: dict[str, Topic]) -> Checkpoint:
-        """The checkpoint's file as it will be; nothing is written yet."""
+        """The checkpoint's file as it will be; nothing is written yet, but for tables that are to be made anew."""
         settings = self.settings
         kept = checkpoint.read(Path(settings.checkpoint))
+        if self.writes_history and settings.rebuild_delta:
+            self.say("The Delta tables are thrown away, and written anew from the topics.")
+            checkpoint.forget_history(Path(settings.checkpoint))  # first, or a crash would leave it speaking of none
+            tables.remove(settings)
+            kept.history = None
         if self.orders:
             raw = topics[settings.raw_topic]
             if kept.order is None:
@@ -168,17 +193,23 @@ class Job:
         from streaming import history_query
 
         settings = self.settings
-        order = [QueryWatch("order", partial(self._start_order, spark), self.say, settings.patience_s)]
+        observe = self.outside.metrics.observe if self.outside else unobserved
+        begin = partial(self._start_order, spark)
+        order = [QueryWatch("order", begin, self.say, settings.patience_s, observe, settings.trigger_ms / 1000)]
         history = [
             QueryWatch(
                 f"history of {table}",
                 partial(history_query.start, spark, settings, table, drain=settings.once),
                 self.say,
                 settings.patience_s,
+                observe,
+                settings.history_every_s,
             )
             for table in TABLES
         ]
         order, history = order if self.orders else [], history if self.writes_history else []
+        if self.outside:
+            self.outside.watch(order + history, self.publisher)
         if settings.once:  # history last, so that it finds all that was ordered
             self._watch(order)
             self._watch(history)
@@ -199,6 +230,9 @@ class Job:
             if self.stopping.is_set():
                 raise InterruptedError("The job is stopping.")
             self.publisher.publish(batch)
+            if self.outside:
+                for phase, seconds in self.publisher.counts.seconds.items():
+                    self.outside.metrics.observe("order", phase, seconds)
 
     def _watch(self, watches: list[QueryWatch]) -> None:
         try:
@@ -219,9 +253,10 @@ class Job:
             self.publisher.listen(self.say)
             self.status.counts = self.publisher.counts
         self.status.written = sum(watch.rows for watch in watches if watch.name != "order")
+        self.status.batch = next((watch.batch for watch in watches if watch.name == "order" and watch.batch >= 0), None)
         line = self.status.due()
         if line:
-            self.say(line)
+            self.say(line, **self.status.facts())
 
     def _stop(self, watches: list[QueryWatch]) -> None:
         """Between batches: what is being published is finished, what comes after it is left for the next start."""

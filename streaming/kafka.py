@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +87,11 @@ def ends(bootstrap: str, topic: str, partitions: int) -> list[tuple[int, int]]:
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> list[tuple[bytes | None, bytes | None]]:
     """Every committed (key, value) of a small topic, in log order per partition."""
+    return list(read_to_end(bootstrap, topic, partitions))
+
+
+def read_to_end(bootstrap: str, topic: str, partitions: int) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """The same of a topic of any size, one after the other."""
     consumer = Consumer(
         client_settings(bootstrap)
         | {
@@ -97,7 +103,6 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> list[tuple[bytes | 
             "fetch.wait.max.ms": 10,
         }
     )
-    found: list[tuple[bytes | None, bytes | None]] = []
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         reading = set(range(partitions))
@@ -107,7 +112,7 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> list[tuple[bytes | 
                 raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}")
             error = message.error()
             if error is None:
-                found.append((message.key(), message.value()))
+                yield message.key(), message.value()
             elif error.code() == KafkaError._PARTITION_EOF:
                 reading.discard(message.partition() or 0)
             else:
@@ -116,4 +121,3 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> list[tuple[bytes | 
         raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}") from error
     finally:
         consumer.close()
-    return found

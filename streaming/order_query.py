@@ -6,6 +6,7 @@ Each step is its own function, so that another function or sink can stand in the
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from streaming import faults
 from streaming.session import ORDER_POOL
 from streaming.settings import Settings
 from udfs.shard import ROW_TYPE, STATE_TYPE, Shard
@@ -75,7 +76,8 @@ def start(
 ) -> "StreamingQuery":
     """Start the query; with `drain` it ends when all that is there now is through."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", ORDER_POOL)
-    packed = ordered(rows(spark, settings), Shard(settings.order, settings.limits))
+    function = faults.around(Shard(settings.order, settings.limits), "order")
+    packed = ordered(rows(spark, settings), function)
     writer = packed.writeStream.queryName("order").foreachBatch(publish)
     writer = writer.option("checkpointLocation", str(settings.order_checkpoint.absolute()))
     if drain:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from confluent_kafka import KafkaException
 from py4j.protocol import Py4JError
 
@@ -13,6 +14,7 @@ from streaming.errors import Refused
 from streaming.kafka import Unreachable
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 GONE = (Py4JError, OSError)
@@ -34,12 +36,29 @@ class QueryWatch:
     """A query and what became of it."""
 
     def __init__(
-        self, name: str, start: Callable[[], "StreamingQuery"], say: Callable[[str], object], patience_s: float
+        self,
+        name: str,
+        start: Callable[[], "StreamingQuery"],
+        say: Callable[..., object],
+        patience_s: float,
+        observe: Callable[[str, str, float], object],
+        every_s: float = 0.0,
     ) -> None:
+        """`observe` hears how many seconds each phase of each batch took: (query, phase, seconds)."""
         self.name = name
+        self.every_s = every_s
+        """How often it looks for work; between two looks it says nothing."""
         self.done = False
         self.rows = 0
         """Rows that went in since the job began."""
+        self.batches = 0
+        self.batch = -1
+        """The last batch that is through."""
+        self.restarts = 0
+        self.heard_at = 0.0
+        """When the query last gave a sign of life: a batch, or word that there is nothing to do."""
+        self.behind: int | None = None
+        """Records of its source not yet read, as of that moment."""
         self._start = start
         self._say = say
         self._patience_s = patience_s
@@ -47,8 +66,13 @@ class QueryWatch:
         self._failures = 0
         self._failing_since = 0.0
         self._retry_at = 0.0
-        self._last_batch = -1
+        self._observe = observe
+        self._heard = ""
         self._seen_at = 0.0
+
+    @property
+    def running(self) -> bool:
+        return self._query is not None
 
     def look(self) -> None:
         """Start it if it does not run, and see how it is."""
@@ -92,12 +116,23 @@ class QueryWatch:
         if last is None:
             return
         if self._failures:
-            self._say(f"The {self.name} query is at work again.")
+            self._say(f"The {self.name} query is at work again.", query=self.name)
             self._failures = 0
-        for progress in [last] if last.batchId <= self._last_batch + 1 else query.recentProgress:
-            if progress.batchId > self._last_batch:
-                self._last_batch = progress.batchId
-                self.rows += progress.numInputRows
+        if last.timestamp == self._heard:
+            return
+        self._heard, self.heard_at = last.timestamp, time.monotonic()
+        for progress in [last] if last.batchId <= self.batch + 1 else query.recentProgress:
+            # Where there was nothing to do, the progress names a batch that is still to come.
+            if progress.batchId > self.batch and "addBatch" in progress.durationMs:
+                self._count(progress)
+        self.behind = behind(last)
+
+    def _count(self, progress: "StreamingQueryProgress") -> None:
+        self.batch = progress.batchId
+        self.batches += 1
+        self.rows += progress.numInputRows
+        for phase, milliseconds in progress.durationMs.items():
+            self._observe(self.name, phase, milliseconds / 1000)
 
     def _failed(self, error: Exception) -> None:
         text = str(error)
@@ -108,12 +143,28 @@ class QueryWatch:
         if self._failures == 0:
             self._failing_since = now
         self._failures += 1
+        self.restarts += 1
         reason = reason_of(error)
         if now - self._failing_since > self._patience_s:
             raise Refused(f"The {self.name} query has failed for {self._patience_s:.0f} s: {reason}.") from error
         wait_s = min(FIRST_RETRY_S * 2 ** (self._failures - 1), LAST_RETRY_S)
         self._retry_at = now + wait_s
-        self._say(f"The {self.name} query stopped: {reason}; it starts again in {wait_s:.0f} s.")
+        sentence = f"The {self.name} query stopped: {reason}; it starts again in {wait_s:.0f} s."
+        self._say(sentence, level="warning", query=self.name, batch=self.batch + 1)
+
+
+def behind(progress: "StreamingQueryProgress") -> int | None:
+    """How many records the source had that the query had not read."""
+    latest, reached = ({}, {})
+    for source in progress.sources:
+        latest, reached = _offsets(source.latestOffset), _offsets(source.endOffset)
+    return sum(max(0, end - reached.get(at, 0)) for at, end in latest.items()) if latest and reached else None
+
+
+def _offsets(text: str | None) -> dict[tuple[str, str], int]:
+    """Spark's way of writing Kafka's offsets: topic, partition, offset."""
+    topics = msgspec.json.decode(text or "null") or {}
+    return {(topic, at): offset for topic, places in topics.items() for at, offset in places.items()}
 
 
 def reason_of(error: Any) -> str:

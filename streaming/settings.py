@@ -19,6 +19,7 @@ OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", "PR
 RECORD_BYTES_MAX = 2 * 1024 * 1024 - 64 * 1024
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 MEMORY = re.compile(r"[1-9][0-9]*[mg]")
+LISTENS = re.compile(r"([^\s,:]*:|\[[0-9A-Fa-f:]+\]:)?[0-9]{1,5}")
 SERVERS = re.compile(r"[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*|(\[[0-9A-Fa-f:]+\]:[0-9]{1,5})")
 
 
@@ -47,8 +48,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tasks: int = 0  # shuffle partitions, pinned by the checkpoint; 0 takes the number of cores at the first start
     patience_s: float = 300.0  # how long a broker may be away before the job gives up
     accept_cut_log: bool = False
+    rebuild_delta: bool = False  # throw the tables away, and write them anew from the topics
 
     key: str | None = None  # file of the private key that `precede send` signs with
+    metrics: str | None = None  # port, or host:port, of /metrics and /health; None: nobody listens
+    log_format: str = "text"
 
     jars: str | None = None
     master: str | None = None  # None: what spark-submit says, or else every core of this machine
@@ -148,12 +152,23 @@ def check(settings: Settings) -> Settings:
         value = getattr(settings, name)
         if not good(value):
             raise Refused(f"The setting {name} is {value!r}, but must be {wanted}.")
+    if settings.master is not None and not settings.master.startswith("local") and settings.tasks == 0:
+        raise Refused(
+            f"The setting tasks must be set where master is a cluster ({settings.master}): to the cores the job has "
+            "there; it is fixed by the checkpoint."
+        )
     topics = {name: getattr(settings, name) for name in _TOPICS}
     for name, topic in topics.items():
         others = [other for other in topics if other != name and topics[other] == topic]
         if others:
             raise Refused(f"The settings {name} and {others[0]} both name the topic {topic}; each needs its own.")
     return settings
+
+
+def host_and_port(metrics: str) -> tuple[str, int]:
+    """Where metrics are to be had; a port alone is one of this machine only."""
+    host, _, port = metrics.rpartition(":")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 _TOPICS = ("raw_topic", "ordered_topic", "dead_letter_topic", "progress_topic")
@@ -191,5 +206,11 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
     ("max_offsets_per_trigger", _between(1, 100_000_000), "a whole number from 1 to 100,000,000"),
     ("tasks", _between(0, 100_000), "a whole number from 0 to 100,000"),
     ("patience_s", _between(0, 30 * 86_400), "from 0 to 2,592,000 seconds"),
+    (
+        "metrics",
+        lambda text: text is None or (LISTENS.fullmatch(text) is not None and host_and_port(text)[1] < 65_536),
+        "a port, or host:port; 0.0.0.0:9464 lets other machines in",
+    ),
+    ("log_format", lambda name: name in ("text", "json"), "text or json"),
     ("memory", lambda text: MEMORY.fullmatch(text) is not None, "a size such as 2g or 1500m"),
 ]

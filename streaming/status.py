@@ -1,11 +1,12 @@
 """The line a person reads while the job runs: what went through, what is held, how far behind it is."""
 
 import time
+from typing import Any
 
 from streaming import kafka
+from streaming.counts import Counts
 from streaming.kafka import Unreachable
 from streaming.settings import Settings
-from streaming.transaction import Counts
 
 EVERY_S = 5.0
 
@@ -17,6 +18,7 @@ class Status:
         self.settings = settings
         self.counts = Counts()
         self.written = 0
+        self.batch: int | None = None
         self._said = (0, 0)
         self._said_at = 0.0
 
@@ -38,7 +40,7 @@ class Status:
                 f"{counts.batches:,} batches",
                 f"{counts.read:,} read",
                 f"{counts.delivered:,} delivered",
-                f"{sum(counts.held.values()):,} held",
+                f"{counts.held_now:,} held",
                 f"{counts.dead:,} dead letters",
                 f"{counts.duplicates:,} duplicates",
             ]
@@ -48,6 +50,24 @@ class Status:
         if self.settings.only != "order":
             parts.append(f"{self.written:,} in Delta")
         return f"{begin}: {', '.join(parts)}."
+
+    def facts(self) -> dict[str, Any]:
+        """The same for a program, without what would have to be asked for."""
+        counts = self.counts
+        history = {} if self.settings.only == "order" else {"in_delta": self.written}
+        if self.settings.only == "history":
+            return history
+        return {
+            "query": "order",
+            "batch": self.batch,
+            "batches": counts.batches,
+            "read": counts.read,
+            "delivered": counts.delivered,
+            "held": counts.held_now,
+            "gaps": counts.gaps_now,
+            "dead_letters": counts.dead,
+            "duplicates": counts.duplicates,
+        } | history
 
     def _behind(self) -> int | None:
         """Raw records not yet through; unknown before the first batch, or while the broker is away."""

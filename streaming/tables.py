@@ -1,14 +1,19 @@
 """The Delta tables: their columns (contract, section 6), how they are made, and whose they are."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote, urlparse
 
 from streaming.errors import Refused
 from streaming.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ANEW = "precede run --rebuild-delta"
+"""The way out wherever a table and its checkpoint do not belong together."""
 
 DELIVERIES = "deliveries"
 DEAD_LETTERS = "dead_letters"
@@ -49,6 +54,8 @@ class Found:
 
     id: str
     empty: bool
+    lost: str | None
+    """A file that the table's log names and that is not there."""
 
 
 def path(settings: Settings, table: str) -> Path:
@@ -70,7 +77,9 @@ def find(settings: Settings, table: str) -> Found | None:
         found = DeltaTable(folder)
     except (DeltaError, OSError) as error:
         raise Refused(f"The Delta table {folder} cannot be read: {error}.") from error
-    return Found(str(found.metadata().id), found.version() == 0)
+    files = (Path(unquote(urlparse(uri).path)) for uri in found.file_uris())
+    lost = next((str(file) for file in files if not file.exists()), None)
+    return Found(str(found.metadata().id), found.version() == 0, lost)
 
 
 def check(settings: Settings, table: str, wanted: str | None) -> None:
@@ -80,15 +89,31 @@ def check(settings: Settings, table: str, wanted: str | None) -> None:
     if wanted is None and found is not None and not found.empty:
         raise Refused(
             f"The Delta table {folder} holds a history that the checkpoint {settings.checkpoint} did not write; "
-            "choose another delta folder, or remove this one: the ordered topic has everything, and is written again."
+            f"choose another delta folder, or write this one anew from the topic: {ANEW}."
         )
     if wanted is not None and found is None:
         raise Refused(
-            f"The Delta table {folder} is gone, but the checkpoint {settings.checkpoint} has written it; remove "
-            f'{settings.history_checkpoint("").absolute()} and the "history" part of precede.json to write it again.'
+            f"The Delta table {folder} is gone, but the checkpoint {settings.checkpoint} has written it; "
+            f"to write it anew from the topic: {ANEW}."
+        )
+    if found is not None and found.lost is not None:
+        raise Refused(
+            f"The Delta table {folder} lacks {found.lost}, which its log names; bring it back, or write the table "
+            f"anew from the topic: {ANEW}."
         )
     if wanted is not None and found is not None and found.id != wanted:
         raise Refused(f"The Delta table {folder} is not the one that the checkpoint {settings.checkpoint} writes.")
+
+
+def remove(settings: Settings) -> None:
+    """Throw away both tables and how far they were written; a folder of something else is refused, and stays."""
+    for table in (DELIVERIES, DEAD_LETTERS):
+        folder = path(settings, table)
+        if not (folder / "_delta_log").exists():
+            find(settings, table)
+    for table in (DELIVERIES, DEAD_LETTERS):
+        shutil.rmtree(settings.history_checkpoint(table), ignore_errors=True)
+        shutil.rmtree(path(settings, table), ignore_errors=True)
 
 
 def create(spark: "SparkSession", settings: Settings, table: str) -> str:

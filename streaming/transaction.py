@@ -12,13 +12,15 @@ the token are taken again, and what the token leaves to do is done.
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from streaming import kafka
+from streaming import counts, faults, kafka
+from streaming.counts import Counts
 from streaming.errors import Refused
 from streaming.kafka import Topic
 from streaming.progress import Owner, Token, read_progress, same_source
@@ -47,20 +49,6 @@ FENCED = {
 }
 
 
-@dataclass
-class Counts:
-    """What went through since the job began."""
-
-    batches: int = 0
-    read: int = 0
-    delivered: int = 0
-    dead: int = 0
-    duplicates: int = 0
-    held: dict[int, int] = field(default_factory=dict)
-    """Per shard, of those that were touched."""
-    next: dict[int, int] = field(default_factory=dict)
-
-
 class Publisher:
     """Publishes the packed rows of the order query, each record once, whatever crashes."""
 
@@ -70,7 +58,7 @@ class Publisher:
         self.progress = progress
         self.job = uuid.uuid4().hex
         self.token: dict[int, int] = {}
-        self.counts = Counts()
+        self.counts = counts.recall(Path(settings.checkpoint))
         self.refused: Refused | None = None
         self.stopping = False
         self._away = self._said_away = False
@@ -182,30 +170,37 @@ class Publisher:
         """One transaction; also a batch that is out already is read to its end, or Spark's state would not commit."""
         producer = self._producer
         assert producer is not None
-        counts = Counts(batches=1)
+        done = Counts(batches=1)
         begun = False
+        began, producing_s, committing_s = perf_counter(), 0.0, 0.0
+        faults.reach("order.begin")
         try:
             for shard, partition, offset, records in packed_rows(batch):
-                counts.next[partition] = max(offset + 1, counts.next.get(partition, 0))
-                counts.held[shard] = records.held
+                if not done.held:
+                    faults.reach("order.ordered")
+                done.see(shard, partition, offset, records)
                 if offset < self.token.get(partition, 0):
                     continue
                 records = above(self.token.get(partition, 0), records)
                 if not begun:
                     producer.begin_transaction()
                     begun = True
+                here = perf_counter()
                 self._produce(self.settings.ordered_topic, records.ordered, records.ordered_keys)
                 self._produce(self.settings.dead_letter_topic, records.dead, records.dead_keys)
-                counts.read += records.read
-                counts.delivered += len(records.ordered)
-                counts.dead += len(records.dead)
-                counts.duplicates += records.duplicates
+                done.publish(records)
+                producing_s += perf_counter() - here
             if begun:
-                self._commit(producer, counts.next)
+                here = perf_counter()
+                self._commit(producer, done.next)
+                committing_s = perf_counter() - here
         except BaseException:
             self.close()  # an open transaction must not linger; the fence of the next opening aborts it
             raise
-        self._count(counts)
+        ordering_s = perf_counter() - began - producing_s - committing_s
+        done.seconds = {"order": ordering_s, "produce": producing_s, "transaction": committing_s}
+        self._count(done)
+        faults.reach("order.out")
 
     def _produce(self, topic: str, values: list[bytes], keys: "list[bytes] | list[bytes | None]") -> None:
         assert self._producer is not None
@@ -220,6 +215,7 @@ class Publisher:
 
     def _commit(self, producer: Producer, upto: dict[int, int]) -> None:
         token = {partition: after for partition, after in upto.items() if after > self.token.get(partition, 0)}
+        faults.reach("order.open")
         for partition, after in token.items():
             key = msgspec.json.encode([self.settings.ordered_topic, partition])
             producer.produce(self.progress.name, msgspec.json.encode(Token(after)), key)
@@ -240,11 +236,8 @@ class Publisher:
 
     def _count(self, batch: Counts) -> None:
         self._away = False
-        total = self.counts
-        for name in ("batches", "read", "delivered", "dead", "duplicates"):
-            setattr(total, name, getattr(total, name) + getattr(batch, name))
-        total.held.update(batch.held)
-        total.next.update(batch.next)
+        self.counts.add(batch)
+        counts.keep(Path(self.settings.checkpoint), self.counts)
 
 
 # ── reading a batch ───────────────────────────────────────────────────────────────────────────────────────────────────

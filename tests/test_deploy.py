@@ -10,8 +10,12 @@ import pytest
 import yaml
 
 from precede.command_line import COMMANDS
+from streaming.broker_watch import BrokerWatch
+from streaming.metrics import Metrics
+from streaming.query_watch import QueryWatch
 from streaming.settings import Settings
 from tests.test_tidy import flags_of
+from udfs.codes import CODES
 
 ROOT = Path(__file__).parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -101,3 +105,63 @@ def test_the_image_is_made_of_what_is_there_and_runs_precede_as_nobody_special()
 
 def test_the_image_has_its_jars_before_it_starts() -> None:
     assert any("python -m streaming.jars spark" in step for step in arguments_of("RUN"))
+
+
+RULES: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "prometheus-rules.yml").read_text())
+ALARMS: dict[str, dict[str, Any]] = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+FROM_PROMETHEUS = {"up"}
+
+
+def told_metrics() -> dict[str, set[str]]:
+    """The names in what a job tells, as Prometheus knows them, with their labels."""
+    settings = Settings(metrics="0")
+    metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
+    metrics.broker.ends[0] = (0, 1)
+    metrics.watches = [QueryWatch("order", lambda: None, print, 1, print)]  # type: ignore[arg-type, return-value]
+    metrics.watches[0].heard_at, metrics.watches[0].behind = 1.0, 0
+    metrics.observe("order", "triggerExecution", 1.0)
+    told: dict[str, set[str]] = {}
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            told.setdefault(sample.name, set()).update(sample.labels)
+    return told
+
+
+@pytest.mark.parametrize("name", ALARMS)
+def test_an_alarm_speaks_of_metrics_and_labels_that_exist(name: str) -> None:
+    told = told_metrics()
+    expression = ALARMS[name]["expr"]
+    named = re.findall(r"\b((?:precede|process)_\w+)(?:\{([^}]*)\})?", expression)
+    assert named or set(re.findall(r"^\w+", expression)) <= FROM_PROMETHEUS
+    for metric, selectors in named:
+        assert metric in told, f"{name} speaks of {metric}, which no job tells"
+        for label, value in re.findall(r'(\w+)=~?"([^"]*)"', selectors):
+            assert label in told[metric] | {"job"}
+            assert label != "code" or value in CODES
+    summary = ALARMS[name]["annotations"]["summary"]
+    assert set(re.findall(r"\$labels\.(\w+)", summary)) <= {"instance"}.union(*(told[metric] for metric, _ in named))
+
+
+def test_the_alarms_are_rules_as_prometheus_reads_them() -> None:
+    assert set(RULES) == {"groups"}
+    for group in RULES["groups"]:
+        assert set(group) == {"name", "rules"}
+    for name, rule in ALARMS.items():
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}, name
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        assert re.fullmatch(r"\d+[smhd]", rule.get("for", "0s"))
+        assert rule["labels"]["severity"] in ("page", "warn")
+
+
+def test_the_runbook_has_a_chapter_for_every_alarm_and_for_no_other() -> None:
+    runbook = (ROOT / "docs" / "operations.md").read_text()
+    assert set(re.findall(r"^### (Precede\w+)$", runbook, re.MULTILINE)) == set(ALARMS)
+
+
+def test_the_runbook_names_every_metric_that_a_job_tells() -> None:
+    runbook = (ROOT / "docs" / "operations.md").read_text()
+    families = {
+        re.sub(r"_(bucket|count|sum|created)$", "", name) for name in told_metrics() if name.startswith("precede")
+    }
+    missing = {name for name in families if f"`{name}" not in runbook}
+    assert not missing

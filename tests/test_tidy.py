@@ -142,7 +142,7 @@ def test_the_commands_that_pages_name_exist(page: Path) -> None:
     for line in "\n".join(block or inline for block, inline in code).splitlines():
         for target in re.findall(r"(?:^|[;&|] *)make ([a-z-]+)", line):
             assert target in targets, f"there is no `make {target}`"
-        for command, rest in re.findall(r"(?:^|[ /;&|])(?<!from )precede ([a-z]+)\b([^#|;&]*)", line):
+        for command, rest in re.findall(r"(?:^|[ /;&|])(?<!from )precede ([a-z][a-z-]*)\b([^#|;&]*)", line):
             assert command in COMMANDS, f"there is no `precede {command}`"
             unknown = set(re.findall(r"(?<![\w-])--[a-z-]+", rest)) - flags_of(command) - {"--help"}
             assert not unknown, f"`precede {command}` does not take {unknown}"

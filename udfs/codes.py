@@ -24,6 +24,8 @@ LATE: Final = "late"
 BACKPRESSURE: Final = "backpressure"
 ABANDONED: Final = "abandoned"
 
+CODES: Final = tuple(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
+
 
 class Refusal:
     """A verdict: this record is refused, with a code and one sentence for a person."""

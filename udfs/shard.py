@@ -60,6 +60,7 @@ class Records(msgspec.Struct, array_like=True, gc=False):
     duplicates: int
     held: int  # messages the whole shard holds after this row
     waiting: Waiting | None = None  # of the whole shard after the batch; in a shard's last row alone
+    state_bytes: int = 0  # what Spark keeps of the shard after the batch; in a shard's last row alone
 
 
 _encode = msgspec.msgpack.encode
@@ -85,17 +86,21 @@ class Shard:
             gc.enable()
 
     def _step(self, shard: int, frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
-        before, held, waiting = decode_state(state.get[0]) if state.exists else ({}, 0, {})
+        kept = state.get[0] if state.exists else None
+        before, held, waiting = decode_state(kept) if kept is not None else ({}, 0, {})
+        blob = kept
         holdback = Holdback(order=self.order, limits=self.limits, home=shard == HOME_SHARD)
         holdback.load(before)
         rows: list[tuple[int, int, int, int, int, bytes]] = []
         size = 0
-        after = before
         for part, (partition, offset, records, is_last) in enumerate(_receive(holdback, in_log_order(frames), held)):
             if is_last:
                 after = holdback.dump()
-                holdback.note_waiting(waiting)
+                if after != before:
+                    holdback.note_waiting(waiting)
+                    blob = encode_state(after, held + holdback.held_growth, waiting)
                 records.waiting = _of_all(waiting)
+                records.state_bytes = 0 if blob is None else len(blob)
             packed = _encode(records)
             rows.append((shard, part, partition, offset, len(packed), packed))
             size += len(packed)
@@ -105,8 +110,8 @@ class Shard:
         if rows:
             yield _frame(rows)
         holdback.close()
-        if after != before:
-            state.update((encode_state(after, held + holdback.held_growth, waiting),))
+        if blob is not kept:
+            state.update((blob,))
 
 
 def in_log_order(frames: Iterable[pd.DataFrame]) -> Sorted:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +15,7 @@ import pytest
 
 from streaming import jars
 from streaming.errors import Refused
+from tests.door.command import ROOT
 
 CONTENTS = {"kafka-clients-1.jar": b"first", "delta-2.jar": b"second"}
 
@@ -144,7 +147,7 @@ def test_jars_live_where_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("configuration", ["spark", "broker"])
 def test_every_declared_jar_has_its_checksum(configuration: jars.Configuration) -> None:
-    dependencies = ElementTree.parse(jars.DECLARED).findall("./dependencies/dependency")
+    dependencies = ElementTree.fromstring(jars.DECLARED.read_text()).findall("./dependencies/dependency")
     declared = {
         f"{one.attrib['name']}-{one.attrib['rev']}.jar"
         for one in dependencies
@@ -156,3 +159,23 @@ def test_every_declared_jar_has_its_checksum(configuration: jars.Configuration) 
         "Spark gets exactly what is declared, nothing on the side"
     )
     assert all(re.fullmatch("[0-9a-f]{64}", checksum) for checksum in pinned.values())
+
+
+def test_a_zip_of_the_packages_has_its_lists_of_jars_too(tmp_path: Path) -> None:
+    archive = tmp_path / "precede.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for room in ("streaming", "udfs"):
+            for path in sorted((ROOT / room).rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    packed.write(path, path.relative_to(ROOT))
+    program = "from streaming import jars; print(jars.__file__, len(jars.expected('spark')))"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(archive)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(archive / "streaming" / "jars.py"), "11"]

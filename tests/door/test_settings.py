@@ -63,6 +63,8 @@ def test_variables_are_text_and_are_taken_for_what_the_setting_asks() -> None:
         ({"memory": "lots"}, "The setting memory is 'lots', but must be a size such as 2g"),
         ({"limits": {"window": 0}}, "The setting limits .* limit window must be a whole number of at least 1"),
         ({"limits": {"record_bytes_max": 9_000_000}}, "The setting limits .* record_bytes_max of at most"),
+        ({"master": "spark://host:7077"}, "The setting tasks must be set where master is a cluster"),
+        ({"log_format": "xml"}, "The setting log_format is 'xml', but must be text or json"),
         ({"colour": "red"}, "colour is not a setting of precede"),
     ],
 )

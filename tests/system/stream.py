@@ -73,7 +73,7 @@ class Stream:
         job.run(msgspec.structs.replace(self.settings, once=True, **more), say=said.append, spark=spark)
         return said
 
-    def start(self, **more: Any) -> "subprocess.Popen[str]":
+    def start(self, variables: dict[str, str] | None = None, **more: Any) -> "subprocess.Popen[str]":
         """Run the job as a process of its own, until it is stopped."""
         settings = msgspec.structs.replace(self.settings, **more)
         values = {
@@ -83,7 +83,7 @@ class Stream:
         }
         return subprocess.Popen(
             [sys.executable, "-u", "-c", RUN],
-            env=os.environ | values,
+            env=os.environ | values | (variables or {}),
             cwd=HOME,
             text=True,
             stdout=subprocess.PIPE,

@@ -1,60 +1,28 @@
 """The job as a process of its own: killed, stopped, and with the broker gone for a while."""
 
+import http.client
+import re
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from precede.embedded_broker import Broker
+from precede.embedded_broker import Broker, free_port
+from tests.faults.judge import judge
+from tests.faults.running import Running
 from tests.records import by_kernel, conversation
-from tests.system.stream import Stream, contiguous
-
-
-class Running:
-    """A job's process and what it has said so far."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.process = stream.start()
-        self.said: list[str] = []
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said.append(line.rstrip())
-
-    def hears(self, words: str, seconds: float = 240) -> None:
-        self.until(lambda: any(words in line for line in self.said), f"“{words}”", seconds)
-
-    def until(self, true: Callable[[], bool], what: str, seconds: float = 240) -> None:
-        deadline = time.monotonic() + seconds
-        while not true():
-            assert self.process.poll() is None, f"the job ended: {self.said}"
-            assert time.monotonic() < deadline, f"waited {seconds} s for {what}: {self.said}"
-            time.sleep(0.1)
-
-    def kill(self) -> None:
-        """kill -9 for the driver, its JVM and its Python workers."""
-        if self.process.poll() is None:
-            whole = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
-            for one in whole:
-                with suppress(psutil.NoSuchProcess):
-                    one.kill()
-        self.process.wait(30)
+from tests.system.stream import Stream
 
 
 @pytest.fixture
-def run() -> Iterator[Callable[[Stream], Running]]:
+def run() -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
-    def start(stream: Stream) -> Running:
-        running.append(Running(stream))
+    def start(stream: Stream, fault: str | None = None, folder: Path | None = None) -> Running:
+        running.append(Running(stream, fault=fault, folder=folder))
         return running[-1]
 
     yield start
@@ -66,41 +34,56 @@ pytestmark = pytest.mark.timeout(900)
 """Spark is started four times here, on whatever machine there is."""
 
 
+def look(port: int, page: str) -> tuple[int, str]:
+    """What the job answers from outside."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", f"/{page}")
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
 def count(stream: Stream) -> int:
     return sum(map(len, stream.ordered().values()))
 
 
 def test_a_job_killed_in_the_middle_twice_leaves_each_position_once(
-    broker: Broker, spark: SparkSession, tmp_path: Path, run: Callable[[Stream], Running]
+    broker: Broker, spark: SparkSession, tmp_path: Path, run: Callable[..., Running]
 ) -> None:
     stream = Stream(broker.bootstrap, tmp_path, max_offsets_per_trigger=150)
-    talk = conversation(6_000, groups=10)
-    stream.send(talk)
-    for enough in (300, 1_500):
-        running = run(stream)
-        running.until(lambda: count(stream) > enough, f"{enough} ordered records")  # noqa: B023 (called at once)
-        running.kill()
+    stream.send(conversation(6_000, groups=10))
+    running = run(stream, "order.open:3", tmp_path)
+    running.reaches()
+    running.kill()
     killed_at = count(stream)
-    assert killed_at < 5_900, "the job was through before it was killed"
-    assert contiguous(stream.ordered())
+    assert killed_at > 0, "there was no batch before the one that was open"
+    running = run(stream)
+    running.until(lambda: count(stream) > killed_at + 1_000, "a thousand more")
+    running.kill()
+    assert count(stream) < 5_900, "the job was through before it was killed"
 
     stream.once(spark, max_offsets_per_trigger=200_000)
-    assert stream.ordered() == by_kernel(stream.raw())[0]
-    seen = [(row["group"], row["position"]) for row in stream.table("deliveries")]
-    assert len(seen) == len(set(seen)) == count(stream)
+    assert judge(stream, tmp_path) == []
 
 
 def test_a_broker_away_in_between_is_waited_for_and_sigterm_ends_the_job_with_0(
-    tmp_path: Path, run: Callable[[Stream], Running]
+    tmp_path: Path, run: Callable[..., Running]
 ) -> None:
     talk = conversation(400)
     with Broker(data=tmp_path / "broker") as broker:
-        stream = Stream(broker.bootstrap, tmp_path, only="order")
+        page = free_port()
+        stream = Stream(broker.bootstrap, tmp_path, only="order", metrics=str(page))
         stream.send(talk[:200])
         running = run(stream)
         running.until(lambda: count(stream) > 150, "the first half")
+        running.until(lambda: look(page, "health")[0] == 200, "a healthy job")
+        metrics = look(page, "metrics")[1]
+        assert f"precede_delivered_records_total {count(stream)}.0" in metrics
+        assert 'precede_lag_records{partition="1"} 0.0' in metrics
+        assert 'precede_batch_seconds_count{phase="transaction",query="order"}' in metrics
+        assert float(re.search(r"^precede_state_bytes (\S+)$", metrics, re.MULTILINE)[1]) > 500  # type: ignore[index]
         port = broker.port
     running.hears("does not answer; nothing is lost")
+    running.until(lambda: "Kafka has not answered for" in look(page, "health")[1], "a job that says it is not well")
     with Broker(port, data=tmp_path / "broker"):
         stream.send(talk[200:])
         expected = by_kernel(stream.raw())[0]

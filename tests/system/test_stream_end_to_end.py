@@ -186,8 +186,20 @@ def test_history_goes_on_where_it_was_and_refuses_tables_it_did_not_write(
     with pytest.raises(Refused, match=r"holds a history that the checkpoint .* did not write"):
         stream.once(spark, checkpoint=str(tmp_path / "fresh"))
     shutil.rmtree(tmp_path / "delta" / "deliveries")
-    with pytest.raises(Refused, match=r"deliveries is gone"):
+    with pytest.raises(Refused, match=r"deliveries is gone.*precede run --rebuild-delta"):
         stream.once(spark)
+    stream.once(spark, rebuild_delta=True)
+    assert sorted(row["record"] for row in stream.table("deliveries")) == all_records(stream)
+
+    next((tmp_path / "delta" / "deliveries").glob("day=*/*.parquet")).unlink()
+    with pytest.raises(Refused, match=r"lacks .*\.parquet, which its log names.*precede run --rebuild-delta"):
+        stream.once(spark)
+    stream.once(spark, rebuild_delta=True, checkpoint=str(tmp_path / "fresh"), only="history")
+    assert sorted(row["record"] for row in stream.table("deliveries")) == all_records(stream)
+
+
+def all_records(stream: Stream) -> list[str]:
+    return sorted(value.decode() for values in stream.ordered().values() for value in values)
 
 
 def test_what_is_held_can_be_read_from_the_checkpoint(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:

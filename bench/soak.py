@@ -1,0 +1,232 @@
+"""`python -m bench.soak`: the job under load for long, with disorder, loss, copies, membership churn and restarts.
+
+First its capacity is measured on a backlog; then it gets a share of that, and is stopped once and killed once. What it
+needs must be the same late as early: memory, state, latency. Prints a verdict; exit status 1 where it is not so.
+"""
+
+import argparse
+import http.client
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench import machine
+from bench.soak_traffic import Reader, Sender
+from bench.stage import Stage
+from bench.traffic import Conversation
+from precede.embedded_broker import free_port
+from streaming.settings import Settings
+
+HOME = Path(__file__).resolve().parent.parent
+GROUPS = 1_000
+BATCH = 20_000
+SAMPLE_S = 2.0
+START_S_MAX = 180
+DRAIN_S_MAX = 240
+EARLY, LATE = (0.15, 0.38), (0.78, 1.0)
+"""The parts of the run that are compared; the restarts are between them, and time to catch up after those."""
+STOPPED_AT, KILLED_AT = 0.4, 0.52
+
+
+@dataclass
+class Sample:
+    """One look at everything."""
+
+    at: float
+    memory_mb: float
+    state_kb: float
+    held: float
+    lag: float
+    latency_ms: float | None
+
+
+@dataclass
+class Job:
+    """The job as a process, looked at through its own metrics."""
+
+    settings: Settings
+    port: int
+    process: "subprocess.Popen[bytes] | None" = None
+    log: list[str] = field(default_factory=list)
+
+    def start(self) -> None:
+        values = {
+            f"PRECEDE_{name.upper()}": str(value)
+            for name, value in msgspec.structs.asdict(self.settings).items()
+            if name != "limits" and value not in (None, False)
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "precede", "run"],
+            env=os.environ | values | {"PRECEDE_METRICS": str(self.port)},
+            cwd=HOME,
+            stdout=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + START_S_MAX
+        while self.told("precede_healthy") != 1:
+            assert self.process.poll() is None, "the job ended while it started"
+            assert time.monotonic() < deadline, "the job did not become healthy"
+            time.sleep(0.2)
+
+    def told(self, name: str) -> float | None:
+        """The sum of a metric over its labels; None while nobody answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+        return sum(float(value) for value in re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE))
+
+    def memory_mb(self) -> float:
+        """Of the driver, the JVM and the workers together."""
+        assert self.process is not None
+        try:
+            whole = psutil.Process(self.process.pid)
+            return sum(one.memory_info().rss for one in [whole, *whole.children(recursive=True)]) / 1e6
+        except psutil.NoSuchProcess:
+            return 0.0
+
+    def stop(self, *, kill: bool = False) -> None:
+        assert self.process is not None
+        below = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
+        if kill:
+            for one in [*below, psutil.Process(self.process.pid)]:
+                one.kill()
+        else:
+            self.process.terminate()
+        self.process.wait(120)
+
+
+def capacity(stage: Stage, job: Job, count: int) -> float:
+    """Messages a second on a backlog, from the end of the first batch on."""
+    stage.send(job.settings, Conversation(GROUPS, seed=99).take(count))
+    job.start()
+    first: tuple[float, float] | None = None
+    while True:
+        read = job.told("precede_read_records_total") or 0.0
+        if read and first is None:
+            first = time.monotonic(), read
+        if read >= count:
+            assert first is not None
+            assert read > first[1], "the backlog went through in one batch: it is too short to measure"
+            return (read - first[1]) / (time.monotonic() - first[0])
+        time.sleep(0.1)
+
+
+def run(minutes: float, share: float, backlog: int) -> bool:
+    """Measure, load, look, judge."""
+    console = Console(width=110)
+    console.print(" · ".join(machine.describe().values()), f"load {machine.load()}")
+    with Stage() as stage:
+        # The backlog has a stream of its own, so that its messages are none of those that are counted.
+        probe = Job(stage.settings(max_offsets_per_trigger=BATCH), free_port())
+        try:
+            can = capacity(stage, probe, backlog)
+        finally:
+            probe.stop()
+        per_s = can * share
+        console.print(f"Capacity {can:,.0f} messages/s; {per_s:,.0f} messages/s for {minutes:g} minutes now.")
+        job = Job(stage.settings(max_offsets_per_trigger=BATCH), free_port())
+        sender = Sender(stage.broker.bootstrap, job.settings.raw_topic, GROUPS, per_s)
+        reader = Reader(stage.broker.bootstrap, job.settings.ordered_topic)
+        try:
+            job.start()
+            reader.start()
+            sender.start()
+            samples = _watch(job, reader, minutes * 60)
+            sender.stop()
+            drained = _drain(job, reader, sender)
+        finally:
+            sender.stop()
+            reader.stop()
+            job.stop()
+    return _verdict(console, samples, reader, sender, drained, minutes * 60)
+
+
+def _watch(job: Job, reader: Reader, seconds: float) -> list[Sample]:
+    """Look every few seconds, and stop and kill the job at their moments."""
+    began = time.monotonic()
+    events = [(STOPPED_AT, False), (KILLED_AT, True)]
+    samples: list[Sample] = []
+    while (at := (time.monotonic() - began) / seconds) < 1:
+        if events and at >= events[0][0]:
+            job.stop(kill=events.pop(0)[1])
+            job.start()
+        held, lag, state = (job.told(f"precede_{name}") for name in ("held_messages", "lag_records", "state_bytes"))
+        if held is not None and lag is not None and state is not None:
+            samples.append(Sample(at, job.memory_mb(), state / 1e3, held, lag, reader.latency_ms()))
+            print(f"  {samples[-1]}", file=sys.stderr, flush=True)
+        time.sleep(SAMPLE_S)
+    return samples
+
+
+def _drain(job: Job, reader: Reader, sender: Sender) -> bool:
+    """Wait until everything that was sent, or given up, has come out."""
+    deadline = time.monotonic() + DRAIN_S_MAX
+    while time.monotonic() < deadline:
+        if reader.count >= sender.expected and job.told("precede_held_messages") == 0:
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def _verdict(
+    console: Console, samples: list[Sample], reader: Reader, sender: Sender, drained: bool, seconds: float
+) -> bool:
+    early, late = ([one for one in samples if begin <= one.at <= end] for begin, end in (EARLY, LATE))
+    latencies = [[one.latency_ms for one in part if one.latency_ms is not None] for part in (early, late)]
+    rows: list[tuple[str, float, float, float]] = [
+        ("memory, MB", _median(early, "memory_mb"), _median(late, "memory_mb"), 1.2),
+        ("state, kB", _median(early, "state_kb"), _median(late, "state_kb"), 1.2),
+        ("held messages", _median(early, "held"), _median(late, "held"), 2.0),
+        ("latency p50, ms", median(latencies[0] or [0]), median(latencies[1] or [0]), 1.5),
+    ]
+    table = Table("what", "early", "late", "at most", "")
+    fine = True
+    for what, before, after, factor in rows:
+        good = 0 < after <= before * factor
+        fine &= good
+        table.add_row(what, f"{before:,.0f}", f"{after:,.0f}", f"x {factor}", "flat" if good else "NOT FLAT")
+    facts = {
+        f"all that was sent came out ({reader.count:,} of {sender.expected:,})": drained,
+        "positions without a hole and without a copy": not reader.problems,
+        "lag at the end under ten seconds of traffic": bool(late) and late[-1].lag < 10 * sender.per_s,
+    }
+    for what, good in facts.items():
+        fine &= good
+        table.add_row(what, "", "", "", "yes" if good else "NO")
+    console.print(table)
+    console.print(f"{sender.told}. Stopped once and killed once in {seconds:.0f} s; load now {machine.load()}.")
+    for problem in reader.problems[:5]:
+        console.print(problem)
+    console.print("[bold]It holds.[/bold]" if fine else "[bold]It does not hold.[/bold]")
+    return fine
+
+
+def _median(samples: list[Sample], name: str) -> float:
+    return float(median([getattr(one, name) for one in samples] or [0.0]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description="The job under load for long.")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--share", type=float, default=0.7, help="of its capacity on a backlog")
+    parser.add_argument("--backlog", type=int, default=200_000, help="messages that the capacity is measured on")
+    asked = parser.parse_args()
+    return 0 if run(asked.minutes, asked.share, asked.backlog) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

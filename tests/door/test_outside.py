@@ -1,0 +1,178 @@
+"""The job seen from outside, without a job: what it counts, whether it is well, and what it says to programs."""
+
+import http.client
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from streaming import counts
+from streaming.counts import Counts
+from streaming.errors import Refused
+from streaming.health import AWAY_S_MAX, SILENT_S_MAX, judge
+from streaming.outside import Outside
+from streaming.query_watch import QueryWatch
+from streaming.settings import Settings, check
+from streaming.voice import Voice
+from udfs.holdback import Holdback
+from udfs.shard import Records
+from udfs.wire import encode_message
+
+
+def never() -> Any:
+    raise AssertionError("no query is started here")
+
+
+def watch(name: str = "order", *, silent_s: float | None = 1.0) -> QueryWatch:
+    """A query that spoke so long ago."""
+    one = QueryWatch(name, never, print, 1.0, print)
+    one._query = object()  # type: ignore[assignment]
+    one.heard_at = 0.0 if silent_s is None else time.monotonic() - silent_s
+    return one
+
+
+def kernel_records() -> Records:
+    """What a shard hands over after a few good and bad records."""
+    holdback = Holdback()
+    good = encode_message("g", "a", 0, 1, after=[])
+    held = encode_message("g", "b", 0, 1, after=[("a", 0, 2)])
+    for offset, value in enumerate((good, held, b"junk", b"\xff", good)):
+        holdback.receive(value, b"g", 0, offset, 1_000)
+    dead_offsets = [2, 3]
+    lists = (holdback.ordered, holdback.ordered_keys, [0], holdback.dead, holdback.dead_keys, dead_offsets)
+    return Records(*lists, 5, holdback.duplicates, 1, (1_000, 1), 70)
+
+
+def counted() -> Counts:
+    batch, total = Counts(batches=1), Counts()
+    records = kernel_records()
+    batch.see(3, 0, 4, records)
+    batch.publish(records)
+    total.add(batch)
+    return total
+
+
+def test_what_a_batch_carries_is_counted_dead_letters_by_their_code() -> None:
+    total = counted()
+    assert (total.read, total.delivered, total.dead, total.duplicates) == (5, 1, 2, 1)
+    assert total.codes == {"malformed": 2}
+    assert (total.held_now, total.gaps_now, total.oldest_ms, total.next) == (1, 1, 1_000, {0: 5})
+
+
+def test_what_is_held_is_known_again_after_a_start_and_nothing_else_is(tmp_path: Path) -> None:
+    counts.keep(tmp_path, counted())
+    again = counts.recall(tmp_path)
+    assert (again.held_now, again.gaps_now, again.oldest_ms, again.state_bytes) == (1, 1, 1_000, {3: 70})
+    assert (again.batches, again.read, again.next) == (0, 0, {})
+    (tmp_path / counts.FILE).write_bytes(b"{")
+    assert counts.recall(tmp_path) == Counts()
+
+
+def test_a_job_is_healthy_while_its_queries_speak_and_kafka_answers() -> None:
+    now = time.monotonic()
+    assert judge([watch(), watch("history")], now - 500, now - 1).healthy
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "kafka_s", "problem"),
+    [
+        (SILENT_S_MAX + 5, 1.0, "The order query has been silent for 125 s."),
+        (None, 1.0, "The order query has not begun yet."),
+        (1.0, AWAY_S_MAX + 5, "Kafka has not answered for 35 s."),
+        (1.0, None, "Kafka has not answered yet."),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(silent_s: float | None, kafka_s: float | None, problem: str) -> None:
+    now = time.monotonic()
+    health = judge([watch(silent_s=silent_s)], now - 500, None if kafka_s is None else now - kafka_s)
+    assert not health.healthy
+    assert health.problems == [problem]
+
+
+def test_a_query_that_looks_seldom_may_be_silent_for_longer() -> None:
+    one = QueryWatch("history", never, print, 1.0, print, every_s=600.0)
+    one._query, one.heard_at = object(), time.monotonic() - 650  # type: ignore[assignment]
+    now = time.monotonic()
+    assert judge([one], now - 5_000, now).healthy
+
+
+def test_a_query_between_two_starts_is_no_healthy_one() -> None:
+    one = watch()
+    one._query = None
+    now = time.monotonic()
+    problems = judge([one], now - 500, now).problems
+    assert problems == ["The order query has stopped and is to be started again."]
+    one.done = True
+    assert judge([one], now - 500, now).healthy, "one that is through with all there was may end"
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Iterator[Callable[[str], tuple[int, str]]]:
+    """Pages of a job whose broker is away."""
+    settings = Settings(bootstrap="127.0.0.1:1", checkpoint=str(tmp_path), delta=str(tmp_path), metrics="0")
+    outside = Outside(settings)
+    outside.open()
+    outside.watch([watch(), watch("history of deliveries")], None)
+    outside.metrics.observe("order", "addBatch", 0.3)
+
+    def get(path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", outside.port, timeout=10)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+    yield get
+    outside.close()
+
+
+def test_metrics_have_units_in_their_names_and_every_code_from_zero_on(ask: Callable[[str], tuple[int, str]]) -> None:
+    status, text = ask("/metrics")
+    assert status == 200
+    assert 'precede_dead_letter_records_total{code="backpressure"} 0.0' in text
+    assert 'precede_query_running{query="history of deliveries"} 1.0' in text
+    assert 'precede_batch_seconds_bucket{le="0.5",phase="addBatch",query="order"} 1.0' in text
+    assert 'precede_disk_free_bytes{folder="checkpoint"}' in text
+    assert "precede_healthy 0.0" in text
+
+
+def test_health_answers_503_and_says_why(ask: Callable[[str], tuple[int, str]]) -> None:
+    status, text = ask("/health")
+    assert status == 503
+    assert msgspec.json.decode(text)["problems"] == ["Kafka has not answered yet."]
+    assert ask("/")[0] == 404
+
+
+def test_a_port_that_is_taken_is_refused_in_a_sentence(ask: Callable[[str], tuple[int, str]], tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Refused, match=f"The setting metrics is {port}, but nothing can listen there"):
+            Outside(Settings(metrics=str(port)))
+
+
+@pytest.mark.parametrize("metrics", ["http", "9464:", "1:2:3", "70000"])
+def test_a_place_for_metrics_that_is_none_is_refused(metrics: str) -> None:
+    with pytest.raises(Refused, match="The setting metrics is .* must be a port, or host:port"):
+        check(Settings(metrics=metrics))
+
+
+def test_sentences_are_for_a_person_or_lines_of_json_for_a_program() -> None:
+    said: list[str] = []
+    Voice(said.append)("The order query stopped.", level="warning", query="order", batch=7)
+    Voice(said.append, "json")("The order query stopped.", level="warning", query="order", batch=7)
+    Voice(said.append, "json").refused(Refused("No."))
+    assert said[0] == "The order query stopped."
+    line = msgspec.json.decode(said[1])
+    assert {name: line[name] for name in ("level", "message", "query", "batch")} == {
+        "level": "warning",
+        "message": "The order query stopped.",
+        "query": "order",
+        "batch": 7,
+    }
+    assert msgspec.json.decode(said[2])["level"] == "error"

@@ -1,0 +1,77 @@
+"""`python -m tests.faults [WORDS ...]`: the crash matrix, or the cases whose name holds one of the words; a table.
+
+Each case plays on a real broker, with the job as a process of its own, and ends with the judge.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from precede.embedded_broker import Broker
+from streaming import jars, session
+from streaming.settings import Settings
+from tests.faults.cases import CASES, Case, Scene
+from tests.faults.judge import judge
+
+
+def play(case: Case, scene: Scene) -> list[str]:
+    """What went wrong; nothing where the fault was reached and everything holds."""
+    try:
+        case(scene)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the other cases go on)
+        traceback.print_exc()
+        return [f"not reached, or not as it must be: {error}"]
+    finally:
+        if scene.broker.process is None or scene.broker.process.poll() is not None:
+            scene.broker.kill()
+            scene.broker.start()
+    try:
+        scene.finish()
+        return judge(scene.stream, scene.folder)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the other cases go on)
+        traceback.print_exc()
+        return [f"no way back: {error}"]
+
+
+def main() -> int:
+    """Play the cases, seed by seed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="The crash matrix of the stream.")
+    parser.add_argument("words", nargs="*", help="only cases whose name holds one of these")
+    parser.add_argument("--seeds", type=int, default=3, help="how often each is played, each time otherwise")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--away", type=float, default=60.0, help="seconds the broker is away, or a worker too slow")
+    parser.add_argument("--list", action="store_true", help="only name the cases")
+    asked = parser.parse_args()
+    chosen = {name: case for name, case in CASES.items() if not asked.words or any(w in name for w in asked.words)}
+    if asked.list or not chosen:
+        print(*(chosen or CASES), sep="\n")
+        return 0 if chosen else 2
+    table = Table("case", "seed", "seconds", "what was found")
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="precede-faults-") as home, Broker(data=Path(home, "broker")) as broker:
+        spark = session.start(Settings(tasks=2), jars.ensure("spark"), Path(home, "logs"))
+        for name, case in chosen.items():
+            for seed in range(asked.seed, asked.seed + asked.seeds):
+                began = time.monotonic()
+                folder = Path(tempfile.mkdtemp(dir=home))
+                scene = Scene(broker, spark, folder, seed, asked.away)
+                problems = play(case, scene)
+                scene.close()
+                failed += bool(problems)
+                found = "; ".join(problems[:3]) or "each position once, in order, as replayed, in Delta"
+                print(f"{name}, seed {seed}: {found}", file=sys.stderr, flush=True)
+                table.add_row(name, str(seed), f"{time.monotonic() - began:.0f}", found)
+        spark.stop()
+    Console(width=max(120, Console().width)).print(table)
+    print(f"{failed} of {table.row_count} failed" if failed else f"all {table.row_count} hold")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
