@@ -1,0 +1,62 @@
+"""Whose a Delta table is, what is missing in it, and throwing it away: all that a start checks without Spark."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from streaming import tables
+from streaming.errors import Refused
+from streaming.settings import Settings
+from streaming.tables import DEAD_LETTERS, DELIVERIES
+
+ROWS = pa.table({"record": ["one", "two"], "day": ["2026-01-01", "2026-01-02"]})
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Two tables that a checkpoint has written, two commits each."""
+    settings = Settings(checkpoint=str(tmp_path / "checkpoint"), delta=str(tmp_path / "del ta"))
+    for table in (DELIVERIES, DEAD_LETTERS):
+        for _ in range(2):
+            write_deltalake(tables.path(settings, table), ROWS, partition_by=["day"], mode="append")
+        (settings.history_checkpoint(table) / "commits").mkdir(parents=True)
+    return settings
+
+
+def id_of(settings: Settings, table: str) -> str:
+    return str(DeltaTable(tables.path(settings, table)).metadata().id)
+
+
+def test_a_table_that_is_whole_and_one_s_own_is_welcome(settings: Settings) -> None:
+    tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
+
+
+def test_a_table_that_lacks_a_file_is_refused_with_its_name_and_the_way_out(settings: Settings) -> None:
+    lost = next(tables.path(settings, DELIVERIES).glob("day=*/*.parquet"))
+    lost.unlink()
+    with pytest.raises(Refused, match=rf"lacks .*{lost.name}, which its log names.*precede run --rebuild-delta"):
+        tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
+
+
+def test_a_table_of_another_checkpoint_is_refused_with_the_way_out(settings: Settings) -> None:
+    with pytest.raises(Refused, match=r"did not write; choose another .*precede run --rebuild-delta"):
+        tables.check(settings, DELIVERIES, None)
+
+
+def test_throwing_away_takes_both_tables_and_how_far_they_were_written(settings: Settings) -> None:
+    tables.remove(settings)
+    for table in (DELIVERIES, DEAD_LETTERS):
+        assert tables.find(settings, table) is None
+        assert not settings.history_checkpoint(table).exists()
+        tables.check(settings, table, None)
+    tables.remove(settings)  # again, as after a crash in between
+
+
+def test_a_folder_of_something_else_is_never_thrown_away(settings: Settings) -> None:
+    log = tables.path(settings, DEAD_LETTERS) / "_delta_log"
+    log.rename(log.with_name("notes"))
+    with pytest.raises(Refused, match="is not empty and not a Delta table"):
+        tables.remove(settings)
+    assert tables.find(settings, DELIVERIES) is not None
