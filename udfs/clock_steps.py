@@ -32,7 +32,7 @@ def advance(group: "Group", offset: int, now_ms: int, *, is_tick: bool = False) 
         group.stop_watching(one)
         group.release(one)
         order.delivered(one)
-        group.settle([one], offset, now_ms)
+        group.deliver(one, offset, now_ms)
 
 
 def heartbeat(group: "Group", record: Heartbeat, offset: int, now_ms: int) -> Refusal | None:

@@ -113,7 +113,8 @@ class Group:
             sender = self.membership.new_sender(name, epoch)
         id_: Id = (name, epoch, seq)
         verdict: Refusal | Watch | None
-        if sender.highest < seq <= sender.highest + self.window and seq <= sender.fence and not self.closed:
+        is_usual = sender.highest < seq <= sender.highest + self.window and seq <= sender.fence
+        if is_usual and (not self.closed or self.membership.has(name, epoch)):
             verdict = self.order.arrive(id_, message)
         else:
             verdict = self._check(sender, id_, message, value)
@@ -241,7 +242,6 @@ class Group:
 
     def hold(self, one: HeldMessage, watch: Watch, *, again: bool = False) -> None:
         """Keep a message until what it watches happens; `again` where it was held before, in a snapshot."""
-        one.watch = watch
         if self.order.waits_once and len(watch) == 3:
             one.message = None  # nothing will be asked of it again, and what is held should be small
         if not self.held:
@@ -250,6 +250,11 @@ class Group:
         self.outbox.held_growth += 1
         if one.value is not None:
             self.held_bytes += len(one.value)
+        self._watch(one, watch, again=again)
+
+    def _watch(self, one: HeldMessage, watch: Watch, *, again: bool = False) -> None:
+        """Let a held message wait for this from here on."""
+        one.watch = watch
         others = self.waiting.get(watch)
         if others is None:
             self.waiting[watch] = one
@@ -290,18 +295,19 @@ class Group:
         """Those that watched this, in arrival order, each judged again; the ready ones are returned, no longer held."""
         ready: list[HeldMessage] = []
         condemned: list[tuple[HeldMessage, Refusal]] = []
+        waits_once = self.order.waits_once and len(watch) == 3
         for one in self._take_watchers(watch):
-            self.release(one)
-            if self.order.waits_once and len(watch) == 3:
-                ready.append(one)
+            verdict: Watch | Refusal | None = None
+            if not waits_once:
+                verdict = self.turn(one.id) if one.message is None else self._judge(one.id, one.message)
+            if verdict.__class__ is tuple:
+                self._watch(one, verdict)
                 continue
-            verdict = self.turn(one.id) if one.message is None else self._judge(one.id, one.message)
+            self.release(one)
             if verdict is None:
                 ready.append(one)
-            elif isinstance(verdict, Refusal):
-                condemned.append((one, verdict))
             else:
-                self.hold(one, verdict)
+                condemned.append((one, verdict))  # type: ignore[arg-type]
         for one, refusal in condemned:  # last, so that what hangs on them stands where it will be found
             if refusal.code in self.order.takes_id:
                 self._condemn(one, refusal)
@@ -328,6 +334,12 @@ class Group:
             self._deliver(one, offset, now_ms)
             for freed_one in self.woken_by(one.id):
                 heappush(ranked, (freed_one.offset, freed_one.rank, freed_one))
+
+    def deliver(self, one: HeldMessage, offset: int, now_ms: int) -> None:
+        """Deliver one message that is held no longer, and all it frees."""
+        self._deliver(one, offset, now_ms)
+        if one.id in self.waiting:
+            self.settle(self.woken_by(one.id), offset, now_ms)
 
     def _deliver(self, one: HeldMessage, offset: int, now_ms: int) -> None:
         """The next position goes to this message, or to the stand-in of one given up on."""

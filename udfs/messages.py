@@ -14,7 +14,8 @@ SEQ_MAX = 2**53 - 1
 NAME_BYTES_MAX = 255
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
-ShortName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX // 4)]
+SHORT_NAME_MAX = NAME_BYTES_MAX // 4
+ShortName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=SHORT_NAME_MAX)]
 """A name of so few characters has at most 255 bytes, whatever they are."""
 Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=EPOCH_MAX)] | float
 Seq: TypeAlias = Annotated[int, Meta(ge=1, le=SEQ_MAX)] | float

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from udfs.limits import Limits
-from udfs.messages import Id, Message, Record, WireId
+from udfs.messages import SHORT_NAME_MAX, Heartbeat, Id, Message, ObjectStamp, Record
 from udfs.strict import DEPTH_MAX, Malformed, read_strictly
 
 VALUE_BYTES_MAX = 64 * 1024
@@ -59,6 +59,9 @@ def read(value: bytes, limits: Limits) -> Record:
         quotes -= 2 + 2 * count
     if quotes:
         quotes -= _quotes_of_rare_fields(message, limits)
+        if message.kind == "heartbeat":
+            is_sure = not quotes and message.seq.__class__ is int and (value.isascii() or _is_utf8(value))
+            return _heartbeat(message) if is_sure else read_strictly(value, limits)
     if (
         quotes
         or message.seq.__class__ is not int
@@ -77,20 +80,30 @@ def _quotes_of_rare_fields(message: Message, limits: Limits) -> int:
             return -1
         quotes += 2
     if message.kind is not UNSET:
-        if message.kind != "message":
+        if message.kind == "heartbeat":
+            others = (message.after, message.data, message.seen, message.to, message.sent, message.object)
+            if any(other is not UNSET for other in others):
+                return -1
+        elif message.kind != "message":
             return -1
         quotes += 4
     if message.signature is not UNSET:
         quotes += 4
-    for clock in (message.time, message.clock_ms):
-        if clock is not UNSET:
-            if clock.__class__ is not int:
-                return -1
-            quotes += 2
+    if message.time is not UNSET:
+        if message.time.__class__ is not int:
+            return -1
+        quotes += 2
+    if message.clock_ms is not UNSET:
+        if message.clock_ms.__class__ is not int:
+            return -1
+        quotes += 2
     seen = message.seen
     if seen is not UNSET:
-        if len(seen) > limits.seen_max or not _are_ids(seen):
+        if len(seen) > limits.seen_max:
             return -1
+        for _, epoch, seq in seen:
+            if epoch.__class__ is not int or seq.__class__ is not int:
+                return -1
         quotes += 2 + 2 * len(seen)
     to = message.to
     if to is not UNSET:
@@ -101,14 +114,42 @@ def _quotes_of_rare_fields(message: Message, limits: Limits) -> int:
     if sent is not UNSET:
         quotes += 2
         for entries in sent.values():
-            if not _are_ids(entries):
-                return -1
+            for _, epoch, seq in entries:
+                if epoch.__class__ is not int or seq.__class__ is not int:
+                    return -1
             quotes += 2 + 2 * len(entries)
+    if message.object is not UNSET:
+        inside = _quotes_of_object(message.object)
+        if inside < 0:
+            return -1
+        quotes += 2 + inside
     return quotes
 
 
-def _are_ids(entries: list[WireId]) -> bool:
-    return all(seq.__class__ is int and epoch.__class__ is int for _, epoch, seq in entries)
+def _quotes_of_object(stamp: ObjectStamp) -> int:
+    """The quotes inside `object`, or -1."""
+    quotes = 0
+    for name in (stamp.op, stamp.sender_op):
+        if name is not UNSET:
+            if len(name) > SHORT_NAME_MAX:
+                return -1
+            quotes += 4
+    if stamp.type is not UNSET:
+        quotes += 4
+    instance = stamp.instance
+    if instance is not UNSET:
+        if instance[0].__class__ is not int or len(instance[1]) > SHORT_NAME_MAX:
+            return -1
+        quotes += 4
+    return quotes
+
+
+def _heartbeat(message: Message) -> Heartbeat:
+    """A heartbeat that was decoded as a message, whose fields are all of its own."""
+    heartbeat = Heartbeat(group=message.group, sender=message.sender, seq=message.seq, kind="heartbeat")
+    heartbeat.epoch = message.epoch  # type: ignore[assignment]
+    heartbeat.time, heartbeat.clock_ms, heartbeat.signature = message.time, message.clock_ms, message.signature
+    return heartbeat
 
 
 def _is_utf8(value: bytes) -> bool:

@@ -235,6 +235,13 @@ GOOD_ONES = {
     ),
     "a time of 30 digits": with_(time=10**30),
     "a heartbeat": with_(kind="heartbeat", after=None, time=5, clock_ms=6),
+    "a heartbeat with all it may have": with_(
+        kind="heartbeat", after=None, epoch=2, v=1, time=5, clock_ms=-6, signature="c2lnbmF0dXJl"
+    ),
+    "a heartbeat and nothing more": b'{"group":"g","sender":"a","seq":4,"kind":"heartbeat"}',
+    "a request": with_(object={"instance": [1, "o"], "op": "w", "sender_op": "r", "type": "request"}),
+    "an object of nothing": with_(object={}),
+    "an object of long names": with_(object={"op": "é" * 127, "instance": [0, "😀" * 63]}),
     "a create of nothing": b'{"group":"g","kind":"create"}',
     "a create of everything": json.dumps(
         {
@@ -279,7 +286,11 @@ def test_all_three_readers_take_this(what: str) -> None:
     assert verdict(GOOD_ONES[what]) == "good"
 
 
-@pytest.mark.parametrize("what", ["the least", "every stamp at once", "data of quotes", "an abandon", "data null"])
+@pytest.mark.parametrize(
+    "what",
+    ["the least", "every stamp at once", "data of quotes", "an abandon", "data null", "a request"]
+    + ["a heartbeat with all it may have", "a heartbeat and nothing more"],
+)
 def test_both_readers_read_the_same_record(what: str) -> None:
     fast, strict = read(GOOD_ONES[what], Limits()), read_strictly(GOOD_ONES[what], Limits())
     assert fast.__class__ is strict.__class__
@@ -448,3 +459,15 @@ def test_a_long_value_that_is_not_utf_8_is_cut_too() -> None:
 def test_bad_bytes_after_the_cut_still_make_the_value_base64() -> None:
     letter = letter_of(b"x" * 70_000 + b"\xff")
     assert base64.b64decode(letter["value_base64"]) == b"x" * 64 * 1024
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("every stamp at once", "a heartbeat", "a heartbeat with all it may have", "a heartbeat and nothing more"),
+        *("a request", "an object of nothing"),
+    ],
+)
+def test_stamps_and_heartbeats_do_not_need_the_slower_reader(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("udfs.wire.read_strictly", None)
+    assert read(GOOD_ONES[what], Limits()) is not None

@@ -28,6 +28,8 @@ FIELDS = [
     *(b',"after":[]', b',"after":[["b",0,1]]', b',"epoch":0', b',"epoch":1', b',"v":1', b',"kind":"message"'),
     *(b',"position":1', b',"order":"s_b"', b',"time":1', b',"to":[]', b',"seen":[]', b',"sent":{}', b',"x":1'),
     *(b',"seen":[["a",0,1]]', b',"to":["b"]', b',"sent":{"b":[["a",0,1]]}', b',"time":1.0', b',"clock_ms":-1'),
+    *(b',"kind":"heartbeat"', b',"object":{}', b',"object":{"op":"w","op":"w"}', b',"object":{"instance":[1.0,"o"]}'),
+    *(b',"object":{"instance":[1,"o"],"type":"data"}', b',"object":{"op":"w","sender_op":"r","x":1}'),
 ]
 SNIPPETS += FIELDS
 

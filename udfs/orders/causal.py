@@ -56,30 +56,37 @@ class Causal(Order):
         return None
 
     def arrive(self, id_: Id, message: Message) -> Id | Refusal | None:
+        """All in one look at the stamp, which is left with what is not met yet."""
         own, own_epoch, own_seq = id_
         senders = self.group.senders
         own_entries = 0
-        for name, epoch, seq in message.seen or ():
+        unmet: list[Id] = []
+        for entry in message.seen or ():
+            name, epoch, seq = entry
+            sender = senders.get((name, epoch) if epoch else name)  # type: ignore[arg-type]
             if name == own and epoch == own_epoch:
                 own_entries += 1 if seq == own_seq else 2
-                continue
-            sender = senders.get((name, epoch) if epoch else name)  # type: ignore[arg-type]
-            if sender is None or seq > sender.prefix:
-                break
-        else:
-            if own_entries == 1 and self.group.turn(id_) is None:
-                return None
-        return self.fault(message) or self.poison(id_, message) or self.wait(id_, message)
+                if own_seq > 1 and (sender is None or own_seq - 1 > sender.prefix):
+                    unmet.append((own, own_epoch, own_seq - 1))
+            elif sender is None or seq > sender.prefix:
+                unmet.append(entry)  # type: ignore[arg-type]
+        if own_entries != 1:
+            return self.fault(message)
+        if not unmet:
+            return None
+        message.seen = unmet  # type: ignore[assignment]
+        return self.poison(id_, message) or unmet[-1]
 
     def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
-        group = self.group
-        previous = group.turn(id_)
-        if previous is not None:
-            return previous
+        """The own entry stands for the sender's previous message: each sender's order is kept."""
+        senders = self.group.senders
         seen: list[Id] = message.seen  # type: ignore[assignment]
         while seen:
             name, epoch, seq = entry = seen[-1]
-            sender = group.senders.get((name, epoch) if epoch else name)
+            if entry == id_ and seq > 1:
+                seen[-1] = name, epoch, seq - 1
+                continue
+            sender = senders.get((name, epoch) if epoch else name)
             if (sender is None or seq > sender.prefix) and entry != id_:
                 return entry
             seen.pop()  # met once is met for ever, so each entry is looked at once, however often the message is woken

@@ -100,9 +100,10 @@ class Clocked(Order):
 
     def entered_up_to(self, name: str, epoch: int) -> int:
         """The seq up to which everything of this sender is here."""
-        key = sender_key(name, epoch)
+        key = (name, epoch) if epoch else name
         sender = self.group.senders.get(key)
-        return max(self.entered.get(key, 0), 0 if sender is None else sender.prefix)
+        settled = 0 if sender is None else sender.prefix
+        return max(self.entered[key], settled) if key in self.entered else settled
 
     def _floor_of_joiner(self, name: str, epoch: int) -> int:
         """Where the floor of a larger epoch begins; a name never heard of begins where it speaks."""
