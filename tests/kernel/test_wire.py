@@ -288,8 +288,10 @@ def test_all_three_readers_take_this(what: str) -> None:
 
 @pytest.mark.parametrize(
     "what",
-    ["the least", "every stamp at once", "data of quotes", "an abandon", "data null", "a request"]
-    + ["a heartbeat with all it may have", "a heartbeat and nothing more"],
+    [
+        *("the least", "every stamp at once", "data of quotes", "an abandon", "data null", "a request"),
+        *("a heartbeat with all it may have", "a heartbeat and nothing more"),
+    ],
 )
 def test_both_readers_read_the_same_record(what: str) -> None:
     fast, strict = read(GOOD_ONES[what], Limits()), read_strictly(GOOD_ONES[what], Limits())
