@@ -68,6 +68,10 @@ MORE_FOR = {"shard.py": FACING_SPARK, "signatures.py": VERIFYING}
 
 LINES_MAX = 450
 
+PAGE_OF_AN_ORDER = [
+    *("Guarantee", "What a message carries", "When it waits", "Example", "With loss", "Cost", "When to choose it"),
+]
+
 
 def short(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
@@ -122,7 +126,7 @@ def test_the_kernel_only_computes() -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_order_has_its_file_tests_story_and_row_in_the_readme(order: str) -> None:
+def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: str) -> None:
     assert ORDERS[order].__module__ == f"udfs.orders.{order}"
     docstring = ast.get_docstring(ast.parse((ROOT / "udfs" / "orders" / f"{order}.py").read_text())) or ""
     for part in ("Guarantee:", "[Ll]oss", "Stamp:", "\n    "):
@@ -133,6 +137,12 @@ def test_every_order_has_its_file_tests_story_and_row_in_the_readme(order: str) 
     assert re.search(rf"^\| `{order}` \|", (ROOT / "README.md").read_text(), re.MULTILINE), (
         f"README has no row for {order}"
     )
+    pages = ROOT / "docs" / "orders"
+    assert re.search(rf"^\| \[`{order}`\]\({order}\.md\) \|", (pages / "README.md").read_text(), re.MULTILINE), (
+        f"docs/orders/README.md has no row for {order}"
+    )
+    titles = re.findall(r"^## (.*)$", (pages / f"{order}.md").read_text(), re.MULTILINE)
+    assert titles == PAGE_OF_AN_ORDER, f"docs/orders/{order}.md has other sections"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)

@@ -38,3 +38,7 @@ class Refusal:
 
     def __repr__(self) -> str:
         return f"Refusal({self.code!r}, {self.reason!r})"
+
+
+COPY: Final = Refusal("copy", "An exact copy: dropped and counted, never a dead letter.")
+"""The one verdict that writes nothing."""

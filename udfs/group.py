@@ -10,7 +10,6 @@ The checks stand in the contract's order (section 3, "Order of checks").
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
@@ -18,7 +17,7 @@ from msgspec import UNSET
 
 from udfs import codes
 from udfs.clock_steps import advance
-from udfs.codes import Refusal
+from udfs.codes import COPY, Refusal
 from udfs.held import QUEUED, HeldMessage, Watch, arrival
 from udfs.keyring import Keyring
 from udfs.limits import Limits
@@ -26,7 +25,7 @@ from udfs.membership import Membership
 from udfs.messages import Id, Identity, Message, Options
 from udfs.orders import ORDERS
 from udfs.orders.order import Order
-from udfs.outbox import Outbox
+from udfs.outbox import Outbox, ordered_form
 from udfs.senders import Sender, SenderKey, fenced, sender_key
 from udfs.waits import Waits
 from udfs.wire import encode_name
@@ -98,8 +97,8 @@ class Group:
         self.keyring = None if options.keys is UNSET else Keyring(self, options.keys)
         self.plain_partition = self.partition if self.keyring is None else None
         """The partition whose records are taken at once; none where their signatures must be looked at first."""
-        self._delivered = _form(order, "delivered", self.partition)
-        self._abandoned = _form(order, "abandoned", self.partition)
+        self._delivered = ordered_form(order, "delivered", self.partition)
+        self._abandoned = ordered_form(order, "abandoned", self.partition)
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -444,16 +443,6 @@ class Group:
                 self.refuse_held(one, Refusal(codes.FENCED, why))
         if above:
             self.order.relink(self.held.values())
-
-
-@cache
-def _form(order: str, status: str, partition: int) -> bytes:
-    """An ordered record but for its numbers; shared by all groups alike, because it is looked at with every message."""
-    fixed = f',"position":%d,"order":"{order}","status":"{status}","partition":{partition}'
-    return f'%b{fixed},"offset":%d,"arrived_ms":%d,"released_offset":%d,"released_ms":%d}}'.encode()
-
-
-COPY = Refusal("copy", "An exact copy: dropped and counted, never a dead letter.")
 
 
 def _whose(id_: Id) -> str:

@@ -122,6 +122,11 @@ def test_one_group_may_be_compared_alone(tmp_path: Path) -> None:
     assert (comparison["messages"], "s_b" in comparison["orders"]) == (1, True)
 
 
+def test_the_page_that_helps_to_choose_shows_what_the_command_says_of_the_chat() -> None:
+    said = "\n".join(line.rstrip() for line in precede("compare", CHAT).stdout.decode().splitlines()).strip()
+    assert f"```text\n{said}\n```" in (ROOT / "docs" / "orders" / "README.md").read_text()
+
+
 def test_a_log_from_standard_input_is_compared_like_a_file() -> None:
     done = precede("compare", "-", given=(ROOT / CHAT).read_bytes())
     assert done.returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from typing import Any
@@ -316,6 +315,18 @@ def test_depth_does_not_depend_on_the_recursion_limit_of_the_host(value: bytes) 
             sys.setrecursionlimit(before)
 
 
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("every stamp at once", "a heartbeat", "a heartbeat with all it may have", "a heartbeat and nothing more"),
+        *("a request", "an object of nothing"),
+    ],
+)
+def test_stamps_and_heartbeats_do_not_need_the_slower_reader(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("udfs.wire.read_strictly", None)
+    assert read(GOOD_ONES[what], Limits()) is not None
+
+
 # ── into the log and out of it ────────────────────────────────────────────────────────────────────────────────────
 
 TAIL = (
@@ -379,97 +390,3 @@ def test_a_tick_has_no_key_and_leaves_nothing() -> None:
     tale = Tale().raw(b'{"kind":"tick"}', key=None)
     assert (tale.out, tale.dead, tale.kernel.dump()) == ([], [], {})
     assert tale.raw(b'{"kind":"tick"}').dead == ["wrong_key"]
-
-
-# ── dead letters ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def letter_of(value: bytes, limits: Limits | None = None) -> dict[str, Any]:
-    kernel = Holdback(order="total", limits=limits)
-    kernel.receive(value, b"g", 3, 41, 1234)
-    (letter,) = parsed(kernel.dead)
-    assert isinstance(letter, dict)
-    return letter
-
-
-def test_a_dead_letter_has_the_fields_of_the_contract_and_no_others() -> None:
-    value = with_(sender="a", epoch=2, seq=5, colour="red")
-    letter = letter_of(value)
-    assert letter.pop("reason").endswith(".")
-    assert letter == {
-        "code": "malformed",
-        "group": "g",
-        "sender": "a",
-        "epoch": 2,
-        "seq": 5,
-        "partition": 3,
-        "offset": 41,
-        "arrived_ms": 1234,
-        "value": value.decode(),
-    }
-
-
-@pytest.mark.parametrize(
-    ("value", "readable"),
-    [
-        (b"nonsense", (None, None, None, None)),
-        (with_(seq=1.0), ("g", "a", 0, None)),
-        (with_(seq=0), ("g", "a", 0, None)),
-        (with_(epoch="1"), ("g", "a", None, 1)),
-        (with_(sender=""), ("g", None, None, 1)),
-        (with_(group=7), (None, "a", 0, 1)),
-        (with_(v=2), ("g", "a", 0, 1)),
-        (b'{"group":"g","kind":"abandon"}', ("g", None, None, None)),
-    ],
-)
-def test_what_cannot_be_read_of_the_id_is_null(value: bytes, readable: tuple[Any, ...]) -> None:
-    letter = letter_of(value)
-    assert (letter["group"], letter["sender"], letter["epoch"], letter["seq"]) == readable
-
-
-def test_a_value_that_is_not_utf_8_is_carried_in_base64() -> None:
-    value = GOOD[:-1] + b"\xff}"
-    letter = letter_of(value)
-    assert "value" not in letter
-    assert base64.b64decode(letter["value_base64"]) == value
-
-
-def test_a_long_value_is_cut_at_64_kib() -> None:
-    value = with_(data="x" * 70_000, colour="red")
-    letter = letter_of(value)
-    assert letter["truncated"] is True
-    assert letter["value"] == value[: 64 * 1024].decode()
-    assert "truncated" not in letter_of(b"x" * 64 * 1024)
-
-
-@pytest.mark.parametrize("shift", range(5))
-def test_the_cut_never_splits_a_character(shift: int) -> None:
-    value = b"x" * shift + "😀".encode() * 20_000
-    letter = letter_of(value)
-    assert letter["truncated"] is True
-    whole = (64 * 1024 - shift) // 4
-    assert letter["value"] == "x" * shift + "😀" * whole
-
-
-def test_a_long_value_that_is_not_utf_8_is_cut_too() -> None:
-    value = b"\xff" * 70_000
-    letter = letter_of(value)
-    assert letter["truncated"] is True
-    assert base64.b64decode(letter["value_base64"]) == value[: 64 * 1024]
-
-
-def test_bad_bytes_after_the_cut_still_make_the_value_base64() -> None:
-    letter = letter_of(b"x" * 70_000 + b"\xff")
-    assert base64.b64decode(letter["value_base64"]) == b"x" * 64 * 1024
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        *("every stamp at once", "a heartbeat", "a heartbeat with all it may have", "a heartbeat and nothing more"),
-        *("a request", "an object of nothing"),
-    ],
-)
-def test_stamps_and_heartbeats_do_not_need_the_slower_reader(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("udfs.wire.read_strictly", None)
-    assert read(GOOD_ONES[what], Limits()) is not None

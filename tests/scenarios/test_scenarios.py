@@ -142,7 +142,7 @@ def trace(tale: Tale, copies: int) -> list[str]:
         lines.append("    copy")
     lines += [f"    job {said}" for said in tale.own]
     if tale.held:
-        waits = [f"{name} for {' '.join(missing)}" for name, missing in tale.held.items()]
+        waits = [f"{name} for {' '.join(missing) or 'nothing'}" for name, missing in tale.held.items()]
         lines.append(f"    held: {', '.join(waits)}")
     return lines or ["    nothing"]
 
