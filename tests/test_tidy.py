@@ -164,6 +164,20 @@ def test_the_links_of_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{target} is not there"
 
 
+def test_every_promise_rests_on_something_and_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    promises = re.split(r"^### ", page.partition("\n## Not promised")[0], flags=re.MULTILINE)[1:]
+    assert promises
+    for promise in promises:
+        sentence, _, body = promise.partition("\n")
+        assert sentence.endswith("."), f"{sentence!r} is not a sentence"
+        assert "- **Rests on** " in body, f"{sentence!r} rests on nothing"
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", body.partition("- **Tests**")[2])
+        assert named, f"{sentence!r} names no test"
+        for path, test in named:
+            assert f"\ndef {test}(" in (ROOT / path).read_text(), f"{path} has no {test}"
+
+
 def test_what_runs_in_ci_is_what_the_readme_says() -> None:
     command = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
     assert re.search(rf"^{command}\b", (ROOT / "README.md").read_text(), re.MULTILINE)
