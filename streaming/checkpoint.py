@@ -184,8 +184,8 @@ def check_history(settings: Settings, found: HistoryPart | None, topics: dict[st
     return found
 
 
-def check_beginning(settings: Settings, ends: list[tuple[int, int]]) -> None:
-    """A fresh start counts positions from the log's beginning, so the beginning must be there."""
+def is_cut(settings: Settings, ends: list[tuple[int, int]]) -> bool:
+    """Whether the log's beginning is gone; refused unless that is accepted, for positions count from the beginning."""
     cut = [partition for partition, (first, _) in enumerate(ends) if first > 0]
     if cut and not settings.accept_cut_log:
         raise Refused(
@@ -193,6 +193,7 @@ def check_beginning(settings: Settings, ends: list[tuple[int, int]]) -> None:
             f"{ends[cut[0]][0]}), so a fresh start would number positions anew from what is left; "
             "if that is meant, set accept_cut_log."
         )
+    return bool(cut)
 
 
 def changed_limits(before: Limits, now: Limits) -> str:

@@ -21,6 +21,7 @@ from streaming.checkpoint import Checkpoint
 from streaming.errors import Refused
 from streaming.kafka import Topic, Unreachable
 from streaming.outside import Outside
+from streaming.progress import read_progress
 from streaming.query_watch import GONE, QueryWatch
 from streaming.settings import Settings
 from streaming.status import Status
@@ -159,22 +160,37 @@ class Job:
         """The checkpoint's file as it will be; nothing is written yet, but for tables that are to be made anew."""
         settings = self.settings
         kept = checkpoint.read(Path(settings.checkpoint))
-        if self.writes_history and settings.rebuild_delta:
-            self.say("The Delta tables are thrown away, and written anew from the topics.")
-            checkpoint.forget_history(Path(settings.checkpoint))  # first, or a crash would leave it speaking of none
-            tables.remove(settings)
-            kept.history = None
         if self.orders:
-            raw = topics[settings.raw_topic]
             if kept.order is None:
-                ends = self._patiently(lambda: kafka.ends(settings.bootstrap, raw.name, raw.partitions))
-                checkpoint.check_beginning(settings, ends or [])
+                self._check_beginning(topics)
             kept.order = checkpoint.check_order(settings, kept.order, topics)
         if self.writes_history:
+            if settings.rebuild_delta:
+                self.say("The Delta tables are thrown away, and written anew from the topics.")
+                checkpoint.forget_history(
+                    Path(settings.checkpoint)
+                )  # first, or a crash would leave it speaking of none
+                tables.remove(settings)
+                kept.history = None
             kept.history = checkpoint.check_history(settings, kept.history, topics)
             for table in TABLES:
                 tables.check(settings, table, kept.history.tables.get(table))
         return kept
+
+    def _check_beginning(self, topics: dict[str, Topic]) -> None:
+        """Before a fresh start: is the log whole, or shall positions be counted from what is left of it?"""
+        settings = self.settings
+        raw, progress = topics[settings.raw_topic], topics[settings.progress_topic]
+        ends = self._patiently(lambda: kafka.ends(settings.bootstrap, raw.name, raw.partitions))
+        if ends is None or not checkpoint.is_cut(settings, ends):
+            return
+        known = self._patiently(lambda: read_progress(settings.bootstrap, progress, settings.ordered_topic))
+        if known is not None and known[0] is not None:
+            raise Refused(
+                f"The beginning of the raw topic {raw.name} is gone, and the positions in {settings.ordered_topic} are "
+                "counted from it; start with the old checkpoint, or name a new ordered_topic and "
+                "dead_letter_topic, where positions begin anew."
+            )
 
     def _keep(self, spark: "SparkSession", kept: Checkpoint) -> None:
         """Make the tables, and write the checkpoint's file before anything that it speaks of."""

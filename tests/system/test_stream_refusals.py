@@ -14,6 +14,7 @@ from ingest import topics
 from precede.embedded_broker import Broker
 from streaming import checkpoint, job, kafka
 from streaming.errors import Refused
+from streaming.transaction import Publisher
 from tests.records import conversation
 from tests.system.stream import Stream
 from udfs.limits import Limits
@@ -108,12 +109,16 @@ def test_other_shards_order_or_limits_are_refused(stream: Stream, change: dict[s
         start(stream, **change)
 
 
-def test_a_raw_topic_that_got_more_partitions_is_refused_with_the_way_out(stream: Stream) -> None:
+def test_a_raw_topic_that_got_more_partitions_is_refused_with_the_way_out(stream: Stream, tmp_path: Path) -> None:
     name = stream.settings.raw_topic
     admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
     admin.create_partitions([NewPartitions(name, 3)])[name].result()
     with pytest.raises(Refused, match=r"has 3 partitions, but the checkpoint .* with 2.*new raw topic"):
         start(stream)
+    fresh = Stream(stream.settings.bootstrap, tmp_path / "anew", partitions=3).settings
+    stream.settings = fresh
+    with pytest.raises(SparkStarted):
+        start(stream)  # the way out: a new raw topic, new output topics, a new checkpoint
 
 
 def test_a_fresh_start_on_a_log_whose_beginning_is_gone_is_refused_unless_accepted(
@@ -130,6 +135,15 @@ def test_a_fresh_start_on_a_log_whose_beginning_is_gone_is_refused_unless_accept
         start(stream, checkpoint=str(tmp_path / "fresh"))
     with pytest.raises(SparkStarted):
         start(stream, accept_cut_log=True)
+    found = kafka.describe(stream.settings.bootstrap, [name, stream.settings.progress_topic])
+    publisher = Publisher(stream.settings, found[name], found[stream.settings.progress_topic])
+    publisher.open()  # as a job did while the log was whole
+    publisher.close()
+    with pytest.raises(Refused, match=r"The beginning .* is gone, and the positions in .* are counted from it"):
+        start(stream)
+    fresh = Stream(stream.settings.bootstrap, tmp_path / "anew").settings
+    with pytest.raises(SparkStarted):
+        start(stream, ordered_topic=fresh.ordered_topic, dead_letter_topic=fresh.dead_letter_topic)
 
 
 @pytest.mark.parametrize("setting", ["checkpoint", "delta"])
