@@ -1,0 +1,60 @@
+"""Points where a test can stop the job: off unless asked for, each once, each played by the crash matrix."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from streaming import faults
+from tests.door.command import ROOT
+
+NAMED = set(re.findall(r"^    ((?:order|history)\.\w+) ", faults.__doc__ or "", re.MULTILINE))
+
+PASSES = """
+from streaming.faults import around, reach
+for number in range(3):
+    reach("order.open")
+    reach("order.out")
+    print(number, flush=True)
+print(*around(lambda rows: iter(rows), "history")([7]), flush=True)
+"""
+
+
+def test_without_the_variable_nothing_is_in_the_way() -> None:
+    def function() -> None:
+        """What a worker runs."""
+
+    assert faults.around(function, "order") is function  # type: ignore[arg-type, comparison-overlap]
+    faults.reach("order.open")
+
+
+def test_a_process_stays_at_its_pass_of_the_point_until_it_may_go_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PASSES],
+        cwd=ROOT,
+        env=os.environ | {faults.VARIABLE: f"order.open:2:{tmp_path}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "reached").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert process.poll() is None
+    assert process.stdout.readline() == "0\n", "it stays before its second pass is over"
+    (tmp_path / "go").touch()
+    assert process.stdout.read().split() == ["1", "2", "7"]
+    assert process.wait(10) == 0
+    assert int((tmp_path / "reached").read_text()) == process.pid
+
+
+def test_every_point_is_in_the_sources_and_is_played_by_the_crash_matrix() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "streaming").glob("*.py") if path.name != "faults.py")
+    reached = set(re.findall(r'faults\.reach\("([\w.]+)"\)', sources))
+    around = set(re.findall(r'faults\.around\(.*, "(\w+)"\)', sources))
+    assert reached | {f"{query}.{when}" for query in around for when in ("work", "worked")} == NAMED
+    cases = (ROOT / "tests" / "faults" / "cases.py").read_text()
+    assert set(re.findall(r'"((?:order|history)\.\w+)"', cases)) == NAMED
