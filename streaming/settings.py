@@ -30,7 +30,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     checkpoint: str = "checkpoints/"
     delta: str = "delta/"
     order: str = "s_b"
-    shards: int = 64
+    shards: int = 16
     limits: Limits = Limits()
     only: str | None = None
     once: bool = False
