@@ -1,9 +1,15 @@
 """What every Kafka client here is configured with."""
 
 import logging
+import time
+from contextlib import suppress
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+
+from ingest.errors import Refused
+from udfs.access import access_to
 
 _LOGGER = logging.getLogger("precede.kafka")
 _LOGGER.addHandler(logging.NullHandler())
@@ -15,7 +21,8 @@ _LOGGER.propagate = (
 def settings(bootstrap: str) -> dict[str, Any]:
     """The settings all confluent-kafka clients share."""
     return {
-        "bootstrap.servers": bootstrap,
+        "bootstrap.servers": str(bootstrap),
+        **access_to(bootstrap).librdkafka(),
         "client.id": "precede",
         "logger": _LOGGER,
         "socket.connection.setup.timeout.ms": 5000,
@@ -25,3 +32,65 @@ def settings(bootstrap: str) -> dict[str, Any]:
 
 def admin(bootstrap: str) -> AdminClient:
     return AdminClient(settings(bootstrap))
+
+
+# ── why not ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LISTEN_S, LISTEN_PAUSE_S = 3.0, 0.3
+
+
+class Unreachable(Refused):
+    """No broker answered: the one refusal that may pass by itself."""
+
+
+class KeptOut(Refused):
+    """A broker is there, but lets nobody in who comes like this."""
+
+
+def unreachable(bootstrap: str) -> Refused:
+    """Why no broker answered: it is asked once more, and what the client complains of is listened to."""
+    noticed: list[KafkaError] = []
+    client = AdminClient(settings(bootstrap) | {"error_cb": noticed.append})
+    deadline = time.monotonic() + LISTEN_S
+    while time.monotonic() < deadline:
+        with suppress(KafkaException):
+            client.list_topics(timeout=LISTEN_PAUSE_S)
+        client.poll(0)
+        for error in noticed:
+            refused = _kept_out(bootstrap, error)
+            if refused is not None:
+                return refused
+    return Unreachable(f"Cannot reach Kafka at {bootstrap}.")
+
+
+def _kept_out(bootstrap: str, error: KafkaError) -> Refused | None:
+    """What one complaint of a client means for a person; None where it says no more than that nobody answers."""
+    access, said = access_to(bootstrap), error.str()
+    if error.code() == KafkaError._AUTHENTICATION and "Unsupported SASL mechanism" in said:
+        return KeptOut(f"Kafka at {bootstrap} does not take the sasl_mechanism {access.mechanism}.")
+    if error.code() == KafkaError._AUTHENTICATION:
+        wrong = "the name, the password or the sasl_mechanism is wrong"
+        return KeptOut(f"Kafka at {bootstrap} does not let {access.username!r} in: {wrong}.")
+    if error.code() == KafkaError._SSL:
+        cause = said.partition("SSL routines::")[2].partition(":")[0] or said
+        mend = f"ssl_ca_file must name the authority that signed it ({cause[:100]})"
+        return KeptOut(f"Kafka at {bootstrap} shows a certificate that cannot be trusted, or none: {mend}.")
+    if "PLAINTEXT broker listener" in said:  # or it hung up by chance, so this may pass
+        return Unreachable(f"Kafka at {bootstrap} hangs up: perhaps it speaks no TLS there; see security_protocol.")
+    return None
+
+
+def reason(bootstrap: str, error: KafkaError) -> str:
+    """What Kafka answered, and where its access rules are meant, for whom they lack."""
+    if error.code() in NOT_ALLOWED:
+        who = access_to(bootstrap).username
+        return f"its access rules do not allow this to {'whoever comes without a name' if who is None else repr(who)}"
+    return error.str()
+
+
+NOT_ALLOWED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}

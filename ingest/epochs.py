@@ -36,7 +36,8 @@ def free_epoch(bootstrap: str, topic: str, group: str, sender: str) -> int:
     try:
         largest = _largest(consumer, topic, group.encode(), sender)
     except KafkaException as error:
-        raise Refused(f"Kafka at {bootstrap} did not let {topic} be read: {error.args[0].str()}.") from error
+        why = clients.reason(bootstrap, error.args[0])
+        raise Refused(f"Kafka at {bootstrap} did not let {topic} be read: {why}.") from error
     finally:
         consumer.close()
     return int(time.time()) if largest is None else largest + 1

@@ -79,7 +79,8 @@ class Publisher:
         }:
             self._failure = Unconfirmed(f"Kafka at {self.bootstrap} did not confirm a record: {error.str()}.")
         else:
-            self._failure = Refused(f"Kafka at {self.bootstrap} refused a record: {error.str()}.")
+            why = clients.reason(self.bootstrap, error)
+            self._failure = Refused(f"Kafka at {self.bootstrap} refused a record: {why}.")
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

@@ -79,4 +79,4 @@ def _log_of(bootstrap: str, topic: str) -> str:
     try:
         return f"{clients.admin(bootstrap).list_topics(timeout=REQUEST_S_MAX).cluster_id}/{topic}"
     except KafkaException as error:
-        raise topics.Unreachable(f"Cannot reach Kafka at {bootstrap}.") from error
+        raise clients.unreachable(bootstrap) from error

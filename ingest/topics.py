@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 )
 
 from ingest import clients
+from ingest.clients import Unreachable
 from ingest.errors import Refused
 
 RAW_TOPIC = "precede.raw"
@@ -30,10 +31,6 @@ PARTITIONS = 4
 REQUEST_S_MAX = 10.0
 REACH_S_MAX = 5.0  # after which a person is told that nobody answers
 RETRY_S = 2.0
-
-
-class Unreachable(Refused):
-    """No broker answered: the one refusal that may pass by itself."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def ensure(bootstrap: str, topics: list[Wanted], *, replicas: int = -1) -> None:
     """Create what is absent and refuse what is wrong; `replicas` -1 takes the broker's own default."""
     admin = clients.admin(bootstrap)
     present = names(admin, bootstrap)
-    _create(admin, [topic for topic in topics if topic.name not in present], replicas)
+    _create(admin, bootstrap, [topic for topic in topics if topic.name not in present], replicas)
     _check(admin, bootstrap, [topic for topic in topics if topic.name in present])
 
 
@@ -139,10 +136,10 @@ def names(admin: AdminClient, bootstrap: str) -> set[str]:
     try:
         return set(admin.list_topics(timeout=REACH_S_MAX).topics)
     except KafkaException as error:
-        raise Unreachable(f"Cannot reach Kafka at {bootstrap}.") from error
+        raise clients.unreachable(bootstrap) from error
 
 
-def _create(admin: AdminClient, topics: list[Wanted], replicas: int) -> None:
+def _create(admin: AdminClient, bootstrap: str, topics: list[Wanted], replicas: int) -> None:
     if not topics:
         return
     new = [
@@ -155,7 +152,8 @@ def _create(admin: AdminClient, topics: list[Wanted], replicas: int) -> None:
         except KafkaException as error:
             # Two programs may start at once; whoever comes second finds the topic as the first made it.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise Refused(f"Kafka refused to create the topic {name}: {error.args[0].str()}.") from error
+                why = clients.reason(bootstrap, error.args[0])
+                raise Refused(f"Kafka refused to create the topic {name}: {why}.") from error
     _wait_for_leaders(admin, {topic.name for topic in topics})
 
 
@@ -179,7 +177,8 @@ def _check(admin: AdminClient, bootstrap: str, topics: list[Wanted]) -> None:
         try:
             settings = {entry.name: str(entry.value) for entry in found[resource].result().values()}
         except KafkaException as error:
-            raise Refused(f"Kafka did not tell the settings of {topic.name}: {error.args[0].str()}.") from error
+            why = clients.reason(bootstrap, error.args[0])
+            raise Refused(f"Kafka did not tell the settings of {topic.name}: {why}.") from error
         changes = topic.wrong(settings)
         if changes:
             raise Refused(_mend(bootstrap, topic.name, settings, changes))

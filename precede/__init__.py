@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from precede.following import Delivery as Delivery
     from precede.following import Hole as Hole
     from precede.following import follow as follow
+    from udfs.access import Access as Access
+    from udfs.access import Address as Address
     from udfs.holdback import Holdback as Holdback
     from udfs.limits import Limits as Limits
     from udfs.orders import Order as Order
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Access": "udfs.access",
+    "Address": "udfs.access",
     "Delivery": "precede.following",
     "Hole": "precede.following",
     "Holdback": "udfs.holdback",
@@ -25,7 +29,7 @@ _HOMES = {
     "follow": "precede.following",
 }
 
-__all__ = ["Delivery", "Holdback", "Hole", "Limits", "Order", "__version__", "follow"]  # noqa: RUF100, F822
+__all__ = ["Access", "Address", "Delivery", "Holdback", "Hole", "Limits", "Order", "__version__", "follow"]  # noqa: RUF100, F822
 
 
 def __getattr__(name: str) -> Any:

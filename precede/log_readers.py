@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from ingest import clients
 from ingest.errors import Refused
+from udfs.access import TLS, access_to
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -58,8 +59,8 @@ def unreadable(bootstrap: str, topic: str, error: "KafkaError") -> Refused:
     """Why a topic could not be read, as a sentence."""
     away = {error._TRANSPORT, error._TIMED_OUT, error._ALL_BROKERS_DOWN, error._RESOLVE}
     if error.code() in away:
-        return Refused(f"Cannot reach Kafka at {bootstrap}.")
-    return Refused(f"Kafka at {bootstrap} did not let {topic} be read: {error.str()}.")
+        return clients.unreachable(bootstrap)
+    return Refused(f"Kafka at {bootstrap} did not let {topic} be read: {clients.reason(bootstrap, error)}.")
 
 
 class ConfluentReader:
@@ -137,6 +138,20 @@ class ConfluentReader:
         self._consumer.close()
 
 
+def access_of_kafka_python(bootstrap: str) -> dict[str, Any]:
+    """How to get in, in the words of kafka-python."""
+    from ssl import create_default_context
+
+    access = access_to(bootstrap)
+    return {
+        "security_protocol": access.protocol,
+        "ssl_context": create_default_context(cadata=access.ca) if access.protocol in TLS else None,
+        "sasl_mechanism": access.mechanism,
+        "sasl_plain_username": access.username,
+        "sasl_plain_password": access.password,
+    }
+
+
 class KafkaPythonReader:
     """kafka-python: Python all the way."""
 
@@ -146,7 +161,8 @@ class KafkaPythonReader:
 
         try:
             self._consumer: Any = KafkaConsumer(
-                bootstrap_servers=bootstrap,
+                bootstrap_servers=str(bootstrap),
+                **access_of_kafka_python(bootstrap),
                 enable_auto_commit=False,
                 isolation_level="read_committed",
                 auto_offset_reset="earliest",
@@ -155,7 +171,7 @@ class KafkaPythonReader:
                 allow_auto_create_topics=False,
             )
         except KafkaError as error:
-            raise Refused(f"Cannot reach Kafka at {bootstrap}.") from error
+            raise clients.unreachable(bootstrap) from error
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
         from kafka import TopicPartition

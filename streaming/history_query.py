@@ -6,7 +6,7 @@ each batch count once. A slow or failing Delta never delays ordering.
 
 from typing import TYPE_CHECKING
 
-from streaming import faults, history_rows, tables
+from streaming import faults, history_rows, kafka, tables
 from streaming.order_query import SOURCE
 from streaming.session import HISTORY_POOL
 from streaming.settings import Settings
@@ -24,7 +24,7 @@ ROWS = {DELIVERIES: history_rows.deliveries, DEAD_LETTERS: history_rows.dead_let
 
 def values(spark: "SparkSession", settings: Settings, topic: str) -> "DataFrame":
     """The committed records of a topic, as bytes."""
-    source = spark.readStream.format("kafka").options(**SOURCE).option("kafka.bootstrap.servers", settings.bootstrap)
+    source = spark.readStream.format("kafka").options(**SOURCE, **kafka.spark_options(settings.bootstrap))
     return source.option("subscribe", topic).option("maxOffsetsPerTrigger", RECORDS_MAX).load().select("value")
 
 

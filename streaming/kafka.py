@@ -9,6 +9,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from udfs.access import access_to
+
 REQUEST_S = 10.0
 
 _LOGGER = logging.getLogger("precede.kafka")
@@ -34,13 +36,20 @@ class Topic:
 def client_settings(bootstrap: str) -> dict[str, Any]:
     """The settings of every client the driver opens."""
     return {
-        "bootstrap.servers": bootstrap,
+        "bootstrap.servers": str(bootstrap),
+        **access_to(bootstrap).librdkafka(),
         "client.id": "precede",
         "logger": _LOGGER,
         "log_level": 5,
         "socket.connection.setup.timeout.ms": 5000,
         "reconnect.backoff.max.ms": 2000,
     }
+
+
+def spark_options(bootstrap: str) -> dict[str, str]:
+    """The same for Spark, whose client is Kafka's own."""
+    settings = {"bootstrap.servers": str(bootstrap), **access_to(bootstrap).java()}
+    return {f"kafka.{name}": value for name, value in settings.items()}
 
 
 def describe(bootstrap: str, names: list[str]) -> dict[str, Topic]:

@@ -6,7 +6,7 @@ Each step is its own function, so that another function or sink can stand in the
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from streaming import faults
+from streaming import faults, kafka
 from streaming.session import ORDER_POOL
 from streaming.settings import Settings
 from udfs.shard import ROW_TYPE, STATE_TYPE, Shard
@@ -33,7 +33,7 @@ def rows(spark: "SparkSession", settings: Settings) -> "DataFrame":
     raw = (
         spark.readStream.format("kafka")
         .options(**SOURCE)
-        .option("kafka.bootstrap.servers", settings.bootstrap)
+        .options(**kafka.spark_options(settings.bootstrap))
         .option("subscribe", settings.raw_topic)
         .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         .load()

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
+from streaming.access import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, address
 from streaming.errors import Refused
 from udfs.limits import Limits
 from udfs.orders import ORDERS
 
 PREFIX = "PRECEDE_"
-OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", "PRECEDE_KEY", "PRECEDE_STATE")
+OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", "PRECEDE_STATE", PASSWORD)
 """Read elsewhere than here."""
 RECORD_BYTES_MAX = 2 * 1024 * 1024 - 64 * 1024
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -54,6 +55,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     metrics: str | None = None  # port, or host:port, of /metrics and /health; None: nobody listens
     log_format: str = "text"
 
+    security_protocol: str | None = None  # how to get into Kafka: see streaming/access.py
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password_file: str | None = None
+    ssl_ca_file: str | None = None
+
     jars: str | None = None
     master: str | None = None  # None: what spark-submit says, or else every core of this machine
     memory: str = "2g"
@@ -80,7 +87,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], config_file: str 
     values.update(_from_file(Path(config_file)) if config_file else {})
     values.update(_from_environment(environ))
     values.update((name, value) for name, value in flags.items() if value is not None)
-    return check(_convert(values))
+    found = check(_convert(values))
+    return msgspec.structs.replace(found, bootstrap=address(found, environ))
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -90,6 +98,8 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise Refused(f"The config file {path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
     except tomllib.TOMLDecodeError as error:
         raise Refused(f"The config file {path} is not TOML: {error}.") from error
+    if SECRET_SETTING in values:
+        raise Refused(f"The config file {path} holds {SECRET_SETTING}, where it is too easily seen: {PASSWORD_WANTED}.")
     unknown = sorted(set(values) - set(Settings.__struct_fields__))
     if unknown:
         raise Refused(f"The config file {path} sets {unknown[0]}, which is not a setting of precede.")

@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 )
 
 from ingest import topics
+from ingest.clients import Unreachable
 from ingest.errors import Refused
 from ingest.topics import Wanted
 from precede.embedded_broker import Broker
@@ -113,7 +114,7 @@ def test_a_topic_that_is_refused_stops_the_job_with_that_sentence(broker: Broker
 
 def test_a_broker_that_is_away_is_waited_for_and_said_so_once() -> None:
     said: list[str] = []
-    with pytest.raises(topics.Unreachable, match=r"Cannot reach Kafka at 127\.0\.0\.1:1\."):
+    with pytest.raises(Unreachable, match=r"Cannot reach Kafka at 127\.0\.0\.1:1\."):
         topics.ensure_patiently("127.0.0.1:1", four(), patience_s=1, say=said.append)
     assert len(said) == 1
     assert "Trying again" in said[0]

@@ -1,0 +1,71 @@
+"""How the job and the commands get into Kafka: from the settings, and the two places where a password may stand.
+
+A password is never a flag, for flags show in the list of processes, nor a line of the config file, which is shown
+around; it comes from the variable PRECEDE_SASL_PASSWORD or from a file of its own.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streaming.errors import Refused
+from udfs.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
+
+if TYPE_CHECKING:
+    from streaming.settings import Settings
+
+PASSWORD = "PRECEDE_SASL_PASSWORD"  # noqa: S105 (the name of the variable that holds it)
+SECRET_SETTING = "sasl_password"  # noqa: S105 (what a config file may not hold)
+PASSWORD_WANTED = f"a password comes from the variable {PASSWORD}, or from a file that sasl_password_file names"
+
+
+def address(settings: "Settings", environ: Mapping[str, str]) -> str:
+    """The bootstrap servers, and what it takes to get in there."""
+    protocol = _protocol(settings)
+    logs_in = protocol.startswith("SASL")
+    for name, wanted in (("sasl_username", logs_in), ("sasl_mechanism", logs_in), ("ssl_ca_file", protocol in TLS)):
+        if getattr(settings, name) is not None and not wanted:
+            kind = "SASL_SSL" if name.startswith("sasl") else "SSL or SASL_SSL"
+            raise Refused(f"The setting {name} is of no use while security_protocol is {protocol}: set it to {kind}.")
+    ca = None if settings.ssl_ca_file is None else _text("ssl_ca_file", settings.ssl_ca_file)
+    if ca is not None and "-----BEGIN CERTIFICATE-----" not in ca:
+        raise Refused(f"The file {settings.ssl_ca_file}, which ssl_ca_file names, holds no certificate in PEM form.")
+    if not logs_in:
+        return Address(settings.bootstrap, Access(protocol=protocol, ca=ca))
+    mechanism = settings.sasl_mechanism or MECHANISMS[0]
+    if mechanism not in MECHANISMS:
+        raise Refused(f"The setting sasl_mechanism is {mechanism!r}, but must be one of {', '.join(MECHANISMS)}.")
+    if settings.sasl_username is None:
+        raise Refused(f"The setting sasl_username is missing: with {protocol} Kafka asks who it is.")
+    password = _password(settings, environ)
+    access = Access(protocol=protocol, mechanism=mechanism, username=settings.sasl_username, password=password, ca=ca)
+    return Address(settings.bootstrap, access)
+
+
+def _protocol(settings: "Settings") -> str:
+    protocol = settings.security_protocol or PROTOCOLS[0]
+    if protocol not in PROTOCOLS:
+        raise Refused(f"The setting security_protocol is {protocol!r}, but must be one of {', '.join(PROTOCOLS)}.")
+    return protocol
+
+
+def _password(settings: "Settings", environ: Mapping[str, str]) -> str:
+    password = environ.get(PASSWORD)
+    if not password and settings.sasl_password_file is not None:
+        password = _text("sasl_password_file", settings.sasl_password_file).rstrip("\r\n")
+        if not password:
+            raise Refused(f"The file {settings.sasl_password_file}, which sasl_password_file names, is empty.")
+    if not password:
+        raise Refused(f"{settings.sasl_username} has no password: {PASSWORD_WANTED}.")
+    if "\n" in password or "\0" in password:
+        raise Refused("The password for Kafka has more than one line; a file of it holds nothing else.")
+    return password
+
+
+def _text(name: str, file: str) -> str:
+    try:
+        return Path(file).expanduser().read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise Refused(f"The file {file}, which {name} names, is not text.") from None
+    except OSError as error:
+        raise Refused(f"The file {file}, which {name} names, cannot be read: {error.strerror}.") from error

@@ -1,0 +1,127 @@
+"""How settings say how to get into Kafka, and where a password may stand."""
+
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ingest import clients
+from precede.log_readers import access_of_kafka_python
+from streaming import settings
+from streaming.errors import Refused
+from streaming.kafka import client_settings, spark_options
+from tests.door.command import precede
+from udfs.access import Access, Address, access_to
+
+SECRET = {"PRECEDE_SASL_PASSWORD": "s3cret"}
+SASL = {"security_protocol": "SASL_SSL", "sasl_username": "ann"}
+
+
+def access(flags: dict[str, Any], environ: dict[str, str]) -> Access:
+    return access_to(settings.load(flags, environ).bootstrap)
+
+
+def test_nothing_given_is_a_broker_that_lets_everybody_in() -> None:
+    assert access({}, {}) == Access()
+    assert access_to("localhost:9092") == Access()
+
+
+def test_a_password_comes_from_the_variable_or_from_a_file_and_the_variable_stands_over_it(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(" from a file \n")
+    assert access(SASL, SECRET).password == "s3cret"
+    assert access(SASL | {"sasl_password_file": file}, {}).password == " from a file "
+    assert access(SASL | {"sasl_password_file": file}, SECRET).password == "s3cret"
+    assert access(SASL, SECRET).mechanism == "SCRAM-SHA-512"
+
+
+def test_the_address_is_text_that_shows_no_password_and_lets_nothing_of_it_be_lost() -> None:
+    found = settings.load(SASL | {"bootstrap": "kafka:9093"}, SECRET)
+    assert (found.bootstrap, str(found.bootstrap), f"{found.bootstrap}") == ("kafka:9093",) * 3
+    assert "s3cret" not in repr(found) + repr(access_to(found.bootstrap)) + str(access_to(found.bootstrap))
+    again = msgspec.structs.replace(found, shards=8)
+    assert access_to(again.bootstrap).password == "s3cret"
+
+
+def test_each_client_is_told_in_its_own_words() -> None:
+    address = Address(
+        "kafka:9093",
+        Access(
+            protocol="SASL_SSL", mechanism="PLAIN", username='a"n', password="p\\w", ca="-----BEGIN CERTIFICATE-----"
+        ),
+    )
+    confluent = client_settings(address)
+    assert confluent["bootstrap.servers"] == "kafka:9093"
+    assert type(confluent["bootstrap.servers"]) is str
+    assert (confluent["security.protocol"], confluent["sasl.password"]) == ("SASL_SSL", "p\\w")
+    spark = spark_options(address)
+    assert spark["kafka.bootstrap.servers"] == "kafka:9093"
+    assert spark["kafka.ssl.truststore.type"] == "PEM"
+    assert spark["kafka.sasl.jaas.config"] == (
+        'org.apache.kafka.common.security.plain.PlainLoginModule required username="a\\"n" password="p\\\\w";'
+    )
+    assert set(spark_options("kafka:9092")) == {"kafka.bootstrap.servers", "kafka.security.protocol"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "sentence"),
+    [
+        ({"security_protocol": "TLS"}, {}, "security_protocol is 'TLS', but must be one of PLAINTEXT, SASL_PLAINTEXT"),
+        ({"sasl_username": "ann"}, SECRET, "sasl_username is of no use while security_protocol is PLAINTEXT"),
+        ({"security_protocol": "SASL_PLAINTEXT", "ssl_ca_file": "x"}, SECRET, "ssl_ca_file is of no use while"),
+        ({"security_protocol": "SASL_SSL"}, SECRET, "sasl_username is missing"),
+        (SASL, {}, "ann has no password: a password comes from the variable PRECEDE_SASL_PASSWORD, or from a file"),
+        (SASL | {"sasl_mechanism": "GSSAPI"}, SECRET, "sasl_mechanism is 'GSSAPI', but must be one of SCRAM-SHA-512"),
+        (SASL | {"sasl_password_file": "/nowhere"}, {}, "/nowhere, which sasl_password_file names, cannot be read"),
+        (SASL | {"ssl_ca_file": "/nowhere"}, SECRET, "/nowhere, which ssl_ca_file names, cannot be read"),
+        (SASL | {"ssl_ca_file": settings.__file__}, SECRET, "holds no certificate in PEM form"),
+        (SASL | {"sasl_password_file": "/dev/null"}, {}, "is empty"),
+        (SASL | {"sasl_password_file": __file__}, {}, "more than one line"),
+    ],
+)
+def test_what_lets_nobody_in_is_refused_in_a_sentence(
+    flags: dict[str, Any], environ: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(Refused, match=sentence) as refused:
+        settings.load(flags, environ)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_password_in_the_config_file_is_refused_and_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "precede.toml"
+    path.write_text('sasl_password = "s3cret"\n')
+    with pytest.raises(Refused, match="holds sasl_password, where it is too easily seen") as refused:
+        settings.load({}, {}, path)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_both_clients_trust_no_certificate_unseen() -> None:
+    context = access_of_kafka_python(Address("kafka:9093", Access(protocol="SSL")))["ssl_context"]
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert not any("verif" in name or "identification" in name for name in client_settings("kafka:9093"))
+
+
+def test_who_hangs_up_at_a_tls_hello_perhaps_speaks_none() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            with suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        refused = clients.unreachable(Address(f"127.0.0.1:{server.getsockname()[1]}", Access(protocol="SSL")))
+        server.shutdown(socket.SHUT_RDWR)
+    assert isinstance(refused, clients.Unreachable)
+    assert "perhaps it speaks no TLS there; see security_protocol" in str(refused)
+
+
+def test_no_command_takes_a_password_as_a_flag() -> None:
+    done = precede("tail", "--sasl-password", "s3cret")
+    assert done.returncode == 2
+    assert b"s3cret" not in done.stdout + done.stderr

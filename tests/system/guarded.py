@@ -1,0 +1,137 @@
+"""A broker that lets nobody in without a password, over TLS, and nobody do what no access rule allows."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types forget to export them
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from precede.embedded_broker import HOST, Broker, free_port
+
+JOB, PASSWORD = "the-job", 'p"a\\ss, $w;ord='
+STRANGER = "stranger"
+
+# What docs/security.md says that the job needs, and no more.
+RULES = [
+    (
+        ResourceType.TOPIC,
+        "*",
+        ResourcePatternType.LITERAL,
+        (
+            AclOperation.READ,
+            AclOperation.WRITE,
+            AclOperation.CREATE,
+            AclOperation.DESCRIBE,
+            AclOperation.DESCRIBE_CONFIGS,
+        ),
+    ),
+    (
+        ResourceType.TRANSACTIONAL_ID,
+        "precede.",
+        ResourcePatternType.PREFIXED,
+        (AclOperation.WRITE, AclOperation.DESCRIBE),
+    ),
+    (ResourceType.GROUP, "precede", ResourcePatternType.PREFIXED, (AclOperation.READ,)),
+]
+
+
+class Guarded:
+    """The broker; `broker.bootstrap` is its open door for whoever sets the stage, `bootstrap` the guarded one."""
+
+    def __init__(self, folder: Path) -> None:
+        port, inside, controller = free_port(), free_port(), free_port()
+        self.bootstrap = f"{HOST}:{port}"
+        self.ca_file = folder / "ca.pem"
+        self.other_ca_file = folder / "other-ca.pem"
+        self.password_file = folder / "password"
+        self.password_file.write_text(PASSWORD + "\n")
+        server = write_certificates(folder, self.ca_file)
+        write_certificates(folder / "other", self.other_ca_file)
+        self.broker = Broker(
+            inside,
+            properties={
+                "listeners": f"PLAINTEXT://{HOST}:{inside},GUARDED://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
+                "controller.quorum.voters": f"1@{HOST}:{controller}",
+                "advertised.listeners": f"PLAINTEXT://{HOST}:{inside},GUARDED://{HOST}:{port}",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,GUARDED:SASL_SSL",
+                "inter.broker.listener.name": "PLAINTEXT",
+                "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
+                "listener.name.guarded.scram-sha-512.sasl.jaas.config": (
+                    "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+                ),
+                "listener.name.guarded.plain.sasl.jaas.config": (
+                    'org.apache.kafka.common.security.plain.PlainLoginModule required user_plain="plain-password";'
+                ),
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(server),
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": "User:ANONYMOUS",
+            },
+        )
+
+    def set_the_stage(self) -> None:
+        """Two users; one may do what the job needs, the other may enter and look at no topic."""
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        users: list[UserScramCredentialAlteration] = [
+            UserScramCredentialUpsertion(name, scram, PASSWORD.encode()) for name in (JOB, STRANGER)
+        ]
+        for future in admin.alter_user_scram_credentials(users).values():
+            future.result(10)
+        allowed = [
+            AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+            for user in (JOB, "plain")
+            for kind, name, pattern, operations in RULES
+            for operation in operations
+        ]
+        for done in admin.create_acls(allowed).values():
+            done.result(10)
+
+
+def write_certificates(folder: Path, ca_file: Path) -> Path:
+    """A certificate authority of our own, and the key and certificate that it gave to this machine's broker."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ca_key, server_key = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
+    ca = certificate("precede test CA", ca_key, "precede test CA", ca_key, is_ca=True)
+    server = certificate("broker", server_key, "precede test CA", ca_key, is_ca=False)
+    ca_file.write_bytes(ca)
+    key = server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "broker.pem").write_bytes(key + server)
+    return folder / "broker.pem"
+
+
+def certificate(
+    name: str, key: EllipticCurvePrivateKey, issuer: str, issuer_key: EllipticCurvePrivateKey, *, is_ca: bool
+) -> bytes:
+    """A certificate of one day, for this machine's own address."""
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))]), critical=False)
+    )
+    return builder.sign(issuer_key, SHA256()).public_bytes(Encoding.PEM)

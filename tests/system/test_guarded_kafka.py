@@ -1,0 +1,124 @@
+"""TLS, passwords and access rules: through every client and the job, against a broker that asks for all three."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from ingest import clients, topics
+from ingest.clients import KeptOut
+from ingest.errors import Refused
+from ingest.producer import Publisher
+from precede.following import follow
+from streaming import settings
+from tests.door.command import precede
+from tests.system.guarded import JOB, PASSWORD, STRANGER, Guarded
+from tests.system.stream import Stream
+from udfs.access import Access, Address
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    stage = Guarded(tmp_path_factory.mktemp("guarded"))
+    with stage.broker:
+        stage.set_the_stage()
+        yield stage
+
+
+@pytest.fixture
+def config(guarded: Guarded, tmp_path: Path) -> Path:
+    """What a person writes who wants to get in."""
+    path = tmp_path / "precede.toml"
+    path.write_text(
+        f'bootstrap = "{guarded.bootstrap}"\n'
+        'security_protocol = "SASL_SSL"\n'
+        f'sasl_username = "{JOB}"\n'
+        f'sasl_password_file = "{guarded.password_file}"\n'
+        f'ssl_ca_file = "{guarded.ca_file}"\n'
+    )
+    return path
+
+
+def address(guarded: Guarded, **more: str) -> Address:
+    fields = {"username": JOB, "password": PASSWORD, "mechanism": "SCRAM-SHA-512", "ca": guarded.ca_file.read_text()}
+    return Address(guarded.bootstrap, Access(protocol="SASL_SSL", **(fields | more)))
+
+
+def test_what_is_sent_is_ordered_kept_and_read_and_the_password_shows_nowhere(
+    guarded: Guarded, config: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    found = settings.load({}, {}, config)
+    stream = Stream(found.bootstrap, tmp_path)
+    names = {"PRECEDE_RAW_TOPIC": stream.settings.raw_topic, "PRECEDE_ORDERED_TOPIC": stream.settings.ordered_topic}
+    told = [precede("send", "g", "ann", "one", "--config", config, "--state", tmp_path / "s", variables=names)]
+    with Publisher(found.bootstrap, topic=stream.settings.raw_topic) as publisher:
+        publisher.publish("g", b'{"group":"g","sender":"bob","seq":1,"after":[["ann",0,2]],"data":"three"}')
+        publisher.publish("g", b'{"group":"g","sender":"ann","seq":2,"after":[["ann",0,1]],"data":"two"}')
+    said = stream.once(spark)
+    told.append(precede("tail", "g", "--from-beginning", "--json", "--count", "3", "--config", config, variables=names))
+    assert [done.returncode for done in told] == [0, 0], told
+    assert [json.loads(line)["data"] for line in told[1].stdout.splitlines()] == ["one", "two", "three"]
+    for client in ("confluent", "kafka-python"):
+        with follow(
+            "g", bootstrap=found.bootstrap, topic=stream.settings.ordered_topic, patience_s=5, client=client
+        ) as reader:
+            assert [next(reader).data for _ in range(3)] == ["one", "two", "three"]
+    assert [row["data"] for row in stream.table("deliveries")] == ['"one"', '"two"', '"three"']
+
+    secrets = [PASSWORD, PASSWORD.replace("\\", "\\\\").replace('"', '\\"')]
+    shown = "\n".join([*said, repr(found), repr(found.bootstrap), *(str(done) for done in told)])
+    for process in psutil.Process().children(recursive=True):
+        shown += "\n" + " ".join(process.cmdline())
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != config]
+    for secret in secrets:
+        assert secret not in shown
+        assert not any(secret.encode() in text for text in written)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"password": "wrong"}, f"does not let '{JOB}' in: the name, the password or the sasl_mechanism is wrong"),
+        ({"username": "nobody"}, "does not let 'nobody' in"),
+        ({"mechanism": "SCRAM-SHA-256"}, "does not take the sasl_mechanism SCRAM-SHA-256"),
+    ],
+)
+def test_who_is_kept_out_is_told_why(guarded: Guarded, wrong: dict[str, str], sentence: str) -> None:
+    refused = clients.unreachable(address(guarded, **wrong))
+    assert isinstance(refused, KeptOut)
+    assert sentence in str(refused)
+    assert wrong.get("password", PASSWORD) not in str(refused).replace("the name, the password or the", "")
+
+
+def test_a_certificate_of_an_unknown_authority_is_not_trusted(guarded: Guarded) -> None:
+    refused = clients.unreachable(address(guarded, ca=guarded.other_ca_file.read_text()))
+    assert isinstance(refused, KeptOut)
+    assert "cannot be trusted, or none: ssl_ca_file must name" in str(refused)
+    assert str(refused).endswith("(certificate verify failed).")
+
+
+def test_a_wrong_password_ends_a_command_at_once_with_one_sentence(guarded: Guarded, config: Path) -> None:
+    done = precede("run", "--once", "--config", config, variables={"PRECEDE_SASL_PASSWORD": "not-it"})
+    assert done.returncode == 1
+    assert b"does not let 'the-job' in" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert b"not-it" not in done.stdout + done.stderr
+
+
+def test_who_lacks_an_access_rule_is_told_which_name_lacks_it(guarded: Guarded) -> None:
+    stranger = address(guarded, username=STRANGER)
+    with pytest.raises(Refused, match="refused to create the topic .* rules do not allow this to 'stranger'"):
+        topics.ensure(stranger, [topics.raw("secret.raw")])
+    topics.ensure(guarded.broker.bootstrap, [topics.raw("secret.raw")])
+    publisher = Publisher(stranger, topic="secret.raw")
+    publisher.publish("g", b"{}")
+    with pytest.raises(Refused, match="do not allow this to 'stranger'"):
+        publisher.flush()
+
+
+def test_a_plain_password_over_tls_is_enough_where_the_broker_takes_it(guarded: Guarded) -> None:
+    plain = address(guarded, mechanism="PLAIN", username="plain", password="plain-password")
+    assert isinstance(topics.names(clients.admin(plain), plain), set)

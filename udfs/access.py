@@ -1,0 +1,87 @@
+"""Where Kafka is, and how to get in: one value that everything which opens a client hands on.
+
+It stands here because the job and those who send share it, and neither may know the other. It is text, `host:port`, so
+whoever only wants to name the broker, in a sentence or a setting, names no more than that: the password shows nowhere.
+"""
+
+from typing import Any
+
+import msgspec
+
+NO_TLS, TLS = ("PLAINTEXT", "SASL_PLAINTEXT"), ("SSL", "SASL_SSL")
+PROTOCOLS = (*NO_TLS, *TLS)
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """How to get in, in the words of each client; `ca` is PEM text, so that no machine needs a file of it."""
+
+    protocol: str = "PLAINTEXT"
+    mechanism: str | None = None
+    username: str | None = None
+    password: str | None = None
+    ca: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Access(protocol={self.protocol!r}, mechanism={self.mechanism!r}, username={self.username!r})"
+
+    def librdkafka(self) -> dict[str, Any]:
+        """For confluent-kafka."""
+        return _given(
+            {
+                "security.protocol": self.protocol,
+                "sasl.mechanism": self.mechanism,
+                "sasl.username": self.username,
+                "sasl.password": self.password,
+                "ssl.ca.pem": self.ca,
+            }
+        )
+
+    def java(self) -> dict[str, str]:
+        """For Kafka's own client, which Spark uses."""
+        login = None
+        if self.mechanism is not None:
+            kind = "plain.Plain" if self.mechanism == "PLAIN" else "scram.Scram"
+            login = (
+                f"org.apache.kafka.common.security.{kind}LoginModule required "
+                f"username={_quoted(self.username)} password={_quoted(self.password)};"
+            )
+        return _given(
+            {
+                "security.protocol": self.protocol,
+                "sasl.mechanism": self.mechanism,
+                "sasl.jaas.config": login,
+                "ssl.truststore.type": None if self.ca is None else "PEM",
+                "ssl.truststore.certificates": self.ca,
+            }
+        )
+
+
+OPEN = Access()
+
+
+class Address(str):
+    """`host:port`, or several with commas between them; it carries along how to get in."""
+
+    __slots__ = ("access",)
+    access: Access
+
+    def __new__(cls, servers: str, access: Access = OPEN) -> "Address":
+        address = super().__new__(cls, servers)
+        address.access = access
+        return address
+
+
+def access_to(bootstrap: str) -> Access:
+    """How to get in there; plain text is the address of a broker that lets everybody in."""
+    return bootstrap.access if isinstance(bootstrap, Address) else OPEN
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _quoted(text: str | None) -> str:
+    """As the Java client reads strings in the line that configures a login."""
+    escaped = (text or "").replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
