@@ -65,6 +65,7 @@ class Stage:
             ordered_topic=f"{name}.ordered",
             dead_letter_topic=f"{name}.dead-letters",
             progress_topic=f"{name}.progress",
+            control_topic=f"{name}.control",
         )
         settings = msgspec.structs.replace(settings, **more)
         topics.ensure(
@@ -74,6 +75,7 @@ class Stage:
                 ordered_topic=settings.ordered_topic,
                 dead_letter_topic=settings.dead_letter_topic,
                 progress_topic=settings.progress_topic,
+                control_topic=settings.control_topic,
                 partitions=PARTITIONS,
             ),
         )

@@ -24,6 +24,7 @@ RAW_TOPIC = "precede.raw"
 ORDERED_TOPIC = "precede.ordered"
 DEAD_LETTER_TOPIC = "precede.dead-letters"
 PROGRESS_TOPIC = "precede.progress"
+CONTROL_TOPIC = "precede.control"
 
 RECORD_BYTES_MAX = 2 * 1024 * 1024  # what the contract promises of the output topics
 ENVELOPE_BYTES = 64 * 1024  # room for the key and for what Kafka wraps around a batch of one record
@@ -69,7 +70,7 @@ def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS) -> Wanted:
 
 
 def output(name: str, partitions: int = PARTITIONS) -> Wanted:
-    """A topic of ordered records or dead letters; kept for ever unless its owner decides otherwise."""
+    """A topic of ordered records, dead letters or requests; kept for ever unless its owner decides otherwise."""
     return Wanted(
         name,
         partitions,
@@ -90,14 +91,16 @@ def wanted(
     ordered_topic: str = ORDERED_TOPIC,
     dead_letter_topic: str = DEAD_LETTER_TOPIC,
     progress_topic: str = PROGRESS_TOPIC,
+    control_topic: str = CONTROL_TOPIC,
     partitions: int = PARTITIONS,
 ) -> list[Wanted]:
-    """The four topics of a stream."""
+    """The five topics of a stream."""
     return [
         raw(raw_topic, partitions),
         output(ordered_topic, partitions),
         output(dead_letter_topic, partitions),
         progress(progress_topic),
+        output(control_topic, partitions),
     ]
 
 

@@ -70,6 +70,7 @@ def run(
                 ordered_topic=settings.ordered_topic,
                 dead_letter_topic=settings.dead_letter_topic,
                 progress_topic=settings.progress_topic,
+                control_topic=settings.control_topic,
                 partitions=settings.partitions,
             ),
             replicas=settings.replicas,

@@ -17,7 +17,8 @@ from streaming.settings import Settings
 from udfs.limits import Limits
 
 FILE = "precede.json"
-VERSION = 1
+VERSION = 2
+"""Version 1 did not know the control topic; it is taken as it is found then."""
 
 
 class TopicId(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,6 +39,7 @@ class OrderPart(msgspec.Struct, forbid_unknown_fields=True):
     shards: int
     order: str
     limits: Limits
+    control: TopicId | None = None
 
 
 class HistoryPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,6 +48,7 @@ class HistoryPart(msgspec.Struct, forbid_unknown_fields=True):
     ordered: TopicId
     dead_letters: TopicId
     tables: dict[str, str]
+    control: TopicId | None = None
 
 
 class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,6 +105,7 @@ def update(folder: Path, *, order: OrderPart | None, history: HistoryPart | None
     """Write the parts given, and leave the other as it is: its query may run in a job of its own."""
     with alone(folder, "file"):
         kept = read(folder)
+        kept.v = VERSION
         kept.order, kept.history = order or kept.order, history or kept.history
         write(folder, kept)
 
@@ -149,11 +153,12 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
         shards=settings.shards,
         order=settings.order,
         limits=settings.limits,
+        control=_id(topics[settings.control_topic]),
     )
     if found is None:
         return now
     folder = settings.checkpoint
-    for role in ("raw", "ordered", "dead_letters", "progress"):
+    for role in ("raw", "ordered", "dead_letters", "progress", "control"):
         _same_topic(folder, getattr(found, role), getattr(now, role))
     if now.partitions != found.partitions:
         raise Refused(
@@ -177,11 +182,13 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
 def check_history(settings: Settings, found: HistoryPart | None, topics: dict[str, Topic]) -> HistoryPart:
     """The same for the history query; which tables it writes is checked where they are opened."""
     ordered, dead_letters = _id(topics[settings.ordered_topic]), _id(topics[settings.dead_letter_topic])
+    control = _id(topics[settings.control_topic])
     if found is None:
-        return HistoryPart(ordered, dead_letters, {})
+        return HistoryPart(ordered, dead_letters, {}, control)
     _same_topic(settings.checkpoint, found.ordered, ordered)
     _same_topic(settings.checkpoint, found.dead_letters, dead_letters)
-    return found
+    _same_topic(settings.checkpoint, found.control, control)
+    return HistoryPart(ordered, dead_letters, found.tables, control)
 
 
 def is_cut(settings: Settings, ends: list[tuple[int, int]]) -> bool:
@@ -206,7 +213,9 @@ def _id(topic: Topic) -> TopicId:
     return TopicId(topic.name, topic.id)
 
 
-def _same_topic(folder: str, before: TopicId, now: TopicId) -> None:
+def _same_topic(folder: str, before: TopicId | None, now: TopicId) -> None:
+    if before is None:
+        return
     if before.name != now.name:
         raise Refused(f"The checkpoint {folder} belongs to the topic {before.name}, not to {now.name}.")
     if before.id != now.id:

@@ -58,12 +58,31 @@ class Letter(msgspec.Struct, gc=False):
     truncated: bool = False
 
 
+class GapEvent(msgspec.Struct, gc=False):
+    """What the control topic says of a gap; the newest of one gap says all."""
+
+    kind: str
+    group: str
+    sender: str
+    epoch: int
+    first: int
+    last: int
+    asked: int
+    opened_ms: int
+    asked_ms: int | None
+    closed_ms: int | None
+    waited: list[tuple[str, int, int]]
+    partition: int
+    offset: int
+
+
 class NotOurs(Exception):
     """A record in an output topic that precede did not write."""
 
 
 _read_delivery = msgspec.json.Decoder(Delivery).decode
 _read_letter = msgspec.json.Decoder(Letter).decode
+_read_gap = msgspec.json.Decoder(GapEvent).decode
 
 
 def deliveries(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,6 +115,12 @@ def _without_collector(convert: Callable[[pa.RecordBatch], pa.RecordBatch]) -> C
             gc.enable()
 
     return converted
+
+
+def gaps(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Records of the control topic as rows of `gaps`, several of one gap where several came."""
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict(_gap_columns(_read(batch.column(0), GapEvent, _read_gap)))
 
 
 def _read(values: Any, type_: type[Any], read: Any) -> list[Any]:
@@ -170,6 +195,27 @@ def _letter_columns(rows: list[Letter]) -> Arrays:
         "truncated": pa.array([row.truncated for row in rows], pa.bool_()),
         "arrived_at": _moment(arrived),
         "day": _day(arrived),
+    }
+
+
+def _gap_columns(rows: list[GapEvent]) -> Arrays:
+    string, int32, int64 = pa.string(), pa.int32(), pa.int64()
+    opened = pa.array([row.opened_ms for row in rows], int64)
+    return {
+        "group": pa.array([row.group for row in rows], string),
+        "sender": pa.array([row.sender for row in rows], string),
+        "epoch": pa.array([row.epoch for row in rows], int32),
+        "first": pa.array([row.first for row in rows], int64),
+        "last": pa.array([row.last for row in rows], int64),
+        "state": pa.array(["open" if row.kind == "ask" else row.kind for row in rows], string),
+        "opened_at": _moment(opened),
+        "asked": pa.array([row.asked for row in rows], int32),
+        "asked_at": _moment(pa.array([row.asked_ms for row in rows], int64)),
+        "closed_at": _moment(pa.array([row.closed_ms for row in rows], int64)),
+        "waited": _ids([row.waited for row in rows]),
+        "partition": pa.array([row.partition for row in rows], int32),
+        "offset": pa.array([row.offset for row in rows], int64),
+        "day": _day(opened),
     }
 
 

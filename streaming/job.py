@@ -25,7 +25,8 @@ from streaming.progress import read_progress
 from streaming.query_watch import GONE, QueryWatch
 from streaming.settings import Settings
 from streaming.status import Status
-from streaming.tables import DEAD_LETTERS, DELIVERIES
+from streaming.tables import GAPS, TABLES
+from streaming.ticker import Ticker
 from streaming.transaction import Publisher
 from streaming.voice import Say, Voice
 
@@ -38,7 +39,6 @@ Answer = TypeVar("Answer")
 LOOK_S = 0.2
 RETRY_S = 2.0
 STOP_S_MAX = 45.0  # a little longer than a commit may take
-TABLES = (DELIVERIES, DEAD_LETTERS)
 
 
 def say_aloud(sentence: str) -> None:
@@ -75,6 +75,7 @@ class Job:
         self.stopping = threading.Event()
         self.publishing = threading.Lock()
         self.publisher: Publisher | None = None
+        self.ticker: Ticker | None = None
         self.status = Status(settings)
         self.outside: Outside | None = None
 
@@ -94,6 +95,9 @@ class Job:
             if self.orders:
                 self.publisher = Publisher(settings, topics[settings.raw_topic], topics[settings.progress_topic])
                 stack.callback(self.publisher.close)
+                if settings.tick_s and not settings.once:  # what is there is handled as it is
+                    self.ticker = Ticker(settings, topics[settings.raw_topic].partitions)
+                    stack.callback(self.ticker.close)
             spark = self.spark or self._start_spark(stack)
             self._keep(spark, kept)
             self._work(spark)
@@ -131,7 +135,7 @@ class Job:
     def _topics(self) -> dict[str, Topic]:
         """The topics this job needs; a broker that is away is waited for, but not for ever."""
         settings = self.settings
-        names = [settings.ordered_topic, settings.dead_letter_topic]
+        names = [settings.ordered_topic, settings.dead_letter_topic, settings.control_topic]
         if self.orders:
             names += [settings.raw_topic, settings.progress_topic]
         topics = self._patiently(lambda: kafka.describe(settings.bootstrap, names)) or {}
@@ -228,9 +232,18 @@ class Job:
             self.outside.watch(order + history, self.publisher)
         if settings.once:  # history last, so that it finds all that was ordered
             self._watch(order)
+            idle = self._patiently(self._nothing_was_asked)
+            if idle:
+                history = [watch for watch in history if watch.name != f"history of {GAPS}"]
             self._watch(history)
         else:
             self._watch(order + history)
+
+    def _nothing_was_asked(self) -> bool:
+        """Whether the control topic is empty, as it mostly is: a query over nothing takes a second, too."""
+        name = self.settings.control_topic
+        partitions = kafka.describe(self.settings.bootstrap, [name])[name].partitions
+        return all(end == 0 for _, end in kafka.ends(self.settings.bootstrap, name, partitions))
 
     def _start_order(self, spark: "SparkSession") -> "StreamingQuery":
         from streaming import order_query
@@ -268,7 +281,9 @@ class Job:
         if self.publisher is not None:
             self.publisher.listen(self.say)
             self.status.counts = self.publisher.counts
-        self.status.written = sum(watch.rows for watch in watches if watch.name != "order")
+        if self.publisher is not None and self.ticker is not None:
+            self.ticker.look(self.publisher.counts.held_now if self.publisher.counts.held else None)
+        self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", f"history of {GAPS}"))
         self.status.batch = next((watch.batch for watch in watches if watch.name == "order" and watch.batch >= 0), None)
         line = self.status.due()
         if line:

@@ -76,7 +76,7 @@ def start(
 ) -> "StreamingQuery":
     """Start the query; with `drain` it ends when all that is there now is through."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", ORDER_POOL)
-    function = faults.around(Shard(settings.order, settings.limits), "order")
+    function = faults.around(Shard(settings.order, settings.limits, settings.patience), "order")
     packed = ordered(rows(spark, settings), function)
     writer = packed.writeStream.queryName("order").foreachBatch(publish)
     writer = writer.option("checkpointLocation", str(settings.order_checkpoint.absolute()))

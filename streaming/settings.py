@@ -13,10 +13,12 @@ from streaming.access import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, address
 from streaming.errors import Refused
 from udfs.limits import Limits
 from udfs.orders import ORDERS
+from udfs.patience import Patience
 
 PREFIX = "PRECEDE_"
 OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", "PRECEDE_STATE", PASSWORD)
 """Read elsewhere than here."""
+DAYS_MS_MAX = 365 * 86_400_000
 RECORD_BYTES_MAX = 2 * 1024 * 1024 - 64 * 1024
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 MEMORY = re.compile(r"[1-9][0-9]*[mg]")
@@ -40,8 +42,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ordered_topic: str = "precede.ordered"
     dead_letter_topic: str = "precede.dead-letters"
     progress_topic: str = "precede.progress"
+    control_topic: str = "precede.control"
     partitions: int = 4  # of a topic that `precede run` makes; one that is there keeps what it has
     replicas: int = -1  # of such a topic; -1 takes the broker's own default
+
+    tick_s: float = 1.0  # how often the job says in the log that time passes; 0: never
+    ask_after_ms: int = Patience().ask_after_ms  # so old is a gap when its sender is asked for it
+    give_up_ms: int = Patience().give_up_ms  # so old is a gap when hope ends, where its group says nothing; 0: never
+    loss: str = Patience().loss  # what happens then: abandon, or hold
+    silent_ms: int = Patience().silent_ms  # so long a member that others wait for may say nothing; 0: for ever
 
     history_every_s: float = 10.0
     trigger_ms: int = 0
@@ -65,6 +74,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     master: str | None = None  # None: what spark-submit says, or else every core of this machine
     memory: str = "2g"
     ui: bool = False
+
+    @property
+    def patience(self) -> Patience:
+        """How long the job waits for what is missing."""
+        return Patience(
+            ask_after_ms=self.ask_after_ms,
+            give_up_ms=self.give_up_ms,
+            loss="hold" if self.loss == "hold" else "abandon",
+            silent_ms=self.silent_ms,
+        )
 
     @property
     def order_checkpoint(self) -> Path:
@@ -181,7 +200,7 @@ def host_and_port(metrics: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-_TOPICS = ("raw_topic", "ordered_topic", "dead_letter_topic", "progress_topic")
+_TOPICS = ("raw_topic", "ordered_topic", "dead_letter_topic", "progress_topic", "control_topic")
 _TOPIC_WANTED = "the name of a Kafka topic: at most 249 letters, digits, dots, dashes and underscores"
 
 
@@ -211,6 +230,11 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
     ),
     ("partitions", _between(1, 10_000), "a whole number from 1 to 10,000"),
     ("replicas", lambda count: count == -1 or 1 <= count <= 100, "from 1 to 100, or -1 for the broker's own default"),
+    ("tick_s", lambda seconds: seconds == 0 or 0.1 <= seconds <= 3_600, "from 0.1 to 3,600 seconds, or 0 for none"),
+    ("ask_after_ms", _between(1, DAYS_MS_MAX), "from 1 to 31,536,000,000 milliseconds"),
+    ("give_up_ms", _between(0, DAYS_MS_MAX), "from 0 to 31,536,000,000 milliseconds; 0 never gives up"),
+    ("loss", lambda name: name in ("abandon", "hold"), "abandon or hold"),
+    ("silent_ms", _between(0, DAYS_MS_MAX), "from 0 to 31,536,000,000 milliseconds; 0 never evicts"),
     ("history_every_s", _between(0, 86_400), "from 0 to 86,400 seconds"),
     ("trigger_ms", _between(0, 3_600_000), "from 0 to 3,600,000 milliseconds"),
     ("max_offsets_per_trigger", _between(1, 100_000_000), "a whole number from 1 to 100,000,000"),

@@ -19,13 +19,14 @@ class Status:
         self.counts = Counts()
         self.written = 0
         self.batch: int | None = None
-        self._said = (0, 0)
+        self._said = (0, 0, 0, 0, 0)
         self._said_at = 0.0
 
     def due(self) -> str | None:
         """A line, if something went on since the last one and that was a while ago."""
         now = time.monotonic()
-        news = (self.counts.batches, self.written)
+        counts = self.counts  # a batch of nothing but ticks is no news
+        news = (counts.delivered, counts.dead, counts.duplicates, counts.held_now, self.written)
         if news == self._said or now - self._said_at < EVERY_S:
             return None
         self._said, self._said_at = news, now

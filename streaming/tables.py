@@ -1,4 +1,4 @@
-"""The Delta tables: their columns (contract, section 6), how they are made, and whose they are."""
+"""The Delta tables: their columns (contract, section 6, and the gaps), how they are made, and whose they are."""
 
 import shutil
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ ANEW = "precede run --rebuild-delta"
 
 DELIVERIES = "deliveries"
 DEAD_LETTERS = "dead_letters"
+GAPS = "gaps"
+TABLES = (DELIVERIES, DEAD_LETTERS, GAPS)
 
 COLUMNS = {
     DELIVERIES: (
@@ -30,12 +32,18 @@ COLUMNS = {
         "partition int, offset long, arrived_ms long, value string, value_base64 string, truncated boolean, "
         "arrived_at timestamp, day date"
     ),
+    GAPS: (
+        "`group` string, sender string, epoch int, first long, last long, state string, opened_at timestamp, "
+        "asked int, asked_at timestamp, closed_at timestamp, "
+        "waited array<struct<sender: string, epoch: int, seq: long>>, partition int, offset long, day date"
+    ),
 }
 
 # What a query would skip files by; the long texts are left out, since their statistics cost more than they save.
 SKIPPED_BY = {
     DELIVERIES: "`group`,position,sender,epoch,seq,partition,offset,arrived_at,released_offset,released_at",
     DEAD_LETTERS: "code,`group`,sender,partition,offset,arrived_at",
+    GAPS: "`group`,sender,epoch,first,last,state,opened_at,closed_at",
 }
 
 PROPERTIES = {

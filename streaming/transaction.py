@@ -25,6 +25,7 @@ from streaming.errors import Refused
 from streaming.kafka import Topic
 from streaming.progress import Owner, Token, read_progress, same_source
 from streaming.settings import Settings
+from udfs.own_records import Own
 from udfs.shard import Records, unpack
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ SLICE_BYTES_MAX = 64 * 1024 * 1024
 SHORT_BYTES_MAX = 64 * 1024  # of a packed row: a shard has about one such for each raw partition
 PARTS_MAX = 1 << 32
 QUEUE_KIB_MAX = 256 * 1024
+ANY_PARTITION = -1
+"""The one its key says."""
 
 FENCED = {
     KafkaError._FENCED,
@@ -188,6 +191,7 @@ class Publisher:
                 here = perf_counter()
                 self._produce(self.settings.ordered_topic, records.ordered, records.ordered_keys)
                 self._produce(self.settings.dead_letter_topic, records.dead, records.dead_keys)
+                self._produce_own(records.own, partition)
                 done.publish(records)
                 producing_s += perf_counter() - here
             if begun:
@@ -202,16 +206,26 @@ class Publisher:
         self._count(done)
         faults.reach("order.out")
 
-    def _produce(self, topic: str, values: list[bytes], keys: "list[bytes] | list[bytes | None]") -> None:
+    def _produce(
+        self, topic: str, values: list[bytes], keys: "list[bytes] | list[bytes | None]", partition: int = ANY_PARTITION
+    ) -> None:
         assert self._producer is not None
         produce, poll = self._producer.produce, self._producer.poll
         for value, key in zip(values, keys, strict=True):
             while True:
                 try:
-                    produce(topic, value, key)
+                    produce(topic, value, key, partition)
                     break
                 except BufferError:
                     poll(0.05)
+
+    def _produce_own(self, records: list[Own], partition: int) -> None:
+        """What the job itself has to say; what it writes into the log goes where the group lives."""
+        for one in records:
+            if one.topic == "raw":
+                self._produce(self.settings.raw_topic, [one.value], [one.key], partition)
+            else:
+                self._produce(self.settings.control_topic, [one.value], [one.key])
 
     def _commit(self, producer: Producer, upto: dict[int, int]) -> None:
         token = {partition: after for partition, after in upto.items() if after > self.token.get(partition, 0)}
@@ -302,7 +316,7 @@ def _slices(rows: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, int]]]
 
 def above(next_offset: int, records: Records) -> Records:
     """Those of the records whose releasing raw offset is at or above the token."""
-    offsets = records.ordered_offsets + records.dead_offsets
+    offsets = records.ordered_offsets + records.dead_offsets + [one.offset for one in records.own]
     if not offsets or min(offsets) >= next_offset:
         return records
     ordered = [offset >= next_offset for offset in records.ordered_offsets]
@@ -317,4 +331,7 @@ def above(next_offset: int, records: Records) -> Records:
         records.read,
         records.duplicates,
         records.held,
+        records.waiting,
+        records.state_bytes,
+        [one for one in records.own if one.offset >= next_offset],
     )

@@ -18,6 +18,8 @@ import pandas as pd
 
 from udfs.holdback import Holdback
 from udfs.limits import Limits
+from udfs.own_records import Own
+from udfs.patience import Patience
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
@@ -61,6 +63,7 @@ class Records(msgspec.Struct, array_like=True, gc=False):
     held: int  # messages the whole shard holds after this row
     waiting: Waiting | None = None  # of the whole shard after the batch; in a shard's last row alone
     state_bytes: int = 0  # what Spark keeps of the shard after the batch; in a shard's last row alone
+    own: list[Own] = []  # what the job itself has to say, each with the raw offset that made it
 
 
 _encode = msgspec.msgpack.encode
@@ -72,9 +75,10 @@ unpack = msgspec.msgpack.Decoder(Records).decode
 class Shard:
     """Orders one shard's records; picklable, and the same in every batch."""
 
-    def __init__(self, order: str, limits: Limits) -> None:
+    def __init__(self, order: str, limits: Limits, patience: Patience | None = None) -> None:
         self.order = order
         self.limits = limits
+        self.patience = Patience() if patience is None else patience
 
     def __call__(
         self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: "GroupState"
@@ -89,7 +93,7 @@ class Shard:
         kept = state.get[0] if state.exists else None
         before, held, waiting = decode_state(kept) if kept is not None else ({}, 0, {})
         blob = kept
-        holdback = Holdback(order=self.order, limits=self.limits, home=shard == HOME_SHARD)
+        holdback = Holdback(order=self.order, limits=self.limits, patience=self.patience, home=shard == HOME_SHARD)
         holdback.load(before)
         rows: list[tuple[int, int, int, int, int, bytes]] = []
         size = 0
@@ -172,14 +176,17 @@ def _pieces(
 ) -> Iterator[tuple[Records, bool]]:
     """What is in the holdback's lists now, in as many rows as its bytes ask for; the last one carries the counts."""
     ordered, ordered_keys, dead, dead_keys = holdback.ordered, holdback.ordered_keys, holdback.dead, holdback.dead_keys
-    if sum(map(len, ordered)) + sum(map(len, dead)) <= BYTES_MAX:
-        yield Records(ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets, *counts), True
+    own = holdback.own
+    if sum(map(len, ordered)) + sum(map(len, dead)) + sum(len(one.value) for one in own) <= BYTES_MAX:
+        yield Records(ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets, *counts, own=own), True
         return
     nothing = (0, 0, counts[2])
     for cut in _cuts(ordered):
         yield Records(ordered[cut], ordered_keys[cut], ordered_offsets[cut], [], [], [], *nothing), False
     for cut in _cuts(dead):
         yield Records([], [], [], dead[cut], dead_keys[cut], dead_offsets[cut], *nothing), False
+    for cut in _cuts([one.value for one in own]):
+        yield Records([], [], [], [], [], [], *nothing, own=own[cut]), False
     yield Records([], [], [], [], [], [], *counts), True
 
 

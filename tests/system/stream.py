@@ -43,6 +43,7 @@ class Stream:
             ordered_topic=f"{name}.ordered",
             dead_letter_topic=f"{name}.dead-letters",
             progress_topic=f"{name}.progress",
+            control_topic=f"{name}.control",
             **({"shards": 8, "tasks": 2, "history_every_s": 1.0} | more),
         )
         topics.ensure(
@@ -52,6 +53,7 @@ class Stream:
                 ordered_topic=self.settings.ordered_topic,
                 dead_letter_topic=self.settings.dead_letter_topic,
                 progress_topic=self.settings.progress_topic,
+                control_topic=self.settings.control_topic,
                 partitions=partitions,
             ),
         )

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from precede.embedded_broker import Broker, free_port
+from streaming.ticker import TICK
 from tests.faults.judge import judge
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
@@ -92,5 +93,7 @@ def test_a_broker_away_in_between_is_waited_for_and_sigterm_ends_the_job_with_0(
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0
         assert time.monotonic() - asked < 15
+        ticks = {partition for _, value, partition, *_ in stream.raw() if value == TICK}
     assert running.said[-1].startswith("Stopped: ")
+    assert ticks == {0, 1}, "a running job lets time pass in every partition"
     assert not [line for line in running.said if "Traceback" in line or "WARN" in line or "Exception" in line]

@@ -13,6 +13,7 @@ from streaming.errors import Refused
 from streaming.progress import read_progress
 from streaming.transaction import Publisher
 from tests.system.stream import Stream
+from udfs.own_records import Own
 from udfs.shard import Records
 
 Rows = list[tuple[int, int, int, Records]]
@@ -67,6 +68,24 @@ def publisher(stream: Stream) -> Iterator[Callable[[], Publisher]]:
 
 def published(stream: Stream) -> list[bytes]:
     return [value for values in stream.ordered().values() for value in values]
+
+
+def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_partition_of_its_group(
+    stream: Stream, publisher: Callable[[], Publisher]
+) -> None:
+    def rows(*offsets: int) -> Any:
+        own = [Own("raw", b"g", b"to the log %d" % one, one) for one in offsets]
+        own += [Own("control", b"g", b"to the members %d" % one, one) for one in offsets]
+        records = Records([], [], [], [], [], [], len(offsets), 0, 0, own=own)
+        return Batch([(0, 1, offsets[-1], records)])
+
+    publisher().publish(rows(3, 5))
+    publisher().publish(rows(3, 5, 8))
+    assert [(key, value, partition) for key, value, partition, *_ in stream.raw()] == [
+        (b"g", b"to the log %d" % one, 1) for one in (3, 5, 8)
+    ]
+    control = stream.read(stream.settings.control_topic)
+    assert [(key, value) for key, value, *_ in control] == [(b"g", b"to the members %d" % one) for one in (3, 5, 8)]
 
 
 def test_a_batch_is_published_with_its_token(stream: Stream, publisher: Callable[[], Publisher]) -> None:

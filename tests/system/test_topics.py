@@ -25,14 +25,15 @@ def admin(broker: Broker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
-def four() -> list[Wanted]:
-    """The four topics under names of their own."""
+def five() -> list[Wanted]:
+    """The five topics under names of their own."""
     name = f"t{uuid.uuid4().hex[:8]}"
     return topics.wanted(
         raw_topic=f"{name}.raw",
         ordered_topic=f"{name}.ordered",
         dead_letter_topic=f"{name}.dead-letters",
         progress_topic=f"{name}.progress",
+        control_topic=f"{name}.control",
     )
 
 
@@ -46,20 +47,21 @@ def make(admin: AdminClient, name: str, config: dict[str, str]) -> None:
 
 
 def test_absent_topics_are_made_with_the_settings_the_promises_rest_on(broker: Broker, admin: AdminClient) -> None:
-    wanted = four()
+    wanted = five()
     topics.ensure(broker.bootstrap, wanted)
-    raw, ordered, dead_letters, progress = (settings_of(admin, topic.name) for topic in wanted)
+    raw, ordered, dead_letters, progress, control = (settings_of(admin, topic.name) for topic in wanted)
     assert raw["message.timestamp.type"] == "LogAppendTime"
     assert (raw["retention.ms"], raw["retention.bytes"]) == ("-1", "-1")
     assert int(raw["max.message.bytes"]) > 512 * 1024
     assert int(ordered["max.message.bytes"]) >= 2 * 1024 * 1024
     assert int(dead_letters["max.message.bytes"]) >= 2 * 1024 * 1024
     assert progress["cleanup.policy"] == "compact"
+    assert control["cleanup.policy"] == "delete"
     assert len(admin.list_topics(timeout=10).topics[wanted[0].name].partitions) == topics.PARTITIONS
 
 
 def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: AdminClient) -> None:
-    wanted = four()
+    wanted = five()
     topics.ensure(broker.bootstrap, wanted)
     before = [settings_of(admin, topic.name) for topic in wanted]
     topics.ensure(broker.bootstrap, wanted)
@@ -80,7 +82,7 @@ def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: Admin
 def test_a_wrong_setting_is_refused_with_the_command_that_mends_it(
     broker: Broker, admin: AdminClient, which: int, wrong: dict[str, str], mend: str
 ) -> None:
-    topic = four()[which]
+    topic = five()[which]
     make(admin, topic.name, topic.settings | wrong)
     with pytest.raises(Refused) as refusal:
         topics.ensure(broker.bootstrap, [topic])
@@ -89,7 +91,7 @@ def test_a_wrong_setting_is_refused_with_the_command_that_mends_it(
 
 
 def test_the_command_that_mends_a_topic_does_so(broker: Broker, admin: AdminClient) -> None:
-    topic = four()[0]
+    topic = five()[0]
     make(admin, topic.name, {"retention.ms": "1000"})
     with pytest.raises(Refused) as refusal:
         topics.ensure(broker.bootstrap, [topic])
@@ -115,6 +117,6 @@ def test_a_topic_that_is_refused_stops_the_job_with_that_sentence(broker: Broker
 def test_a_broker_that_is_away_is_waited_for_and_said_so_once() -> None:
     said: list[str] = []
     with pytest.raises(Unreachable, match=r"Cannot reach Kafka at 127\.0\.0\.1:1\."):
-        topics.ensure_patiently("127.0.0.1:1", four(), patience_s=1, say=said.append)
+        topics.ensure_patiently("127.0.0.1:1", five(), patience_s=1, say=said.append)
     assert len(said) == 1
     assert "Trying again" in said[0]

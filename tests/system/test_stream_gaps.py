@@ -1,0 +1,81 @@
+"""A message that never comes: asked for, given up, shown in the sequence and in Delta, each exactly once."""
+
+import time
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from precede.embedded_broker import Broker
+from streaming.ticker import TICK, Ticker
+from tests.system.stream import Stream
+from udfs.wire import encode_message
+
+
+def test_a_lost_message_is_asked_for_and_given_up_once_whatever_crashes(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(broker.bootstrap, tmp_path, partitions=1, ask_after_ms=100, give_up_ms=400)
+    answer = encode_message("travel", "bob", 0, 1, after=[("ann", 0, 1)], data="Me!")
+    stream.send([(b"travel", answer)])
+    for pause in (0.2, 0.5):
+        time.sleep(pause)
+        stream.send([(None, TICK)])
+    stream.once(spark)
+    (ask,) = control(stream)
+    assert (ask["kind"], ask["sender"], ask["first"], ask["last"], ask["to"]) == ("ask", "ann", 1, 1, "ann")
+    assert stream.ordered() == {}
+    assert msgspec.json.decode(stream.raw()[-1][1] or b"") == {
+        "group": "travel",
+        "kind": "abandon",
+        "ids": [["ann", 0, 1, 1]],
+    }
+    (row,) = stream.table("gaps")
+    assert (row["group"], row["sender"], row["first"], row["last"], row["state"]) == ("travel", "ann", 1, 1, "open")
+
+    for query in ("order", "history/gaps"):
+        forget_last_commit(tmp_path / "checkpoint" / query / "commits")
+    stream.once(spark, only="order")
+    assert [one["kind"] for one in control(stream)] == ["ask"]
+    assert [value for _, value, *_ in stream.raw()].count(TICK) == 2
+    assert len(stream.raw()) == 4
+    assert [msgspec.json.decode(one)["status"] for one in stream.ordered()[b"travel"]] == ["abandoned", "delivered"]
+
+    stream.send([(None, TICK)])
+    stream.once(spark)
+    assert [one["kind"] for one in control(stream)] == ["ask", "abandoned"]
+    (row,) = stream.table("gaps")
+    assert (row["state"], row["asked"], row["waited"]) == ("abandoned", 1, [{"sender": "bob", "epoch": 0, "seq": 1}])
+    assert row["opened_at"] < row["asked_at"] < row["closed_at"]
+
+
+def control(stream: Stream) -> list[dict[str, object]]:
+    return [msgspec.json.decode(value or b"") for _, value, *_ in stream.read(stream.settings.control_topic)]
+
+
+def forget_last_commit(commits: Path) -> None:
+    """As if the job had been killed before Spark noted its last batch."""
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+
+
+def test_ticks_go_to_every_partition_seldom_where_nothing_is_held(broker: Broker, tmp_path: Path) -> None:
+    stream = Stream(broker.bootstrap, tmp_path, partitions=3, tick_s=0.2)
+
+    def ticks_in_1_s(held: int | None) -> list[int]:
+        before = len(stream.raw())
+        ticker = Ticker(stream.settings, 3)
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            ticker.look(held)
+            time.sleep(0.02)
+        ticker.look(0)
+        time.sleep(0.2)
+        rows = stream.raw()
+        assert {(key, value) for key, value, *_ in rows} == {(None, TICK)}
+        return [len([row for row in rows if row[2] == partition]) - before // 3 for partition in range(3)]
+
+    assert ticks_in_1_s(0) == [1, 1, 1]
+    assert min(ticks_in_1_s(5)) >= 4
+    assert min(ticks_in_1_s(None)) >= 4
