@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from udfs.held import Held
+    from udfs.looking import OpenGap
 
 NAMED_MAX = 3  # of what one message waits for, in the table; --json names all
 
@@ -23,6 +25,9 @@ def held(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, as `precede replay --held` writes.")
     ] = False,
+    gaps: Annotated[
+        bool, typer.Option("--gaps", help="Show what is missing instead: who waits for it, how often it was asked for.")
+    ] = False,
     config: Config = None,
 ) -> None:
     """Show what is held now, what each message waits for, and since when.
@@ -32,6 +37,8 @@ def held(
     Example:
 
       precede held travel --checkpoint checkpoints/
+
+      precede held --gaps                 what is missing, and since when it is asked for
     """
     settings = load_settings(config, checkpoint=checkpoint)
     from streaming import held as reader
@@ -39,26 +46,52 @@ def held(
     if sys.stderr.isatty():
         say("Reading the checkpoint ...")
     with done_when_the_reader_leaves():
-        messages = list(reader.read(settings, group))
-        if as_json:
-            _write_lines(messages)
-        elif messages:
-            _print_table(messages)
+        if gaps:
+            missing = list(reader.gaps(settings, group))
+            _show(missing, lambda now_ms: _gap_table(missing, now_ms), as_json=as_json)
         else:
-            say("Nothing is held." if group is None else f"Nothing is held in {group}.")
+            messages = list(reader.read(settings, group))
+            _show(messages, lambda now_ms: _table(messages, now_ms), as_json=as_json)
+        if not as_json and not (missing if gaps else messages):
+            say(f"Nothing is {'missing' if gaps else 'held'}{'' if group is None else f' in {group}'}.")
 
 
-def _write_lines(messages: "list[Held]") -> None:
+def _show(found: "Sequence[Held | OpenGap]", table: "Callable[[float], Table]", *, as_json: bool) -> None:
+    """As lines for a program, or as a table for a person."""
+    if as_json:
+        _write_lines(found)
+    elif found:
+        _print_table(table(time.time() * 1000))
+
+
+def _write_lines(found: "Sequence[Held | OpenGap]") -> None:
     import msgspec
 
-    for message in messages:
-        typer.echo(msgspec.json.encode(message))
+    for one in found:
+        typer.echo(msgspec.json.encode(one))
 
 
-def _print_table(messages: "list[Held]") -> None:
+def _print_table(table: "Table") -> None:
     from rich.console import Console
 
-    Console().print(_table(messages, time.time() * 1000))
+    Console().print(table)
+
+
+def _gap_table(gaps: "list[OpenGap]", now_ms: float) -> "Table":
+    """A row for each gap."""
+    from rich.table import Table
+
+    from precede.send import id_text
+
+    table = Table("group", "missing", "waited for by", "asked for", "since")
+    for gap in gaps:
+        missing = id_text((gap.sender, gap.epoch, gap.first)) + (f" to {gap.last}" if gap.last > gap.first else "")
+        names = [id_text(id_) for id_ in gap.waited]
+        more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+        asked = "not yet" if gap.asked == 0 else "once" if gap.asked == 1 else f"{gap.asked} times"
+        since = duration((now_ms - gap.since_ms) / 1000)
+        table.add_row(gap.group, missing, ", ".join(names[:NAMED_MAX]) + more, asked, since)
+    return table
 
 
 def _table(messages: "list[Held]", now_ms: float) -> "Table":

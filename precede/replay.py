@@ -15,6 +15,7 @@ from precede.options import Config, WrongUse, done_when_the_reader_leaves, load_
 
 if TYPE_CHECKING:
     from udfs.holdback import Holdback
+    from udfs.own_records import Own
 
 REASONS_SHOWN = 3
 
@@ -31,6 +32,10 @@ def replay(
         Path | None, typer.Option(metavar="FILE", help="Write what can never be delivered here.")
     ] = None,
     held: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what is held at the end here.")] = None,
+    own: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write here what a running job would ask of members and add to the log."),
+    ] = None,
     config: Config = None,
 ) -> None:
     """Order messages from a file: the stream's own kernel, with no Spark and no Kafka.
@@ -46,19 +51,23 @@ def replay(
     A line may also be a dumped log record, with `value` as a string:
 
       {"key": ..., "value": ..., "partition": ..., "offset": ..., "timestamp_ms": ...}
+
+    What a job decided as time passed (an evict, an abandon) is in the log as records of its own, so replay decides
+    nothing anew; --own FILE shows what it would have.
     """
     settings = load_settings(config, order=order)
-    if dead_letters is not None and held is not None and dead_letters.absolute() == held.absolute():
-        raise WrongUse(f"Dead letters and held messages cannot go into one file, {held}; name two.")
+    named = [path.absolute() for path in (dead_letters, held, own) if path is not None]
+    if len(set(named)) < len(named):
+        raise WrongUse(f"Two outputs cannot go into one file, {named[-1].name}; name one for each.")
     if sys.stdout is None:
         raise WrongUse("Standard output is closed; replay writes there.")
     from udfs.holdback import Holdback
 
-    holdback = Holdback(order=settings.order, limits=settings.limits)
+    holdback = Holdback(order=settings.order, limits=settings.limits, patience=settings.patience)
     with ExitStack() as files, done_when_the_reader_leaves():
         source = open_source(file, files)
-        outputs = [None if path is None else _target(path, source, files) for path in (dead_letters, held)]
-        summary = _replay(holdback, source, outputs[0])
+        outputs = [None if path is None else _target(path, source, files) for path in (dead_letters, held, own)]
+        summary = _replay(holdback, source, outputs[0], outputs[2])
         if outputs[1] is not None:
             _write_held(holdback, outputs[1])
     summary.tell(holdback, dead_letters, held)
@@ -96,7 +105,7 @@ class Summary:
             say(f"Still held: {waiting} (--held FILE tells what each waits for).")
 
 
-def _replay(holdback: "Holdback", source: int, dead_letters: int | None) -> Summary:
+def _replay(holdback: "Holdback", source: int, dead_letters: int | None, own: int | None) -> Summary:
     from precede.log_lines import LogLines, blocks, one_line_each
 
     gc.disable()  # the kernel makes no cycles that end before it does, and looking for them costs a tenth of the time
@@ -111,6 +120,8 @@ def _replay(holdback: "Holdback", source: int, dead_letters: int | None) -> Summ
                 write(dead_letters, one_line_each(holdback.dead))
             elif holdback.dead:
                 summary.add(holdback.dead)
+            if holdback.own and own is not None:
+                write(own, b"".join(map(own_line, holdback.own)))
             holdback.clear()
     except KeyboardInterrupt:
         summary.stopped_after = lines.count
@@ -124,6 +135,11 @@ def _read_or_be_stopped(file: int, size: int) -> bytes:
         return os.read(file, size)
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def own_line(one: "Own") -> bytes:
+    """A record of the job's own as a line: where it would go, and which raw record made it."""
+    return b'{"topic":"%b","offset":%d,"value":%b}\n' % (one.topic.encode(), one.offset, one.value)
 
 
 def _write_held(holdback: "Holdback", target: int) -> None:

@@ -1,4 +1,4 @@
-"""What is held now, read from a checkpoint as of its last batch, whether its job runs or not."""
+"""What is held and what is missing now, read from a checkpoint as of its last batch, whether its job runs or not."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,6 +12,7 @@ from streaming.order_query import shard_of
 from streaming.settings import Settings
 from udfs.held import Held
 from udfs.holdback import Holdback
+from udfs.looking import OpenGap
 from udfs.shard import decode_state
 
 if TYPE_CHECKING:
@@ -20,15 +21,27 @@ if TYPE_CHECKING:
 
 def read(settings: Settings, group: str | None = None, *, spark: "SparkSession | None" = None) -> Iterator[Held]:
     """The held messages of one group or of all, shard by shard; a session that is given is left running."""
+    for holdback in _shards(settings, group, spark):
+        yield from holdback.held(group)
+
+
+def gaps(settings: Settings, group: str | None = None, *, spark: "SparkSession | None" = None) -> Iterator[OpenGap]:
+    """The open gaps of one group or of all, in the same way."""
+    for holdback in _shards(settings, group, spark):
+        yield from holdback.gaps(group)
+
+
+def _shards(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[Holdback]:
+    """The kernel's state, one shard after the other."""
     order = check(settings)
     if not any((settings.order_checkpoint / "commits").glob("[0-9]*")):
         return  # no batch is through, so nothing is held
     with ExitStack() as stack:
         session = spark or _start(settings, stack)
         for blob in _blobs(session, settings.order_checkpoint, order.shards, group):
-            holdback = Holdback(order=order.order, limits=order.limits)
+            holdback = Holdback(order=order.order, limits=order.limits, patience=settings.patience)
             holdback.load(decode_state(blob)[0])
-            yield from holdback.held(group)
+            yield holdback
 
 
 def check(settings: Settings) -> OrderPart:

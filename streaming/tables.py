@@ -114,12 +114,12 @@ def check(settings: Settings, table: str, wanted: str | None) -> None:
 
 
 def remove(settings: Settings) -> None:
-    """Throw away both tables and how far they were written; a folder of something else is refused, and stays."""
-    for table in (DELIVERIES, DEAD_LETTERS):
+    """Throw away the tables and how far they were written; a folder of something else is refused, and stays."""
+    for table in TABLES:
         folder = path(settings, table)
         if not (folder / "_delta_log").exists():
             find(settings, table)
-    for table in (DELIVERIES, DEAD_LETTERS):
+    for table in TABLES:
         shutil.rmtree(settings.history_checkpoint(table), ignore_errors=True)
         shutil.rmtree(path(settings, table), ignore_errors=True)
 

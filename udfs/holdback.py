@@ -17,7 +17,7 @@ from udfs.giving_up import receive_abandon
 from udfs.group import Group
 from udfs.held import Held
 from udfs.limits import Limits
-from udfs.looking import held_messages, oldest_and_gaps
+from udfs.looking import OpenGap, held_messages, oldest_and_gaps, open_gaps
 from udfs.messages import Abandon, Create, Evict, Heartbeat, Identity, Join, Leave, Message, Record, Tick
 from udfs.orders import ORDERS
 from udfs.outbox import Outbox
@@ -242,12 +242,22 @@ class Holdback:
 
     def held(self, group: str | None = None) -> Iterator[Held]:
         """What is held now, group by group in order of name, and what each message waits for."""
+        for known in self._look(group):
+            yield from held_messages(known)
+
+    def gaps(self, group: str | None = None) -> Iterator[OpenGap]:
+        """What is missing now, group by group in order of name, and who waits for it."""
+        for known in self._look(group):
+            yield from open_gaps(known)
+
+    def _look(self, group: str | None) -> Iterator[Group]:
+        """One group or all, to be looked at and not touched."""
         for key in self._keys() if group is None else [group.encode()]:
             known = self._groups.get(key.decode())
             if known is None and key in self._blobs:
-                known = restore(key, self._blobs[key], limits=self.limits, outbox=self.outbox)
+                known = restore(key, self._blobs[key], limits=self.limits, outbox=Outbox())
             if known is not None:
-                yield from held_messages(known)
+                yield known
 
     def load(self, blobs: dict[bytes, bytes]) -> None:
         """Take the state of groups, by key, as `dump` gave it; each is decoded when it is first touched."""

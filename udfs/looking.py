@@ -3,7 +3,11 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from udfs.gaps import missing_runs
 from udfs.held import Held, arrival
+from udfs.messages import Id
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -38,6 +42,45 @@ def _look(group: "Group") -> Iterator[Held]:
             silent=[id_[0] for id_ in blockers if id_ in group.held]  # these wait for their sender's join
             + group.order.silent(one, LISTED_MAX),
         )
+
+
+class OpenGap(msgspec.Struct, kw_only=True):
+    """A gap that is open, as `precede held --gaps` names it."""
+
+    group: str
+    sender: str
+    epoch: int
+    first: int
+    last: int
+    since_ms: int
+    asked: int
+    """How often it was asked for; 0 while it is young."""
+    asked_ms: int | None
+    waited: list[Id]
+    """Who waits for it directly, by arrival; at most 20."""
+
+
+def open_gaps(group: "Group") -> list[OpenGap]:
+    """What is missing, the oldest first."""
+    noticed = [] if group.waits is None else list(group.waits.gaps.values())
+    found: list[OpenGap] = []
+    for run in missing_runs(group):
+        same = (gap for gap in noticed if gap.key[:2] == run[:2] and gap.first <= run.last <= gap.last)
+        gap = next(same, None)
+        found.append(
+            OpenGap(
+                group=group.name,
+                sender=run.name,
+                epoch=run.epoch,
+                first=run.first,
+                last=run.last,
+                since_ms=run.opened_ms if gap is None else gap.opened_ms,
+                asked=0 if gap is None else gap.asked,
+                asked_ms=None if gap is None else gap.asked_ms,
+                waited=[one.id for one in run.waiting[:LISTED_MAX] if one.value is not None],
+            )
+        )
+    return found
 
 
 def oldest_and_gaps(group: "Group") -> tuple[int, int]:

@@ -282,3 +282,32 @@ def test_the_file_that_is_read_is_never_written(tmp_path: Path) -> None:
     file.write_bytes(raw("ann", 1))
     assert precede("replay", file, "--held", file).returncode == 2
     assert file.read_bytes() == raw("ann", 1)
+
+
+def test_ticks_of_a_log_let_time_pass_and_what_the_job_would_say_goes_into_a_file_of_its_own(tmp_path: Path) -> None:
+    log = [
+        {"key": "g", "value": raw("bob", 1, ["ann", 0, 1]).decode(), "offset": 0, "timestamp_ms": 1_000},
+        {"key": None, "value": '{"kind":"tick"}', "offset": 1, "timestamp_ms": 4_000},
+        {"key": None, "value": '{"kind":"tick"}', "offset": 2, "timestamp_ms": 1_000_000},
+    ]
+    given = "\n".join(map(json.dumps, log)).encode()
+    done = precede("replay", "-", "--own", tmp_path / "own.jsonl", given=given)
+    assert (done.returncode, done.stdout) == (0, b""), "nothing is decided by time alone"
+    asked, written = lines((tmp_path / "own.jsonl").read_bytes())
+    assert (asked["topic"], asked["offset"], asked["value"]["kind"], asked["value"]["to"]) == (
+        "control",
+        1,
+        "ask",
+        "ann",
+    )
+    assert written == {
+        "topic": "raw",
+        "offset": 2,
+        "value": {"group": "g", "kind": "abandon", "ids": [["ann", 0, 1, 1]]},
+    }
+
+
+def test_two_outputs_in_one_file_are_wrong_use(tmp_path: Path) -> None:
+    done = precede("replay", "-", "--own", tmp_path / "one", "--held", tmp_path / "one")
+    assert done.returncode == 2
+    assert b"Two outputs cannot go into one file, one" in done.stderr

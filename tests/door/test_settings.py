@@ -9,6 +9,7 @@ from streaming import settings
 from streaming.errors import Refused
 from streaming.query_watch import FINAL, reason_of
 from streaming.settings import Settings
+from udfs.patience import Patience
 
 
 @pytest.fixture
@@ -57,6 +58,10 @@ def test_variables_are_text_and_are_taken_for_what_the_setting_asks() -> None:
         ({"only": "both"}, "The setting only is 'both', but must be order or history"),
         ({"raw_topic": "a b"}, "The setting raw_topic is 'a b', but must be the name of a Kafka topic"),
         ({"raw_topic": "precede.ordered"}, "raw_topic and ordered_topic both name the topic precede.ordered"),
+        ({"tick_s": 0.01}, "The setting tick_s is 0.01, but must be from 0.1 to 3,600 seconds, or 0 for none"),
+        ({"give_up_ms": -1}, "The setting give_up_ms is -1, but must be from 0 to"),
+        ({"loss": "forget"}, "The setting loss is 'forget', but must be abandon or hold"),
+        ({"control_topic": "precede.raw"}, "both name the topic precede.raw"),
         ({"history_every_s": float("nan")}, "The setting history_every_s is nan, but must be from 0 to 86,400 seconds"),
         ({"checkpoint": ""}, "The setting checkpoint is '', but must be a folder"),
         ({"delta": "s3://bucket"}, "The setting delta is 's3://bucket', but must be a folder"),
@@ -97,3 +102,9 @@ def test_the_reason_of_a_failed_query_is_one_line_and_what_no_retry_mends_is_tol
     timeout = "x\nCaused by: org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node.\n\tat y"
     assert reason_of(RuntimeError(timeout)) == "Timed out waiting for a node"
     assert FINAL.search(timeout) is None
+
+
+def test_the_job_s_patience_is_what_the_settings_say() -> None:
+    found = settings.load({}, {"PRECEDE_GIVE_UP_MS": "5000", "PRECEDE_LOSS": "hold", "PRECEDE_SILENT_MS": "0"})
+    assert found.patience == Patience(give_up_ms=5_000, loss="hold", silent_ms=0)
+    assert Settings().patience == Patience()

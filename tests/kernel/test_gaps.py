@@ -275,6 +275,32 @@ def test_a_tick_neither_reads_nor_writes_the_state_of_groups_where_nothing_is_du
     assert {key: blobs[key] for key in unreadable} == unreadable
 
 
+def test_every_gap_can_be_seen_with_who_waits_for_it_and_how_often_it_was_asked_for() -> None:
+    tale = Tale().say("B1", "A2").say("C1", "A2").say("C2", "C1").tick(3).tick(3).say("D2", "D1")
+    kernel = Holdback()
+    kernel.load(tale.kernel.dump())
+    for one in (tale.kernel, kernel):
+        gaps = [(gap.sender, gap.first, gap.last, gap.asked, gap.since_ms, gap.waited) for gap in one.gaps("g")]
+        assert gaps == [
+            ("A", 2, 2, 2, 0, [("B", 0, 1), ("C", 0, 1)]),
+            ("D", 1, 1, 0, 6_050, [("D", 0, 2)]),
+        ]
+
+
+def test_looking_changes_nothing() -> None:
+    blobs = dict(Tale().say("B1", "A2").kernel.dump())
+    looked, plain = Holdback(), Holdback()
+    for kernel in (looked, plain):
+        kernel.load(blobs)
+    assert list(looked.held())
+    assert list(looked.gaps())
+    for kernel in (looked, plain):
+        kernel.receive(TICK, None, 0, 5, 10_000)
+    assert looked.own == plain.own
+    assert len(plain.own) == 1
+    assert looked.dump() == plain.dump()
+
+
 # ── control records nobody should send ────────────────────────────────────────────────────────────────────────────
 
 
