@@ -6,6 +6,7 @@ that once jumped a clock to forgive a loss delivered b:4 before b:2.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 from udfs import codes
 from udfs.clock_steps import advance
@@ -30,7 +31,8 @@ def receive_abandon(group: Group, record: Abandon, offset: int, now_ms: int) -> 
     for name, epoch, first, last in record.ids:
         sender = _sender(group, name, epoch)  # type: ignore[arg-type]  # the reader let only integers through
         group.add_sender(sender)
-        for seq in list(_open(group, sender, first, last)):  # type: ignore[arg-type]
+        stretches = list(_open(sender, first, last))  # type: ignore[arg-type]
+        for seq in chain.from_iterable(range(low, high + 1) for low, high in stretches):
             if seq not in sender:  # it may have become free by what was given up before it
                 rank += 1
                 _give_up(group, (sender.name, sender.epoch, seq), sender, rank, offset, now_ms)
@@ -53,7 +55,7 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
             past = f"more than {group.window} past {sender.highest}, the highest seen"
             return Refusal(codes.SEQ_JUMP, f"It gives up {name!r} to seq {last}, {past}.")
         count += sender.missing_count(first, last)  # type: ignore[arg-type]
-        idle = idle and next(_open(group, sender, first, last), None) is None  # type: ignore[arg-type]
+        idle = idle and next(_open(sender, first, last), None) is None  # type: ignore[arg-type]
         ranges_of.setdefault((sender.name, sender.epoch), []).append((first, last))  # type: ignore[arg-type]
     if count > ABANDONED_MAX:
         return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than {ABANDONED_MAX}.")
@@ -65,13 +67,14 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
     return None
 
 
-def _open(group: Group, sender: Sender, first: int, last: int) -> Iterator[int]:
-    """The seqs of a range that can still be given up: not settled, not refused for ever, not waiting as a stand-in."""
-    for seq in sender.missing(first, last):
-        held = group.held.get((sender.name, sender.epoch, seq))
-        is_stand_in = held is not None and held.value is None
-        if not is_stand_in and (sender.refused is None or seq not in sender.refused):
-            yield seq
+def _open(sender: Sender, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The stretches of a range that can still be given up: not settled, not given up already, not refused for ever."""
+    for low, high in sender.gaps(first, last):
+        for low_now, high_now in [(low, high)] if sender.abandoned is None else sender.abandoned.gaps(low, high):
+            if sender.refused is None:
+                yield low_now, high_now
+            else:
+                yield from sender.refused.gaps(low_now, high_now)
 
 
 def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_ms: int) -> None:
@@ -88,6 +91,7 @@ def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_
             refusal = Refusal(codes.ABANDONED, "The group gave up on this message while it was held.")
         group.refuse_held(held, refusal)
     sender.highest = max(sender.highest, id_[2])
+    sender.give_up(id_[2])
     stand_in = HeldMessage(id_, None, None, offset, now_ms, rank)
     previous = group.turn(id_) if group.order.in_turn else None
     if previous is None:

@@ -345,7 +345,7 @@ class Group:
         name, epoch, seq = one.id
         sender = self.senders[(name, epoch) if epoch else name]
         if one.value is None:
-            sender.give_up(seq)
+            sender.add(seq)
             fields = f'{{"group":{encode_name(self.name)},"sender":{encode_name(name)},"epoch":{epoch},"seq":{seq}'
             self._emit(fields.encode(), self._abandoned, one.offset, one.arrived_ms, offset, now_ms)
             if self.order.by_clocks:
@@ -424,25 +424,6 @@ class Group:
                 condemned.append(under)
         for member in sorted(condemned, key=arrival):
             self.refuse_held(member, refusal if member is one else follower)
-
-    # ── fences ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def fence(self, name: str, epoch: int, cut: int, why: str) -> None:
-        """Let no seq above the cut count any more; what is held above it becomes a dead letter now."""
-        sender = self.senders.get(sender_key(name, epoch))
-        if sender is None:
-            return
-        sender.fence = min(sender.fence, cut)
-        if self.order.by_clocks:
-            self.order.on_fence(name, epoch)  # type: ignore[attr-defined]
-        above = [one for one in self.held.values() if one.id[0] == name and one.id[1] == epoch and one.id[2] > cut]
-        for one in above:
-            if one.value is not None:
-                self.stop_watching(one)
-                self.release(one)
-                self.refuse_held(one, Refusal(codes.FENCED, why))
-        if above:
-            self.order.relink(self.held.values())
 
 
 def _whose(id_: Id) -> str:

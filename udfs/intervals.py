@@ -85,14 +85,14 @@ class Runs(msgspec.Struct, gc=False, eq=False):
 
     def missing(self, first: int, last: int) -> Iterator[int]:
         """The numbers of [first, last] that are not in the set, without a step for those that are."""
-        for low, high in self._gaps(first, last):
+        for low, high in self.gaps(first, last):
             yield from range(low, high + 1)
 
     def missing_count(self, first: int, last: int) -> int:
         """How many numbers of [first, last] are not in the set."""
-        return sum(high - low + 1 for low, high in self._gaps(first, last))
+        return sum(high - low + 1 for low, high in self.gaps(first, last))
 
-    def _gaps(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+    def gaps(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """The stretches of [first, last] that are not in the set."""
         beyond = self.beyond
         first = max(first, self.prefix + 1)
@@ -112,7 +112,7 @@ class Runs(msgspec.Struct, gc=False, eq=False):
     def covered(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """The stretches of [first, last] that are in the set."""
         following = first
-        for low, high in self._gaps(first, last):
+        for low, high in self.gaps(first, last):
             if following < low:
                 yield following, low - 1
             following = high + 1

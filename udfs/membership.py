@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from udfs import codes
 from udfs.codes import Refusal
+from udfs.fences import fence
 from udfs.keyring import unfit
 from udfs.messages import SEQ_MAX, Create, Evict, Join, Leave
 from udfs.orders import ORDERS
@@ -138,7 +139,7 @@ class Membership:
         if sender is None:
             sender = Sender(name=name, epoch=epoch)
             group.add_sender(sender)
-        group.fence(name, epoch, cut, why)
+        fence(group, name, epoch, cut, why)
         return None
 
     def _fence_older(self, name: str, epoch: int) -> None:
@@ -157,4 +158,4 @@ class Membership:
             sender = group.senders.get(sender_key(name, ending))
             if sender is not None and sender.fence == SEQ_MAX:
                 cut = 0 if group.closed and ending > joined else sender.highest
-                group.fence(name, ending, cut, f"{name!r} has come back with epoch {epoch}.")
+                fence(group, name, ending, cut, f"{name!r} has come back with epoch {epoch}.")

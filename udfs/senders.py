@@ -42,7 +42,7 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
     recent_seqs: list[int] | None = None
     """The seq of each digest; None while they are consecutive, as they are where nothing comes out of order."""
     abandoned: Runs | None = None
-    """Given up: those of the settled seqs whose messages are `late` if they come after all."""
+    """Given up, settled or waiting their turn: their messages are `late` if they come after all."""
     refused: Runs | None = None
     """Ids taken for ever by a refusal (S_b: self_parent, cycle, orphan)."""
 
@@ -85,8 +85,7 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
         return self.digests[at : at + DIGEST_BYTES] != crc32(value).to_bytes(DIGEST_BYTES, "little")
 
     def give_up(self, seq: int) -> None:
-        """Settle a seq without its message."""
-        self.add(seq)
+        """Its message is not waited for any more; the seq is settled once its stand-in is delivered."""
         if self.abandoned is None:
             self.abandoned = Runs()
         self.abandoned.add(seq)

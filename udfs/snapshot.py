@@ -17,7 +17,7 @@ from udfs.limits import Limits
 from udfs.messages import SEQ_MAX, Message, Options
 from udfs.outbox import Outbox
 from udfs.patience import Patience
-from udfs.senders import Sender
+from udfs.senders import Sender, sender_key
 from udfs.waits import DumpedWaits
 from udfs.waits import load as load_waits
 from udfs.wire import read
@@ -207,6 +207,7 @@ def _load_held(group: Group, dumped: DumpedHeld) -> None:
     if dumped.value is None:
         assert dumped.id is not None
         id_ = dumped.id
+        group.senders[sender_key(*id_[:2])].give_up(id_[2])  # not said of those that wait, in a blob of another day
     else:
         record: Any = read(dumped.value, group.limits)
         assert isinstance(record, Message)

@@ -166,10 +166,11 @@ def _member_name_end(value: bytes, at: int) -> int:
 
 def _refuse_names(pairs: list[tuple[str, bytes]]) -> None:
     """No name twice, none of those that precede appends."""
-    names = [name for name, _ in pairs]
-    if len(set(names)) != len(names):
-        twice = next(name for at, name in enumerate(names) if name in names[:at])
-        raise Malformed(f"The field {_quoted(twice)} is named twice.")
+    names = set()
+    for name, _ in pairs:
+        if name in names:
+            raise Malformed(f"The field {_quoted(name)} is named twice.")
+        names.add(name)
     for name in APPENDED:
         if name in names:
             raise Malformed(f"The field `{name}` is one that precede itself appends.")

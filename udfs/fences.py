@@ -1,0 +1,42 @@
+"""Fences: above a cut nothing counts any more of one sender and epoch that left, was evicted or has come back."""
+
+from typing import TYPE_CHECKING
+
+from udfs import codes
+from udfs.codes import Refusal
+from udfs.held import HeldMessage, arrival
+from udfs.senders import Sender, sender_key
+
+if TYPE_CHECKING:
+    from udfs.group import Group
+
+
+def fence(group: "Group", name: str, epoch: int, cut: int, why: str) -> None:
+    """Let no seq above the cut count any more; what is held above it becomes a dead letter now."""
+    sender = group.senders.get(sender_key(name, epoch))
+    if sender is None:
+        return
+    order = group.order
+    sender.fence = min(sender.fence, cut)
+    if order.by_clocks:
+        order.on_fence(name, epoch)  # type: ignore[attr-defined]
+    is_linked = False
+    for one in _held_above(group, sender, cut):
+        if one.value is not None:
+            group.stop_watching(one)
+            group.release(one)
+            group.refuse_held(one, Refusal(codes.FENCED, why))
+            is_linked = is_linked or order.by_clocks or one.id in group.waiting
+    if is_linked:
+        order.relink(group.held.values())
+
+
+def _held_above(group: "Group", sender: Sender, cut: int) -> list[HeldMessage]:
+    """What is held of a sender above a seq: found by its open seqs, or by all that is held where that is less."""
+    name, epoch, held = sender.name, sender.epoch, group.held
+    if sender.missing_count(cut + 1, sender.highest) > len(held):
+        found = [one for one in held.values() if one.id[0] == name and one.id[1] == epoch and one.id[2] > cut]
+    else:
+        ids = ((name, epoch, seq) for seq in sender.missing(cut + 1, sender.highest))
+        found = [held[id_] for id_ in ids if id_ in held]
+    return sorted(found, key=arrival)
