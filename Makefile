@@ -32,6 +32,9 @@ test-mutations: $(STAMP) ## Break the kernel in a copy, a little at a time; do i
 test-churn: $(STAMP) ## Groups in motion for a long time, over every order: minutes, no Java; RUNS=500 makes it longer
 	@PRECEDE_CHURN=$(or $(RUNS),100) $(PYTEST) tests/kernel/test_churn.py $(ARGS)
 
+test-hostile: $(STAMP) ## 200,000 cases of bytes, records and groups made to break the kernel: ten minutes
+	@$(BIN)/python -m tests.kernel.hostile $(ARGS)
+
 test-exhaustive: $(STAMP) ## Every history of five messages, arrival order and cut, under every order: a quarter of an hour
 	@$(BIN)/python -m tests.kernel.small_scope $(ARGS)
 

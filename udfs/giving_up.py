@@ -13,6 +13,7 @@ from udfs.clock_steps import advance
 from udfs.codes import Refusal
 from udfs.group import Group
 from udfs.held import HeldMessage
+from udfs.intervals import merged
 from udfs.messages import Abandon, Id
 from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
@@ -64,7 +65,27 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
     for (name, epoch), ranges in ranges_of.items():
         if _sender(group, name, epoch).run_count_with(ranges) > group.limits.runs_max:
             return group.runs_refusal(name)
+    if group.order.in_turn:
+        waiting = sum(_waiting(group, _sender(group, *who), ranges) for who, ranges in ranges_of.items())
+        if waiting and len(group.held) + waiting > group.limits.held_max:
+            most = group.limits.held_max
+            return Refusal(
+                codes.BACKPRESSURE, f"With what would have to wait its turn the group would hold over {most}."
+            )
     return None
+
+
+def _waiting(group: Group, sender: Sender, ranges: list[tuple[int, int]]) -> int:
+    """How many places the stand-ins of these ranges need that cannot go at once."""
+    reach = sender.prefix
+    count = 0
+    for first, last in merged(ranges):
+        if first <= reach + 1:
+            reach = max(reach, last)
+        else:
+            seqs = chain.from_iterable(range(low, high + 1) for low, high in _open(sender, first, last))
+            count += sum(1 for seq in seqs if (sender.name, sender.epoch, seq) not in group.held)
+    return count
 
 
 def _open(sender: Sender, first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -91,7 +112,7 @@ def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_
             refusal = Refusal(codes.ABANDONED, "The group gave up on this message while it was held.")
         group.refuse_held(held, refusal)
     sender.highest = max(sender.highest, id_[2])
-    sender.give_up(id_[2])
+    sender.give_up(id_[2], group.limits.runs_max)
     stand_in = HeldMessage(id_, None, None, offset, now_ms, rank)
     previous = group.turn(id_) if group.order.in_turn else None
     if previous is None:

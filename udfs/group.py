@@ -136,6 +136,8 @@ class Group:
                 return
             verdict = refusal
         assert isinstance(verdict, Refusal)
+        if verdict.code in self.order.takes_id and sender.refuses_too_many(seq, self.limits.runs_max):
+            verdict = self.runs_refusal(name)
         if verdict.code in self.order.takes_id:
             self._accept(sender, id_)
             self._condemn(one, verdict)
@@ -204,7 +206,7 @@ class Group:
 
     def runs_refusal(self, name: str) -> Refusal:
         most = self.limits.runs_max
-        return Refusal(codes.BACKPRESSURE, f"What is settled of {name!r} lies in {most} runs already, its limit.")
+        return Refusal(codes.BACKPRESSURE, f"What is decided of {name!r} lies in {most} runs already, its limit.")
 
     def _no_room(self, sender: Sender, seq: int, value: bytes) -> Refusal | None:
         """Why a message that would have to be held cannot be."""
@@ -212,7 +214,7 @@ class Group:
             return Refusal(codes.BACKPRESSURE, f"The group already holds {len(self.held)} messages, its limit.")
         if self.held_bytes + len(value) > self.limits.held_bytes_max:
             return Refusal(codes.BACKPRESSURE, f"The group already holds {self.held_bytes} bytes, nearly its limit.")
-        if self._too_many_runs(sender, seq):
+        if self._too_many_runs(sender, seq) or sender.refuses_too_many(seq, self.limits.runs_max):
             return self.runs_refusal(sender.name)
         return None
 

@@ -14,6 +14,20 @@ _NONE: list[int] = []
 """Shared by all that have no runs beyond the prefix; never changed."""
 
 
+def merged(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The same numbers as disjoint, non-touching ranges in order."""
+    first = end = None
+    for low, high in sorted(ranges):
+        if first is None or end is None or low > end + 1:
+            if first is not None and end is not None:
+                yield first, end
+            first, end = low, high
+        else:
+            end = max(end, high)
+    if first is not None and end is not None:
+        yield first, end
+
+
 class Runs(msgspec.Struct, gc=False, eq=False):
     """A set of positive integers as sorted, disjoint, non-touching runs.
 
@@ -69,19 +83,20 @@ class Runs(msgspec.Struct, gc=False, eq=False):
         else:
             beyond[at:at] = (number, number + 1)
 
+    def drop_first(self) -> None:
+        """Take the lowest run out."""
+        if self.prefix:
+            self.prefix = 0
+        else:
+            del self.beyond[:2]
+
     def opens_run(self, number: int) -> bool:
         """Whether adding this number would make one run more."""
         return number > 0 and number not in self and number - 1 not in self and number + 1 not in self
 
     def run_count_with(self, ranges: list[tuple[int, int]]) -> int:
         """How many runs there would be with these ranges added."""
-        count = 0
-        end = -1
-        for low, high in sorted([*self.runs(), *ranges]):
-            if low > end + 1:
-                count += 1
-            end = max(end, high)
-        return count
+        return sum(1 for _ in merged([*self.runs(), *ranges]))
 
     def missing(self, first: int, last: int) -> Iterator[int]:
         """The numbers of [first, last] that are not in the set, without a step for those that are."""

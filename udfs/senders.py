@@ -84,11 +84,22 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
         at = seqs.index(seq) * DIGEST_BYTES
         return self.digests[at : at + DIGEST_BYTES] != crc32(value).to_bytes(DIGEST_BYTES, "little")
 
-    def give_up(self, seq: int) -> None:
-        """Its message is not waited for any more; the seq is settled once its stand-in is delivered."""
+    def give_up(self, seq: int, runs_max: int) -> None:
+        """Its message is not waited for any more; the seq is settled once its stand-in is delivered.
+
+        Of more runs than that the first is forgotten, if it is settled: what comes under it after all counts as a copy.
+        """
         if self.abandoned is None:
             self.abandoned = Runs()
         self.abandoned.add(seq)
+        if self.abandoned.run_count() > runs_max:
+            low, high = next(self.abandoned.runs())
+            if self.missing_count(low, high) == 0:
+                self.abandoned.drop_first()
+
+    def refuses_too_many(self, seq: int, runs_max: int) -> bool:
+        """Whether this seq, taken by a refusal, would open one run too many of those."""
+        return self.refused is not None and self.refused.run_count() >= runs_max and self.refused.opens_run(seq)
 
     def refuse(self, seq: int) -> None:
         """Take a seq for ever without settling it: what waits for it must be told."""

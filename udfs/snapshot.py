@@ -207,7 +207,9 @@ def _load_held(group: Group, dumped: DumpedHeld) -> None:
     if dumped.value is None:
         assert dumped.id is not None
         id_ = dumped.id
-        group.senders[sender_key(*id_[:2])].give_up(id_[2])  # not said of those that wait, in a blob of another day
+        group.senders[sender_key(*id_[:2])].give_up(
+            id_[2], SEQ_MAX
+        )  # not said of those that wait, in a blob of another day
     else:
         record: Any = read(dumped.value, group.limits)
         assert isinstance(record, Message)

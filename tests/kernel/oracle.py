@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.kernel import judge, oracle_by_clocks, oracle_clocks, oracle_orders
+from tests.kernel import judge, oracle_by_clocks, oracle_clocks, oracle_giving_up, oracle_orders
 from tests.kernel.judge import SEQ_MAX, Fields
 from tests.kernel.oracle_by_clocks import who_of
 from tests.kernel.oracle_clocks import BY_CLOCKS
 from tests.kernel.oracle_orders import IN_TURN, KNOWN, id_of, named, waits_for
-from tests.kernel.oracle_state import Group, Id, Waiting, Who, buried
+from tests.kernel.oracle_state import Group, Id, Waiting, Who, buried, runs_of
 from udfs.limits import Limits
 
 
@@ -81,7 +81,7 @@ class Oracle:
         if kind == "message":
             return self._message(group, fields, value)
         if kind == "abandon":
-            return self._abandon(group, fields["ids"])
+            return oracle_giving_up.abandon(self, group, fields["ids"])
         if kind == "heartbeat":
             return oracle_by_clocks.heartbeat(self, group, fields)
         code: str | None = getattr(self, f"_{kind}")(group, fields)
@@ -117,6 +117,9 @@ class Oracle:
             if not known or kept == value:
                 self.duplicates += 1
                 return None
+        if id_ in group.forgotten:
+            self.duplicates += 1
+            return None
         if seq > group.fence_of(who):
             return "fenced"
         if (id_ in group.delivered and kept is None) or (held is not None and held.value is None):
@@ -140,12 +143,15 @@ class Oracle:
             return "self_parent"
         group.held.append(one)
         if self._refusal(group, one) is None and not self._in_circle(group, one):
-            if not self._ready(group, one) and self._no_room(group, value):
+            if not self._ready(group, one) and (self._no_room(group, value) or self._refuses_too_many(group, id_)):
                 group.held.remove(one)
                 return "backpressure"
             if self._too_many_runs(group, id_):
                 group.held.remove(one)
                 return "backpressure"
+        elif self._refuses_too_many(group, id_):
+            group.held.remove(one)
+            return "backpressure"
         group.accepted = True
         group.highest[who] = max(group.highest.get(who, 0), seq)
         self._settle(group)
@@ -167,8 +173,12 @@ class Oracle:
 
     def _runs(self, group: Group, who: Who, more: list[Id]) -> int:
         """How many runs of a sender's seqs are delivered or given up, these ids as well."""
-        seqs = {id_[2] for id_ in [*group.delivered, *more] if id_[:2] == who}
-        return sum(1 for seq in seqs if seq - 1 not in seqs)
+        return runs_of(who, [*group.delivered, *more])
+
+    def _refuses_too_many(self, group: Group, id_: Id) -> bool:
+        """The same of the ids that refusals have taken."""
+        runs, with_it = runs_of(id_[:2], group.condemned), runs_of(id_[:2], {*group.condemned, id_})
+        return with_it > max(runs, self.limits.runs_max)
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -302,32 +312,6 @@ class Oracle:
         tail = json.dumps(appended, separators=(",", ":"))
         self.ordered.append(head + b"," + tail[1:].encode())
         self.ordered_keys.append(group.name.encode())
-
-    # ── giving up ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _abandon(self, group: Group, ranges: list[list[Any]]) -> str | None:
-        ids = []
-        for name, epoch, first, last in ranges:
-            if last > group.highest.get((name, epoch), 0) + group.window:
-                return "seq_jump"
-            ids += [(name, epoch, seq) for seq in range(first, last + 1)]
-        settled = {*group.delivered, *group.condemned, *(one.id for one in group.held if one.value is None)}
-        if settled.issuperset(ids):
-            return "late"
-        if any(self._runs(group, who, ids) > self.limits.runs_max for who in {id_[:2] for id_ in ids}):
-            return "backpressure"
-        group.accepted = True
-        for rank, id_ in enumerate(ids, start=1):
-            if id_ in {*group.delivered, *group.condemned, *(one.id for one in group.held if one.value is None)}:
-                continue
-            held = next((one for one in group.held if one.id == id_), None)
-            if held is not None:
-                group.held.remove(held)
-                self._bury_held(group, "abandoned" if self._is_in(group, held) else "not_member", held)
-            group.highest[id_[:2]] = max(group.highest.get(id_[:2], 0), id_[2])
-            group.held.append(Waiting(id_, None, None, self.now[0], rank, self.now[1]))
-            self._settle(group)
-        return None
 
     # ── membership ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -50,10 +51,30 @@ class Group:
     placed_now: dict[Id, int] = field(default_factory=dict)
     clocks: Clocks = field(default_factory=Clocks)
 
+    given_up: dict[Who, set[int]] = field(default_factory=dict)
+    forgotten: set[Id] = field(default_factory=set)
+
+    def give_up(self, id_: Id, runs_max: int) -> None:
+        """Of too many runs the first is forgotten, if nothing of it waits its turn."""
+        seqs = self.given_up.setdefault(id_[:2], set())
+        seqs.add(id_[2])
+        if runs_of(id_[:2], [(*id_[:2], seq) for seq in seqs]) > runs_max:
+            end = min(seq for seq in seqs if seq + 1 not in seqs)
+            first = {(*id_[:2], seq) for seq in seqs if seq <= end}
+            if first <= self.delivered.keys():
+                self.forgotten |= first
+                seqs -= {seq for _, _, seq in first}
+
     def fence_of(self, who: Who) -> int:
         """Above which seq nothing of a sender counts; an epoch older than the last one that joined is fenced whole."""
         last, _ = self.members.get(who[0], (0, False))
         return self.fences.get(who, 0 if who[1] < last else SEQ_MAX)
+
+
+def runs_of(who: Who, ids: Iterable[Id]) -> int:
+    """In how many runs the seqs of one sender lie."""
+    seqs = {id_[2] for id_ in ids if id_[:2] == who}
+    return sum(1 for seq in seqs if seq - 1 not in seqs)
 
 
 def buried(value: bytes | None) -> dict[str, Any]:

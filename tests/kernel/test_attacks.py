@@ -1,0 +1,236 @@
+"""Every attack of the protocols' table, and some more: what it gets, and that nobody else is touched by it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.kernel.feeding import Outcome, Taken, Tale, feed, parsed
+from udfs.limits import Limits
+from udfs.orders import ORDERS
+
+Fields = dict[str, Any]
+
+
+def honest(order: str) -> list[Fields]:
+    """A says, B answers, and again; stamped by the order's own publishers, everybody hearing everything."""
+    members = {name: ORDERS[order].publisher(name) for name in "AB"}
+    said: list[Fields] = []
+    for at in range(6):
+        after = [(said[-1]["sender"], 0, said[-1]["seq"])] if said else []
+        record = {"group": "g", **members["AB"[at % 2]].stamp(after=after, clock_ms=10 * at)}
+        said.append(record)
+        for member in members.values():
+            member.observe(record)
+    return said
+
+
+def run(order: str, attack: list[Fields]) -> tuple[Outcome, Outcome]:
+    """The conversation by itself, and with the attack in its midst; offsets are the same in both."""
+    options = {"order": order, **({"accuracy_ms": 5} if order == "two_clock" else {})}
+    created = {"group": "g", "kind": "create", "options": options, "members": ["A", "B"]}
+    talk = [(100 * at, one) for at, one in enumerate([created, *honest(order)])]
+    talk[3], talk[4] = (talk[3][0], talk[4][1]), (talk[4][0], talk[3][1])  # one comes too early
+    hostile = [(350 + at, {"group": "g", **one}) for at, one in enumerate(attack)]
+    return feed([_taken(*one) for one in talk], order=order), feed(
+        [_taken(*one) for one in sorted(talk + hostile, key=lambda one: one[0])], order=order
+    )
+
+
+def _taken(offset: int, record: Fields) -> Taken:
+    return json.dumps(record).encode(), b"g", 0, offset, offset
+
+
+def message(sender: str = "M", seq: int = 1, **stamp: Any) -> Fields:
+    return {"sender": sender, "seq": seq, **stamp}
+
+
+FAR = 10**9
+S_B_SELF = message(after=[["M", 0, 1]])
+REFUSED: dict[str, tuple[str, list[Fields], list[str]]] = {
+    "duplicate id, other content": ("s_b", [message("A", 1, after=[], data="no, this")], ["equivocation"]),
+    "self-parent in s_b": ("s_b", [S_B_SELF], ["self_parent"]),
+    "self-parent in object": ("object", [message(to=["A"], **S_B_SELF)], ["self_parent"]),
+    "own entry that is not the seq in causal": ("causal", [message("B", 4, seen=[["B", 0, 5]])], ["bad_stamp"]),
+    "parent circle": (
+        "s_b",
+        [
+            message("M", 1, after=[["M", 0, 2]]),
+            message("M", 2, after=[["M", 0, 3]]),
+            message("M", 3, after=[["M", 0, 1]]),
+        ],
+        ["cycle", "cycle", "cycle"],
+    ),
+    "seq jump in s_b": ("s_b", [message(seq=FAR, after=[])], ["seq_jump"]),
+    "seq jump in causal": ("causal", [message("B", FAR, seen=[["B", 0, FAR]])], ["seq_jump"]),
+    "seq jump in lamport": ("lamport", [message("B", FAR, time=5)], ["seq_jump"]),
+    "vector entry absurdly high": ("causal", [message(seen=[["M", 0, 1], ["A", 0, FAR]])], ["clock_poison"]),
+    "linear time absurdly high": ("lamport", [message("B", 4, time=FAR)], ["clock_poison"]),
+    "linear time beyond 64 bits": ("lamport", [message("B", 4, time=2**64)], ["clock_poison"]),
+    "promise absurdly high": ("lamport", [{"kind": "heartbeat", **message("B", 4, time=FAR)}], ["clock_poison"]),
+    "join at a time absurdly high": ("lamport", [{"kind": "join", "sender": "M", "time": FAR}], ["clock_poison"]),
+    "physical time of no clock": ("two_clock", [message("B", 4, time=9, clock_ms=2**70)], ["bad_stamp"]),
+    "more than twenty parents": ("object", [message(after=[["A", 0, 1]] * 21)], ["malformed"]),
+    "vector of more than ten thousand": ("causal", [message(seen=[["M", 0, 1]] * 10_001)], ["malformed"]),
+    "payload too large": ("s_b", [message(after=[], data="x" * 600_000)], ["oversize"]),
+    "billion ids given up": ("s_b", [{"kind": "abandon", "ids": [["A", 0, 4, FAR]]}], ["seq_jump"]),
+    "ids given up to the last there is": ("s_b", [{"kind": "abandon", "ids": [["M", 0, 1, 2**53 - 1]]}], ["seq_jump"]),
+    "delivered ids given up": ("s_b", [{"kind": "abandon", "ids": [["A", 0, 1, 1]]}], ["late"]),
+    "cut past the end": ("s_b", [{"kind": "evict", "member": ["A", 0], "cut": FAR}], ["seq_jump"]),
+    "last seq past the end": ("s_b", [{"kind": "leave", "sender": "A", "last": FAR}], ["seq_jump"]),
+    "evicting oneself": ("s_b", [{"kind": "evict", "sender": "A", "member": ["A", 0], "cut": 0}], ["bad_stamp"]),
+    "evicting nobody": ("s_b", [{"kind": "evict", "member": ["M", 0], "cut": 0}], ["unknown_member"]),
+    "joining as who is in": ("s_b", [{"kind": "join", "sender": "A"}], ["bad_stamp"]),
+    "creating once more": ("s_b", [{"kind": "create", "options": {"order": "total"}}], ["bad_stamp"]),
+    "heartbeat of an outsider": ("lamport", [{"kind": "heartbeat", **message(time=1)}], ["not_member"]),
+    "forged positions": ("s_b", [message(after=[], position=1)], ["malformed"]),
+}
+
+
+@pytest.mark.parametrize("attack", REFUSED)
+def test_what_is_refused_leaves_everybody_s_output_as_if_it_had_not_come(attack: str) -> None:
+    order, records, codes = REFUSED[attack]
+    alone, attacked = run(order, records)
+    assert len(alone.ordered) >= 3
+    assert [one["code"] for one in parsed(attacked.dead)] == codes
+    assert attacked.ordered == alone.ordered
+    assert attacked.held == alone.held
+
+
+HELD: dict[str, tuple[str, list[Fields]]] = {
+    "parent that never arrives": ("s_b", [message(after=[["Z", 0, 1]]), message("M", 2, after=[["M", 0, 1]])]),
+    "parent of another group": ("s_b", [message(after=[["somebody elsewhere", 0, 7]])]),
+    "vector entry of somebody unknown": ("causal", [message(seen=[["M", 0, 1], ["Z", 0, 1]])]),
+    "circle of dependencies": (
+        "object",
+        [message("M", 1, after=[["M", 0, 2]]), message("M", 2, after=[["M", 0, 1]])],
+    ),
+    "outsider of a group by clocks": ("lamport", [message(time=1)]),
+}
+
+
+@pytest.mark.parametrize("attack", HELD)
+def test_what_is_held_for_ever_holds_nobody_else(attack: str) -> None:
+    order, records = HELD[attack]
+    alone, attacked = run(order, records)
+    assert attacked.dead == []
+    assert attacked.ordered == alone.ordered
+    assert [one for one in attacked.held if one.sender != "M"] == alone.held
+    assert sum(1 for one in attacked.held if one.sender == "M") == len(records)
+
+
+def test_an_exact_copy_is_dropped_and_counted_and_nothing_else() -> None:
+    first = honest("s_b")[0]
+    alone, attacked = run("s_b", [{name: first[name] for name in first}] * 3)
+    assert (attacked.ordered, attacked.dead, attacked.duplicates) == (alone.ordered, [], 3)
+
+
+def test_linear_time_that_does_not_rise_hurts_its_sender_alone_and_is_no_reason_to_evict() -> None:
+    tale = Tale().take(kind="create", options={"order": "lamport"}, members=["A", "B"])
+    tale.take(sender="A", seq=1, time=5).take(sender="A", seq=2, time=5)
+    assert tale.dead == ["clock_regression A2"]
+    assert tale.take(sender="B", seq=1, time=7).out == ["A1"]
+    assert tale.take(sender="A", seq=2, time=8).out == ["B1", "A2"]
+
+
+def test_what_comes_below_what_is_delivered_is_late_and_never_delivered_out_of_order() -> None:
+    tale = Tale("lamport").take(sender="A", seq=1, time=9)
+    assert (tale.out, tale.take(sender="B", seq=1, time=3).dead) == (["A1"], ["late B1"])
+
+
+def test_a_physical_clock_far_off_moves_its_own_messages_and_nobody_else_s() -> None:
+    for shown in (-(10**12), 10**12):
+        tale = Tale().take(kind="create", options={"order": "two_clock", "accuracy_ms": 5}, members=["A", "B", "M"])
+        tale.take(sender="M", seq=1, time=1, clock_ms=shown)
+        tale.take(kind="heartbeat", sender="M", seq=2, time=50, clock_ms=shown)
+        tale.take(sender="A", seq=1, time=2, clock_ms=100)
+        assert tale.take(sender="B", seq=1, time=3, clock_ms=110).out[:1] == ["A1"]
+
+
+def test_an_outsider_of_a_closed_group_is_held_and_given_up_on_is_no_member() -> None:
+    tale = Tale().take(kind="create", options={"closed": True}, members=["A"]).say("M1")
+    assert tale.say("A1").out == ["A1"]
+    assert tale.take(kind="abandon", ids=[["M", 0, 1, 1]]).dead == ["not_member M1"]
+
+
+# ── what one record may cost ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("order", ["s_b", "total", "fifo"])
+def test_seqs_with_a_gap_after_each_are_stopped_at_the_limit_of_runs(order: str) -> None:
+    tale = Tale(order, Limits(runs_max=50, held_max=50))
+    codes = [code for at in range(1, 200) for code in tale.say(f"M{2 * at}").dead]
+    assert len(codes) == 199 - 50
+    assert {code.split()[0] for code in codes} == {"backpressure"}
+    assert tale.say("A1").out == ["A1"]
+
+
+def test_ids_taken_by_refusals_with_a_gap_after_each_are_stopped_there_too() -> None:
+    tale = Tale(limits=Limits(runs_max=50))
+    codes = [tale.say(f"M{2 * at}", f"M{2 * at}").dead[0].split()[0] for at in range(1, 101)]
+    assert codes == ["self_parent"] * 50 + ["backpressure"] * 50
+    assert tale.say("M101", "M101").dead == ["self_parent M101"]  # it lies beside one that is there
+    assert tale.say("M300", "Z1").dead == ["backpressure M300"]  # held, it might have to be refused
+    assert tale.say("M1").out == ["M1"]
+    assert tale.say("A1", "M2").dead == ["orphan A1"]
+
+
+def test_of_too_many_runs_of_given_up_ids_the_first_is_forgotten_and_what_comes_under_it_counts_as_a_copy() -> None:
+    tale = Tale("total", Limits(runs_max=3))
+    for at in range(1, 9, 2):
+        tale.say(f"M{at}").take(kind="abandon", ids=[["M", 0, at + 1, at + 1]])
+    assert tale.say("M4").dead == ["late M4"]
+    assert (tale.say("M2").dead, tale.kernel.duplicates) == ([], 1)
+
+
+def test_stand_ins_that_wait_their_turn_take_the_room_there_is_and_no_more() -> None:
+    tale = Tale("fifo", Limits(held_max=3, window=100)).say("M9")
+    assert tale.take(kind="abandon", ids=[["M", 0, 4, 5]]).dead == []
+    assert tale.take(kind="abandon", ids=[["M", 0, 7, 7]]).dead == ["backpressure"]
+    assert tale.take(kind="abandon", ids=[["M", 0, 9, 9]]).dead == [
+        "abandoned M9"
+    ]  # it takes the place of what it gives up
+    assert tale.take(kind="abandon", ids=[["M", 0, 1, 3]]).out == ["(M1)", "(M2)", "(M3)", "(M4)", "(M5)"]
+    assert tale.take(kind="abandon", ids=[["M", 0, 7, 7]]).dead == []
+
+
+def seconds(tale: Tale, records: list[bytes]) -> float:
+    began = time.process_time()
+    for record in records:
+        tale.raw(record)
+    return time.process_time() - began
+
+
+def test_one_record_of_many_names_is_refused_in_one_walk() -> None:
+    names = ",".join(f'"{number:x}":1' for number in range(45_000))
+    assert (
+        seconds(Tale(), [f'{{"group":"g","sender":"a","seq":1,{names},"1":1}}'.encode()]) < 2
+    )  # quadratic: half a minute
+
+
+def test_giving_up_what_is_given_up_or_refused_already_costs_nothing_however_wide_the_range() -> None:
+    again = json.dumps({"group": "g", "kind": "abandon", "ids": [["M", 0, 2, 100_000]]}).encode()
+    waiting = Tale("fifo").raw(again)
+    assert seconds(waiting, [again] * 300) < 1  # a look at each id: ten seconds
+    assert waiting.dead == ["late"]
+    refused = Tale()
+    for seq in range(2, 20_000):
+        refused.say(f"M{seq}", f"M{seq}")
+    late = json.dumps({"group": "g", "kind": "abandon", "ids": [["M", 0, 2, 19_999]]}).encode()
+    assert seconds(refused, [late] * 300) < 1
+    assert refused.dead == ["late"]
+
+
+def test_putting_somebody_out_looks_at_nobody_else_s_held_messages() -> None:
+    tale = Tale()
+    for seq in range(1, 30_001):
+        tale.say(f"A{seq}", "Z1")
+    churn = []
+    for number in range(300):
+        churn.append({"group": "g", "sender": f"m{number}", "seq": 1, "after": [["Z", 0, 1]]})
+        churn.append({"group": "g", "kind": "evict", "member": [f"m{number}", 0], "cut": 0})
+    assert seconds(tale, [json.dumps(one).encode() for one in churn]) < 1  # a look at all that is held: several
+    assert len(tale.say("Z1").out) == 30_001

@@ -1,0 +1,17 @@
+"""Some cases of each kind of hostile traffic; `make test-hostile` looks at 200,000, other ones each time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel import hostile
+from tests.kernel.effort import seeds
+
+COUNTS = {"accidents": 4_000, "attacks": 200, "traces": 400, "growth": 12}
+
+
+@pytest.mark.parametrize("kind", hostile.CASES)
+def test_hostile_traffic_raises_nothing_and_changes_nothing_for_others(kind: str) -> None:
+    case, _ = hostile.CASES[kind]
+    for number in seeds(COUNTS[kind]):
+        case(f"{kind} {number}")
