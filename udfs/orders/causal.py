@@ -63,15 +63,17 @@ class Causal(Order):
         unmet: list[Id] = []
         for entry in message.seen or ():
             name, epoch, seq = entry
-            sender = senders.get((name, epoch) if epoch else name)  # type: ignore[arg-type]
             if name == own and epoch == own_epoch:
                 own_entries += 1 if seq == own_seq else 2
-                if own_seq > 1 and (sender is None or own_seq - 1 > sender.prefix):
-                    unmet.append((own, own_epoch, own_seq - 1))
-            elif sender is None or seq > sender.prefix:
+                continue
+            sender = senders.get((name, epoch) if epoch else name)  # type: ignore[arg-type]
+            if sender is None or seq > sender.prefix:
                 unmet.append(entry)  # type: ignore[arg-type]
         if own_entries != 1:
             return self.fault(message)
+        previous = self.group.turn(id_)
+        if previous is not None:
+            unmet.append(previous)
         if not unmet:
             return None
         message.seen = unmet  # type: ignore[assignment]
