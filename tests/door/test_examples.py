@@ -35,3 +35,9 @@ def test_behind_lossy_gateways_nothing_is_delivered_that_misses_what_it_follows(
     said = run("lossy_gateways")
     assert said[0].startswith("1000 said, ")
     assert said[2].endswith("messages")
+
+
+def test_in_a_group_with_keys_nobody_speaks_in_another_s_name() -> None:
+    said = run("signed_group")
+    assert said[:3] == ["1 the group begins ", "2 ann Who comes along?", "3 bob I do."]
+    assert [line.partition(":")[0] for line in said[3:]] == ["forged", "forged"]
