@@ -60,7 +60,9 @@ def run(
         rebuild_delta=rebuild_delta or None,
     )
     from ingest import topics
+    from ingest.signing import load_key
 
+    service_key = None if settings.service_key is None else load_key(settings.service_key)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the job itself listens
     try:
         topics.ensure_patiently(
@@ -81,4 +83,4 @@ def run(
         return
     from streaming import job  # only now: Spark takes a second to import
 
-    job.run(settings)
+    job.run(settings, key=service_key)

@@ -31,6 +31,7 @@ from streaming.transaction import Publisher
 from streaming.voice import Say, Voice
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -50,14 +51,20 @@ def unobserved(_query: str, _phase: str, _seconds: float) -> None:
     """Nobody wants to know."""
 
 
-def run(settings: Settings, *, say: Say = say_aloud, spark: "SparkSession | None" = None) -> None:
+def run(
+    settings: Settings,
+    *,
+    say: Say = say_aloud,
+    spark: "SparkSession | None" = None,
+    key: "Ed25519PrivateKey | None" = None,
+) -> None:
     """Run until everything is done or somebody stops it; raises Refused for what a person must mend.
 
-    A session that is given is used and left running.
+    A session that is given is used and left running; with a service key the job signs what it says itself.
     """
     voice = Voice(say, settings.log_format)
     try:
-        Job(settings, voice, spark).run()
+        Job(settings, voice, spark, key).run()
     except Refused as refusal:
         voice.refused(refusal)
         raise
@@ -66,8 +73,15 @@ def run(settings: Settings, *, say: Say = say_aloud, spark: "SparkSession | None
 class Job:
     """One run of the job."""
 
-    def __init__(self, settings: Settings, say: Voice, spark: "SparkSession | None" = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        say: Voice,
+        spark: "SparkSession | None" = None,
+        key: "Ed25519PrivateKey | None" = None,
+    ) -> None:
         self.settings = settings
+        self.key = key
         self.say = say
         self.spark = spark
         self.orders = settings.only != "history"
@@ -93,7 +107,8 @@ class Job:
             if self.stopping.is_set():
                 return
             if self.orders:
-                self.publisher = Publisher(settings, topics[settings.raw_topic], topics[settings.progress_topic])
+                raw, progress = topics[settings.raw_topic], topics[settings.progress_topic]
+                self.publisher = Publisher(settings, raw, progress, self.key)
                 stack.callback(self.publisher.close)
                 if settings.tick_s and not settings.once:  # what is there is handled as it is
                     self.ticker = Ticker(settings, topics[settings.raw_topic].partitions)

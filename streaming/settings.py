@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     rebuild_delta: bool = False  # throw the tables away, and write them anew from the topics
 
     key: str | None = None  # file of the private key that `precede send` signs with
+    service_key: str | None = None  # file of the one that the job signs its own `evict` and `abandon` with
     metrics: str | None = None  # port, or host:port, of /metrics and /health; None: nobody listens
     log_format: str = "text"
 

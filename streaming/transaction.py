@@ -27,8 +27,10 @@ from streaming.progress import Owner, Token, read_progress, same_source
 from streaming.settings import Settings
 from udfs.own_records import Own
 from udfs.shard import Records, unpack
+from udfs.signatures import sign
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from pyarrow import Table
     from pyspark.sql import DataFrame
 
@@ -55,8 +57,10 @@ FENCED = {
 class Publisher:
     """Publishes the packed rows of the order query, each record once, whatever crashes."""
 
-    def __init__(self, settings: Settings, raw: Topic, progress: Topic) -> None:
+    def __init__(self, settings: Settings, raw: Topic, progress: Topic, key: "Ed25519PrivateKey | None" = None) -> None:
+        """`key` is the service's: what the job itself writes into the log is signed with it."""
         self.settings = settings
+        self.key = key
         self.raw = raw
         self.progress = progress
         self.job = uuid.uuid4().hex
@@ -223,7 +227,8 @@ class Publisher:
         """What the job itself has to say; what it writes into the log goes where the group lives."""
         for one in records:
             if one.topic == "raw":
-                self._produce(self.settings.raw_topic, [one.value], [one.key], partition)
+                value = one.value if self.key is None else sign(one.value, self.key)
+                self._produce(self.settings.raw_topic, [value], [one.key], partition)
             else:
                 self._produce(self.settings.control_topic, [one.value], [one.key])
 

@@ -19,6 +19,7 @@ from udfs.circles import closing_messages
 from udfs.giving_up import ABANDONED_MAX
 from udfs.held import QUEUED, HeldMessage, arrival
 from udfs.intervals import Runs
+from udfs.keyring import believes_the_job
 from udfs.messages import SEQ_MAX, Id
 from udfs.own_records import GapRecord, encode_abandon, encode_gap
 from udfs.patience import ASK_AGAIN_MS_MAX, Patience
@@ -54,7 +55,7 @@ def hope_ends_ms(group: "Group", patience: Patience) -> int | None:
     options = group.options
     loss = options.loss if isinstance(options.loss, str) else patience.loss
     after = options.give_up_ms if isinstance(options.give_up_ms, int) else patience.give_up_ms
-    return after if after and loss == "abandon" else None
+    return after if after and loss == "abandon" and believes_the_job(group) else None
 
 
 def ask_after_ms(group: "Group", patience: Patience) -> int:

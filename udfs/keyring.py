@@ -40,6 +40,11 @@ UNSIGNED = Refusal(
 SERVICE_ONLY = Refusal(codes.FORGED, "Only the group's service key may sign this for others.")
 
 
+def believes_the_job(group: "Group") -> bool:
+    """Whether the job's own `evict` and `abandon` can count: a group with keys takes them from its service alone."""
+    return group.keyring is None or group.keyring.has_service
+
+
 def unfit(keys: dict[str, str]) -> Refusal | None:
     """What is wrong with the `keys` of a `create`."""
     if not keys:

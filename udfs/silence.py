@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from udfs.gaps import longest_queued
+from udfs.keyring import believes_the_job
 from udfs.orders.clocked import Clocked
 from udfs.own_records import encode_evict
 from udfs.patience import Patience
@@ -34,14 +35,14 @@ def _awaited(group: "Group") -> Iterator[tuple[Who, int]]:
 
 def deadline_ms(group: "Group", patience: Patience) -> int | None:
     """From which time of the log on somebody is silent too long; None where nobody is waited for."""
-    if not patience.silent_ms:
+    if not patience.silent_ms or not believes_the_job(group):
         return None
     return min((since_ms + patience.silent_ms for _, since_ms in _awaited(group)), default=None)
 
 
 def evict_silent(group: "Group", patience: Patience, offset: int, now_ms: int) -> None:
     """Put an `evict` into the log for each member that is silent too long."""
-    if not patience.silent_ms:
+    if not patience.silent_ms or not believes_the_job(group):
         return
     for (name, epoch), since_ms in list(_awaited(group)):
         if since_ms + patience.silent_ms <= now_ms:

@@ -255,3 +255,19 @@ def test_a_key_in_an_old_state_that_is_none_lets_nobody_speak() -> None:
     tale = Tale()
     tale.kernel.load({b"g": snapshot(group, Patience())})
     assert tale.say("A1", by="A").dead == ["forged A1"]
+
+
+# ── the job ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("service", [(), ("precede",)])
+def test_the_job_says_nothing_where_nobody_would_believe_it(service: tuple[str, ...]) -> None:
+    lacking = created("A", "B", *service, give_up_ms=100).say("B1", "A1", by="B")
+    silent = created("A", "B", *service, order="lamport").take(sender="B", seq=1, time=5, by="B")
+    kinds: set[str] = set()
+    for tale in (lacking, silent):
+        for _ in range(20):
+            tale.offset += 100_000
+            tale.raw(b'{"kind":"tick"}', key=None)
+            kinds |= {json.loads(own.value)["kind"] for own in tale.kernel.own if own.topic == "raw"}
+    assert kinds == ({"abandon", "evict"} if service else set())

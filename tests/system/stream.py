@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
 from ingest import topics
@@ -69,10 +70,10 @@ class Stream:
             producer.produce(self.settings.raw_topic, value, key)
         assert producer.flush(30) == 0
 
-    def once(self, spark: SparkSession, **more: Any) -> list[str]:
+    def once(self, spark: SparkSession, *, key: Ed25519PrivateKey | None = None, **more: Any) -> list[str]:
         """Run the job over all there is, in this process; the sentences it said."""
         said: list[str] = []
-        job.run(msgspec.structs.replace(self.settings, once=True, **more), say=said.append, spark=spark)
+        job.run(msgspec.structs.replace(self.settings, once=True, **more), say=said.append, spark=spark, key=key)
         return said
 
     def start(self, variables: dict[str, str] | None = None, **more: Any) -> "subprocess.Popen[str]":

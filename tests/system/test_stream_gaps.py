@@ -8,7 +8,10 @@ from pyspark.sql import SparkSession
 
 from precede.embedded_broker import Broker
 from streaming.ticker import TICK, Ticker
+from tests.signing import private, publics
 from tests.system.stream import Stream
+from udfs.holdback import Holdback
+from udfs.signatures import sign
 from udfs.wire import encode_message
 
 
@@ -47,6 +50,28 @@ def test_a_lost_message_is_asked_for_and_given_up_once_whatever_crashes(
     (row,) = stream.table("gaps")
     assert (row["state"], row["asked"], row["waited"]) == ("abandoned", 1, [{"sender": "bob", "epoch": 0, "seq": 1}])
     assert row["opened_at"] < row["asked_at"] < row["closed_at"]
+
+
+def test_in_a_group_with_keys_the_job_signs_that_it_gives_up(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(broker.bootstrap, tmp_path, partitions=1, ask_after_ms=100, give_up_ms=400)
+    options = {"keys": publics("bob", "precede")}
+    create = {"group": "travel", "kind": "create", "options": options, "members": ["ann", "bob"]}
+    answer = sign(encode_message("travel", "bob", 0, 1, after=[("ann", 0, 1)], data="Me!"), private("bob"))
+    stream.send([(b"travel", msgspec.json.encode(create)), (b"travel", answer)])
+    for pause in (0.2, 0.5):
+        time.sleep(pause)
+        stream.send([(None, TICK)])
+    stream.once(spark, key=private("precede"), only="order")
+    said = stream.raw()[-1][1] or b""
+    assert said == sign(b'{"group":"travel","kind":"abandon","ids":[["ann",0,1,1]]}', private("precede"))
+    kernel = Holdback()
+    for key, value, *place in stream.raw():
+        kernel.receive(value, key, *place)
+    found = [msgspec.json.decode(record) for record in kernel.ordered]
+    assert [record.get("kind", record["status"]) for record in found] == ["create", "abandoned", "delivered"]
+    assert kernel.dead == []
 
 
 def control(stream: Stream) -> list[dict[str, object]]:
