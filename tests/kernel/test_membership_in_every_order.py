@@ -20,8 +20,22 @@ def message(name: str, seq: int, epoch: int = 0) -> dict[str, Any]:
 
 def group(order: str, *, closed: bool = True) -> Tale:
     tale = Tale().take(kind="create", options={"order": order, "closed": closed}, members=["A", "B"])
-    assert set(tale.out) == {"create"}
+    assert out(tale) == {"create"}
     return tale
+
+
+def out(tale: Tale) -> set[str]:
+    """What the last record delivered, wherever: some orders name the destination before it."""
+    return {name.rpartition(":")[2] for name in tale.out}
+
+
+def held(tale: Tale) -> dict[str, list[str]]:
+    return {name.rpartition(":")[2]: waits for name, waits in tale.held.items()}
+
+
+def dead(tale: Tale) -> set[str]:
+    """The dead letters of the last record, wherever."""
+    return {" ".join(part.rpartition(":")[2] for part in letter.split()) for letter in tale.dead}
 
 
 def counts(tale: Tale) -> bool:
@@ -74,7 +88,7 @@ def test_after_an_evict_later_seqs_are_fenced_and_what_was_in_flight_below_still
 @every_order
 def test_after_a_join_with_a_larger_epoch_later_seqs_of_the_old_one_are_fenced(order: str) -> None:
     tale = group(order).take(**message("B", 1))
-    assert set(tale.take(kind="join", sender="B", epoch=2).out) >= {"join"}
+    assert out(tale.take(kind="join", sender="B", epoch=2)) >= {"join"}
     assert tale.take(**message("B", 2)).dead == ["fenced B2"]
     assert tale.take(**message("B", 1, epoch=1)).dead == ["fenced B1@1"]
     assert counts(tale.take(**message("B", 1, epoch=2) | {"time": 100}))
@@ -83,10 +97,10 @@ def test_after_a_join_with_a_larger_epoch_later_seqs_of_the_old_one_are_fenced(o
 @every_order
 def test_held_ones_above_the_cut_are_fenced_with_the_record_that_sets_it(order: str) -> None:
     tale = group(order).take(**message("C", 1)).take(**message("C", 2))
-    assert set(tale.held) == {"C1", "C2"}
+    assert set(held(tale)) == {"C1", "C2"}
     tale.take(kind="evict", member=["C", 0], cut=1)
-    assert sorted(tale.dead) == ["fenced C1", "fenced C2"], "it never joined, so nothing of it counts"
-    assert tale.held == {}
+    assert dead(tale) == {"fenced C1", "fenced C2"}, "it never joined, so nothing of it counts"
+    assert held(tale) == {}
 
 
 @every_order
@@ -111,16 +125,16 @@ def test_leave_or_evict_of_somebody_never_seen_is_unknown_member(order: str) -> 
 @every_order
 def test_in_a_closed_group_who_is_no_member_is_held_until_its_join(order: str) -> None:
     tale = group(order).take(**message("C", 1))
-    assert tale.held == {"C1": ["C"]}
+    assert held(tale) == {"C1": ["C"]}
     tale.take(kind="join", sender="C")
     assert counts(tale)
-    assert tale.held.get("C1") != ["C"]
+    assert held(tale).get("C1") != ["C"]
 
 
 @every_order
 def test_given_up_on_who_never_joined_is_not_member_and_a_record_stands_for_it(order: str) -> None:
     tale = group(order).take(**message("C", 1))
     tale.take(kind="abandon", ids=[["C", 0, 1, 1]])
-    assert tale.dead == ["not_member C1"]
-    assert set(tale.out) == {"(C1)"}
-    assert tale.take(**message("C", 1)).dead == ["late C1"]
+    assert dead(tale) == {"not_member C1"}
+    assert out(tale) == {"(C1)"}
+    assert dead(tale.take(**message("C", 1))) == {"late C1"}
