@@ -60,8 +60,8 @@ def test_the_illustration_of_the_document_goes_as_the_vector_msp_1_says() -> Non
     assert ids(d.hear_answer(from_a, now_ms=20)) == [M2]
     b.hear_answer(from_a, now_ms=20)
     assert b.to_send("D") == set()
-    assert b.due(30) == [], "nothing is left, so B stays silent"
     assert b.deadline_ms() is None
+    assert b.due(30) == [], "nothing is left, so B stays silent"
 
     assert M2 not in c.messages, "C still lacks M2 ..."
     assert ids(c.hear_answer(from_a, now_ms=20)) == [M2], "... and takes it from what it overhears"
@@ -155,6 +155,12 @@ def test_a_heardthat_was_forgotten_is_neither_asked_for_nor_sent() -> None:
     assert b.due(0) == []
 
 
+def test_who_has_nothing_that_the_requester_lacks_is_done_at_once() -> None:
+    a = member("A", M1)
+    a.hear_request(member("D", M1, M2).ask(), now_ms=0, wait_ms=10)
+    assert a.deadline_ms() is None
+
+
 def test_a_message_is_handed_over_once_however_many_send_it() -> None:
     d = member("D")
     request = d.ask()
@@ -202,7 +208,9 @@ def test_runs_that_are_none_are_the_peers_fault(runs: int | list[int]) -> None:
 
 def test_a_request_naming_endless_runs_is_the_peers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synchronising, "RUNS_MAX", 10)
-    request = SyncRequest(SyncId("D", 0, "G", 1), [(f"M{at}", 0, 1) for at in range(11)])
+    lawful = SyncRequest(SyncId("D", 0, "G", 1), [(f"M{at}", 0, 1) for at in range(10)])
+    assert member("A").hear_request(lawful, now_ms=0, wait_ms=0)
+    request = SyncRequest(SyncId("D", 0, "G", 1), [*lawful.have, ("M", 0, 1)])
     with pytest.raises(PeerFault, match="more than 10 runs"):
         member("A").hear_request(request, now_ms=0, wait_ms=0)
 
@@ -210,9 +218,9 @@ def test_a_request_naming_endless_runs_is_the_peers_fault(monkeypatch: pytest.Mo
 def test_the_requester_longest_silent_is_forgotten_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synchronising, "REQUESTERS_MAX", 2)
     a = member("A", M1)
-    for name in ("B", "C", "B", "D"):
-        a.hear_request(SyncRequest(SyncId(name, 0, "G", 1), []), now_ms=0, wait_ms=0)
-    assert {name for name in "BCD" if a.to_send(name)} == {"C", "D"}
+    for name, number in (("B", 1), ("C", 1), ("B", 2), ("D", 1)):
+        a.hear_request(SyncRequest(SyncId(name, 0, "G", number), []), now_ms=0, wait_ms=0)
+    assert {name for name in "BCD" if a.to_send(name)} == {"B", "D"}
 
 
 def test_what_is_of_another_group_or_ones_own_changes_nothing() -> None:
