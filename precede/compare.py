@@ -32,24 +32,27 @@ def compare(
 ) -> None:
     """Run the same messages under every order they carry stamps for, and say what each order costs.
 
-    FILE is what `precede replay` reads. Each order in turn decides for all groups: the order that a group was created
-    with is set aside, its members and other options stay. An order is left out where a message lacks its stamp.
+    FILE is what `precede replay` reads. Each order in turn decides for all groups:
+    the one that a group was created with is set aside, its members and other
+    options stay. An order is left out where a message lacks its stamp.
 
       precede compare examples/chat.jsonl --plot chat.svg
 
     [bold]What the columns say[/bold]
 
-    ordered pairs: two messages of a group that everybody must see in the same order, whatever way they came.
-    Truly related are two of which one answers the other, directly or through others, as `after` says. What is ordered
-    beyond that is held for nothing. In large groups pairs are counted for some thousand messages and marked with ~.
+    ordered pairs: pairs of messages of a group that everybody must see in one order,
+    whatever way they came. Truly related are those of which one answers the other,
+    directly or through others, as `after` says; the rest is held for nothing.
+    In large groups some thousand messages stand for all, marked with ~.
 
-    sequences: how many sequences of all messages the order allows; told for up to 16 messages.
+    sequences: how many sequences of all messages the order allows, up to 16 messages.
 
-    held: deliveries that waited for another record of the log, and messages that still do at the end.
+    held: deliveries that waited for another record, and messages that still do.
 
-    hold: how long deliveries waited, those in time with 0; in steps (records of the group) and in seconds of the log.
+    hold: how long deliveries waited, those in time with 0; in steps, which are
+    records of the group, and in seconds of the log.
 
-    waits most for: whose records let most of the held messages go, or are missing still.
+    waits most for: whose records let most held messages go, or are missing still.
 
     early: replies delivered before what they answer.
     """
