@@ -8,13 +8,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from precede.log_lines import LogLines
-from precede.trace import Run, Trace, compare_orders
+from precede.trace import NotCarried, Run, Trace, compare_orders
 from tests.door.command import ROOT, lines, precede, raw
+from tests.kernel import judge, traffic
+from tests.kernel.effort import seeds
+from tests.kernel.feeding import feed, parsed
 from udfs.limits import Limits
 from udfs.orders import ORDERS
 
@@ -132,6 +136,37 @@ def test_a_log_from_standard_input_is_compared_like_a_file() -> None:
     assert done.returncode == 0
     assert done.stdout.decode().startswith("4 messages of 1 group, 6 pairs, 2 of them truly related.")
     assert all(order in done.stdout.decode() for order in ORDERS)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_any_log_however_hostile_is_compared_and_every_message_is_accounted_for(order: str) -> None:
+    for seed in seeds(15):
+        log = traffic.log(Random(f"{order} {seed}"), order, length=60)
+        trace = Trace(Limits())
+        for record in log.records:
+            trace.receive(*record)
+        for name in ORDERS:
+            try:
+                run = trace.under(name)
+            except NotCarried:
+                continue
+            outcome = feed([(_under(name, one), *rest) for one, *rest in log.records], order=name)
+            statuses = [(one.get("kind", "message"), one["status"]) for one in parsed(outcome.ordered)]
+            assert run.delivered == statuses.count(("message", "delivered"))
+            assert run.still_held == len(outcome.held)
+            assert sum(run.refused.values()) == len(outcome.dead)
+
+
+def _under(order: str, value: bytes | None) -> bytes | None:
+    """The record with another order, if it creates a group."""
+    try:
+        record = json.loads(value or b"")
+        if record["kind"] != "create":
+            return value
+        record["options"] = {**record.get("options", {}), "order": order}
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
+        return value
+    return json.dumps(record).encode() if judge.read(value or b"") is not None else value
 
 
 @pytest.mark.parametrize(("ending", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
