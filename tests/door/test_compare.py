@@ -150,7 +150,7 @@ def test_any_log_however_hostile_is_compared_and_every_message_is_accounted_for(
                 run = trace.under(name)
             except NotCarried:
                 continue
-            outcome = feed([(_under(name, one), *rest) for one, *rest in log.records], order=name)
+            outcome = feed([one._replace(value=_under(name, one.value)) for one in log.records], order=name)
             statuses = [(one.get("kind", "message"), one["status"]) for one in parsed(outcome.ordered)]
             assert run.delivered == statuses.count(("message", "delivered"))
             assert run.still_held == len(outcome.held)
