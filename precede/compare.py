@@ -56,7 +56,7 @@ def compare(
 
     early: replies delivered before what they answer.
     """
-    settings = load_settings(config)
+    settings = load_settings(config, reaches_kafka=False)
     if plot is not None and plot.suffix not in PICTURES:
         raise WrongUse(f"--plot {plot} must end in .png or .svg, which says what is drawn.")
     if plot is not None and not plot.absolute().parent.is_dir():

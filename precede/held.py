@@ -40,7 +40,7 @@ def held(
 
       precede held --gaps                 what is missing, and since when it is asked for
     """
-    settings = load_settings(config, checkpoint=checkpoint)
+    settings = load_settings(config, reaches_kafka=False, checkpoint=checkpoint)
     from streaming import held as reader
 
     if sys.stderr.isatty():

@@ -30,7 +30,7 @@ class WrongUse(Exception):
     """The command was called in a way that can mean nothing; its text is the sentence the caller reads."""
 
 
-def load_settings(config: Path | None, **flags: Any) -> "Settings":
+def load_settings(config: Path | None, *, reaches_kafka: bool = True, **flags: Any) -> "Settings":
     """Flag over variable over file over default; what cannot be a setting is wrong use."""
     from streaming import settings
     from streaming.errors import Refused
@@ -38,7 +38,8 @@ def load_settings(config: Path | None, **flags: Any) -> "Settings":
     for name, meant in settings.likely_slips(os.environ):
         say(f"The variable {name} is none of precede's and sets nothing: is {meant} meant?")
     try:
-        return settings.load(flags, os.environ, config or os.environ.get("PRECEDE_CONFIG"))
+        file = config or os.environ.get("PRECEDE_CONFIG")
+        return settings.load(flags, os.environ, file, reaches_kafka=reaches_kafka)
     except Refused as error:
         raise WrongUse(str(error)) from error
 

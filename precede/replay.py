@@ -55,7 +55,7 @@ def replay(
     What a job decided as time passed (an evict, an abandon) is in the log as records of its own, so replay decides
     nothing anew; --own FILE shows what it would have.
     """
-    settings = load_settings(config, order=order)
+    settings = load_settings(config, reaches_kafka=False, order=order)
     named = [path.absolute() for path in (dead_letters, held, own) if path is not None]
     if len(set(named)) < len(named):
         raise WrongUse(f"Two outputs cannot go into one file, {named[-1].name}; name one for each.")

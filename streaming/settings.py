@@ -101,14 +101,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return Path(self.checkpoint) / "history" / table
 
 
-def load(flags: Mapping[str, Any], environ: Mapping[str, str], config_file: str | Path | None = None) -> Settings:
-    """The settings of this start; flags that are None were not given."""
+def load(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    config_file: str | Path | None = None,
+    *,
+    reaches_kafka: bool = True,
+) -> Settings:
+    """The settings of this start; flags that are None were not given. Only who reaches Kafka needs to get in there."""
     values: dict[str, Any] = {}
     values.update(_from_file(Path(config_file)) if config_file else {})
     values.update(_from_environment(environ))
     values.update((name, value) for name, value in flags.items() if value is not None)
     found = check(_convert(values))
-    return msgspec.structs.replace(found, bootstrap=address(found, environ))
+    return msgspec.structs.replace(found, bootstrap=address(found, environ)) if reaches_kafka else found
 
 
 def _from_file(path: Path) -> dict[str, Any]:

@@ -125,6 +125,13 @@ def test_the_kernel_only_computes() -> None:
             )
 
 
+def test_every_kafka_client_gets_in_by_the_settings() -> None:
+    homes = {"ingest/clients.py", "streaming/kafka.py"}  # all others take theirs from here, password and all
+    homes.add("precede/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
+    for path in [path for room in ROOMS for path in of_room(room) if short(path) not in homes]:
+        assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client past the settings"
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: str) -> None:
     assert ORDERS[order].__module__ == f"udfs.orders.{order}"

@@ -121,6 +121,14 @@ def test_who_hangs_up_at_a_tls_hello_perhaps_speaks_none() -> None:
     assert "perhaps it speaks no TLS there; see security_protocol" in str(refused)
 
 
+def test_who_does_not_reach_kafka_needs_no_password(tmp_path: Path) -> None:
+    variables = {"PRECEDE_SECURITY_PROTOCOL": "SASL_SSL", "PRECEDE_SASL_USERNAME": "ann"}
+    assert precede("replay", "-", variables=variables).returncode == 0
+    done = precede("tail", variables=variables)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"ann has no password: a password comes from the variable PRECEDE_SASL_PASSWORD")
+
+
 def test_no_command_takes_a_password_as_a_flag() -> None:
     done = precede("tail", "--sasl-password", "s3cret")
     assert done.returncode == 2
