@@ -1,4 +1,5 @@
-"""Which epoch a sender may start with when nothing is remembered of it: the log itself is asked.
+"""What the log itself tells of a group: which epoch a sender may start with when nothing is remembered of it, and how
+the group was created where nothing of it is ordered yet.
 
 The partition of the group is read once; what the sender has in it tells its largest epoch, and the next one is free.
 A log too long to read in a few seconds cannot be asked, and then the epoch is the time in seconds, which is larger
@@ -6,12 +7,14 @@ than any counted one.
 """
 
 import time
+from collections.abc import Iterator
 
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from ingest import clients
 from ingest.errors import Refused
+from udfs.messages import Create
 
 READ_S_MAX = 5.0
 BATCH_RECORDS = 5000
@@ -27,26 +30,47 @@ class _Id(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Id).decode
 
 
+class _TooLong(Exception):
+    """The log could not be read to its end in time."""
+
+
 def free_epoch(bootstrap: str, topic: str, group: str, sender: str) -> int:
     """0 for a sender the log has never seen, else one more than its largest epoch there."""
+    largest = -1
+    try:
+        for value in _values(bootstrap, topic, group):
+            largest = max(largest, _epoch(value, sender))
+    except _TooLong:
+        return int(time.time())
+    return largest + 1
+
+
+def created_as(bootstrap: str, topic: str, group: str) -> Create | None:
+    """The record that creates the group, where that is the first the log has of it; a log too long is not asked."""
+    try:
+        first = next(_values(bootstrap, topic, group), None)
+        return None if first is None else msgspec.json.decode(first, type=Create)
+    except (_TooLong, msgspec.DecodeError):
+        return None
+
+
+def _values(bootstrap: str, topic: str, group: str) -> Iterator[bytes]:
+    """The raw records of a group, in the order of the log."""
     consumer = Consumer(
         clients.settings(bootstrap)
         | {"group.id": "precede-epochs", "enable.auto.commit": False, "enable.partition.eof": True}
     )
     try:
-        largest = _largest(consumer, topic, group.encode(), sender)
+        yield from _read(consumer, topic, group.encode())
     except KafkaException as error:
         why = clients.reason(bootstrap, error.args[0])
         raise Refused(f"Kafka at {bootstrap} did not let {topic} be read: {why}.") from error
     finally:
         consumer.close()
-    return int(time.time()) if largest is None else largest + 1
 
 
-def _largest(consumer: Consumer, topic: str, key: bytes, sender: str) -> int | None:
-    """The largest epoch the sender has in the log, -1 for none, None where there was no time to read it all."""
+def _read(consumer: Consumer, topic: str, key: bytes) -> Iterator[bytes]:
     deadline = time.monotonic() + READ_S_MAX
-    largest = -1
     for partition in consumer.list_topics(topic, timeout=READ_S_MAX).topics[topic].partitions:
         start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=READ_S_MAX)
         if start == end:
@@ -55,19 +79,18 @@ def _largest(consumer: Consumer, topic: str, key: bytes, sender: str) -> int | N
         ended = False
         while not ended:
             if time.monotonic() > deadline:
-                return None
+                raise _TooLong
             for message in consumer.consume(BATCH_RECORDS, timeout=0.5):
                 # Asked for by enable.partition.eof; counting offsets would wait for ever behind a transaction's own
                 # mark.
                 ended = message.error() is not None
                 if message.key() == key and not ended:
-                    largest = max(largest, _epoch(message.value(), sender))
-    return largest
+                    yield message.value() or b""
 
 
-def _epoch(value: bytes | None, sender: str) -> int:
+def _epoch(value: bytes, sender: str) -> int:
     try:
-        found = _decode(value or b"")
+        found = _decode(value)
     except msgspec.DecodeError:
         return -1
     return found.epoch if found.sender == sender else -1

@@ -12,6 +12,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,8 +21,11 @@ from ingest.errors import Refused
 VERSION = 1
 
 
-class Sender(msgspec.Struct):
-    """One sender in one group of one log: the last seq it took, and the record that Kafka has not confirmed yet."""
+class Sender(msgspec.Struct, omit_defaults=True):
+    """One sender in one group of one log: the last seq it took, and the record that Kafka has not confirmed yet.
+
+    A member (precede.Member) keeps more with it, written in the same step: what its stamps need, and how far it has read.
+    """
 
     log: str  # which Kafka cluster and topic: another log knows nothing of these seqs
     group: str
@@ -29,6 +33,10 @@ class Sender(msgspec.Struct):
     epoch: int = 0
     seq: int = 0
     pending: str | None = None
+    joined: bool = False  # whether this epoch has said `join`
+    stamps: dict[str, Any] | None = None  # what the order's publisher keeps
+    knowledge: dict[str, Any] | None = None  # what is known of the group
+    token: str | None = None  # where to go on reading
 
 
 class Memory(msgspec.Struct):
@@ -63,15 +71,25 @@ class SenderState:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[SenderState]:
+def opened(path: Path, *, wait: bool = True) -> Iterator[SenderState]:
     """The state in `path`, which nobody else may open until this is left; an absent file is an empty memory."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_name(path.name + ".lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _lock(lock.fileno(), path, wait=wait)
             yield SenderState(path, _read(path))
     except OSError as error:
         raise Refused(f"The state file {path} cannot be used: {error.strerror}.") from error
+
+
+def _lock(lock: int, path: Path, *, wait: bool) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError as error:
+        raise Refused(
+            f"The state file {path} is in use: a member is open in one place at a time; close the other, or name"
+            " another state file."
+        ) from error
 
 
 def _read(path: Path) -> Memory:

@@ -31,7 +31,7 @@ def send_one(
 
     What an earlier command could not get confirmed goes first; where this message is that one, it is not said twice.
     """
-    log = _log_of(bootstrap, topic)
+    log = log_of(bootstrap, topic)
     with sender_state.opened(state_file) as state:
         known = state.memory.find(log, group, sender)
         if known is None:
@@ -40,13 +40,13 @@ def send_one(
         with Publisher(bootstrap, topic=topic, linger_ms=0) as publisher:
             unconfirmed = known.pending
             if unconfirmed is not None:
-                _publish(publisher, state, known)
+                publish_pending(publisher, state, known)
             record = _record(known, after, data, key)
             if unconfirmed is None or unconfirmed.encode() != record:
                 known.seq += 1
                 known.pending = _record(known, after, data, key).decode()
                 state.save()
-                _publish(publisher, state, known)
+                publish_pending(publisher, state, known)
         return (sender, known.epoch, known.seq)
 
 
@@ -56,7 +56,7 @@ def _record(known: Sender, after: list[Id], data: object, key: Ed25519PrivateKey
     return record if key is None else sign(record, key)
 
 
-def _publish(publisher: Publisher, state: SenderState, known: Sender) -> None:
+def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> None:
     """Send what is pending; only an answer, good or bad, ends its being so."""
     assert known.pending is not None
     try:
@@ -73,7 +73,7 @@ def _publish(publisher: Publisher, state: SenderState, known: Sender) -> None:
     state.save()
 
 
-def _log_of(bootstrap: str, topic: str) -> str:
+def log_of(bootstrap: str, topic: str) -> str:
     """The log the seqs belong to, made if absent: Kafka itself would make the topic with the wrong settings."""
     topics.ensure(bootstrap, [topics.raw(topic)])
     try:

@@ -61,6 +61,16 @@ class Delivery(msgspec.Struct, kw_only=True):
         return self.released_ms - self.arrived_ms
 
 
+def as_delivery(record: bytes, where: str) -> Delivery:
+    """Read one ordered record."""
+    try:
+        delivery = msgspec.json.decode(record, type=Delivery)
+    except msgspec.DecodeError as error:
+        raise Refused(f"{where} holds a record precede did not write: {error}.") from error
+    delivery.record = record
+    return delivery
+
+
 class Hole(Exception):
     """Positions are missing: something behind the stream lost records, or the beginning of the topic is gone."""
 
@@ -96,13 +106,16 @@ class ConsumersRule:
         return True
 
 
-class _Token(msgspec.Struct, array_like=True):
+class Token(msgspec.Struct, array_like=True):
     """Where a follower stands: the next offset of each partition, and the last position of each group."""
 
     topic: str
     offsets: dict[int, int]
     last: list[tuple[str, str | None, int]]
     from_beginning: bool
+
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
 
 
 class Follower:
@@ -135,8 +148,7 @@ class Follower:
     def token(self) -> str:
         """Everything `follow` needs to go on behind the message delivered last."""
         last = [(group, destination, position) for (group, destination), position in self._rule.last.items()]
-        token = _Token(self._topic, self._offsets, last, self._start == "beginning")
-        return msgspec.json.encode(token).decode()
+        return Token(self._topic, self._offsets, last, self._start == "beginning").text()
 
     def poll(self, timeout_s: float) -> Delivery | None:
         """The next message, or None where none came in that time."""
@@ -180,13 +192,7 @@ class Follower:
     def _admitted(self, record: LogRecord) -> Delivery | None:
         if record.value is None or (self._key is not None and record.key != self._key):
             return None
-        try:
-            delivery = msgspec.json.decode(record.value, type=Delivery)
-        except msgspec.DecodeError as error:
-            raise Refused(
-                f"{self._topic} holds a record precede did not write, at offset {record.offset}: {error}."
-            ) from error
-        delivery.record = record.value
+        delivery = as_delivery(record.value, f"{self._topic}, offset {record.offset},")
         return delivery if self._rule.admits(delivery) else None
 
     def _assign(self, timeout_s: float) -> bool:
@@ -202,7 +208,7 @@ class Follower:
 
     def _resume(self, text: str) -> None:
         try:
-            token = msgspec.json.decode(text, type=_Token)
+            token = msgspec.json.decode(text, type=Token)
         except msgspec.DecodeError as error:
             raise Refused(f"This is no token of a follower: {error}.") from error
         if token.topic != self._topic:

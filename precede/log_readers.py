@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 REQUEST_S = 10.0  # how long one question to the broker may take
 RETRY_S = 0.1
 BATCH_RECORDS = 1000
+QUIET_S = 1.0
 
 
 class LogRecord(NamedTuple):
@@ -40,6 +41,9 @@ class LogReader(Protocol):
 
     def read(self, timeout_s: float) -> list[LogRecord]:
         """What has come, waiting so long for the first record."""
+
+    def at_end(self) -> bool:
+        """Whether everything there was has been read, as far as the last reads showed."""
 
     def close(self) -> None:
         """Leave the broker."""
@@ -79,8 +83,11 @@ class ConfluentReader:
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 100,
+                "enable.partition.eof": True,
             }
         )
+        self._assigned: set[int] = set()
+        self._ended: set[int | None] = set()
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
         from confluent_kafka import KafkaError, KafkaException
@@ -116,12 +123,25 @@ class ConfluentReader:
         from confluent_kafka import TopicPartition
 
         self._consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
+        self._assigned, self._ended = set(offsets), set()
 
     def read(self, timeout_s: float) -> list[LogRecord]:
+        from confluent_kafka import KafkaError
+
+        deadline = time.monotonic() + timeout_s
         first = self._consumer.poll(timeout_s)
+        while first is not None and (error := first.error()) is not None and error.code() == KafkaError._PARTITION_EOF:
+            self._ended.add(first.partition())
+            first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
         if first is None:
             return []
         messages = [first, *self._consumer.consume(BATCH_RECORDS, timeout=0)]
+        for message in messages:
+            error = message.error()
+            if error is None:
+                self._ended.discard(message.partition())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ended.add(message.partition())
         return [
             LogRecord(
                 cast(int, message.partition()),
@@ -133,6 +153,9 @@ class ConfluentReader:
             for message in messages
             if message.error() is None  # a broker that is away: the client itself goes on trying
         ]
+
+    def at_end(self) -> bool:
+        return self._ended >= self._assigned
 
     def close(self) -> None:
         self._consumer.close()
@@ -172,6 +195,7 @@ class KafkaPythonReader:
             )
         except KafkaError as error:
             raise clients.unreachable(bootstrap) from error
+        self._quiet_since = time.monotonic()
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
         from kafka import TopicPartition
@@ -189,14 +213,21 @@ class KafkaPythonReader:
         self._consumer.assign([TopicPartition(topic, partition) for partition in offsets])
         for partition, offset in offsets.items():
             self._consumer.seek(TopicPartition(topic, partition), offset)
+        self._quiet_since = time.monotonic()
 
     def read(self, timeout_s: float) -> list[LogRecord]:
         found = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=BATCH_RECORDS)
+        if found:
+            self._quiet_since = time.monotonic()
         return [
             LogRecord(record.partition, record.offset, record.timestamp, record.key, record.value)
             for records in found.values()
             for record in records
         ]
+
+    def at_end(self) -> bool:
+        # This client shows no end of a partition with transactions in it, so a while without a record stands for it.
+        return time.monotonic() - self._quiet_since > QUIET_S
 
     def close(self) -> None:
         self._consumer.close()

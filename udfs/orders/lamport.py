@@ -67,9 +67,17 @@ class LamportPublisher(Publisher):
 
     def heartbeat(self, *, clock_ms: int = 0) -> dict[str, Any]:
         """The promise this member can make now: no later message of it carries less."""
-        return {"kind": "heartbeat", "sender": self.name, "epoch": self.epoch, "seq": self.seq + 1, "time": self.time}
+        return {**super().heartbeat(), "time": self.time}
 
     def observe(self, record: Mapping[str, Any]) -> None:
         super().observe(record)
         if "time" in record:
             self.time = max(self.time, record["time"] + 1)
+
+    def dump(self) -> dict[str, Any]:
+        return {**super().dump(), "time": self.time}
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        super().load(dumped)
+        # An order that is learned late takes over what a publisher without a clock has kept.
+        self.time = max(self.time, dumped.get("time", 1))

@@ -32,8 +32,22 @@ class Publisher:
         """The stamp of the message that has the seq just taken."""
         return {} if self.of_draft is None else self.of_draft(after=after)
 
+    def heartbeat(self, *, clock_ms: int = 0) -> dict[str, Any]:
+        """A sign of life: the fields of its record, but for `group`."""
+        return {"kind": "heartbeat", "sender": self.name, "epoch": self.epoch, "seq": self.seq + 1}
+
     def observe(self, record: Mapping[str, Any]) -> None:
         """A record was delivered here (contract, section 4), this member's own ones too."""
         if record.get("kind", "message") == "message":
             who = (record["sender"], record.get("epoch", 0))
             self.delivered[who] = max(self.delivered.get(who, 0), record["seq"])
+
+    def dump(self) -> dict[str, Any]:
+        """All that is kept, as plain data."""
+        delivered = [[name, epoch, seq] for (name, epoch), seq in self.delivered.items()]
+        return {"seq": self.seq, "delivered": delivered}
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        """Take what `dump` gave."""
+        self.seq = dumped["seq"]
+        self.delivered = {(name, epoch): seq for name, epoch, seq in dumped["delivered"]}
