@@ -47,6 +47,7 @@ def send_one(
                 known.pending = _record(known, after, data, key).decode()
                 state.save()
                 publish_pending(publisher, state, known)
+        state.save()
         return (sender, known.epoch, known.seq)
 
 
@@ -57,7 +58,7 @@ def _record(known: Sender, after: list[Id], data: object, key: Ed25519PrivateKey
 
 
 def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> None:
-    """Send what is pending; only an answer, good or bad, ends its being so."""
+    """Send what is pending; only an answer, good or bad, ends its being so. A good one is for the caller to save."""
     assert known.pending is not None
     try:
         publisher.publish(known.group, known.pending.encode())
@@ -69,8 +70,7 @@ def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> 
         known.pending = None
         state.save()
         raise
-    known.pending = None
-    state.save()
+    known.pending = None  # where this is lost, the same bytes go out once more, which costs nothing
 
 
 def log_of(bootstrap: str, topic: str) -> str:

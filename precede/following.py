@@ -39,7 +39,7 @@ class Delivery(msgspec.Struct, kw_only=True):
     released_ms: int
     sender: str | None = None
     epoch: int = 0
-    seq: int | None = None
+    raw_seq: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="seq")
     kind: str = "message"
     after: list[Id] = []
     destination: str | None = None
@@ -50,6 +50,11 @@ class Delivery(msgspec.Struct, kw_only=True):
     def data(self) -> Any:
         """The application's value; None where the record has none."""
         return json.loads(bytes(self.raw_data)) if self.raw_data else None
+
+    @property
+    def seq(self) -> int | None:
+        """Only messages have one: what stands there in another kind was never read, and may be anything."""
+        return msgspec.json.decode(self.raw_seq, type=int) if self.kind == "message" else None
 
     @property
     def id(self) -> tuple[str | None, int, int | None]:

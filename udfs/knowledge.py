@@ -1,18 +1,35 @@
-"""What a member knows of its group, from the records that were delivered to it.
+"""What a member knows of its group, from the records of its sequence.
 
-The order and who is in are functions of the group's sequence, so every member that has read as far knows the same. To
-hear a record again changes nothing: members are a semilattice by (epoch, out over in), ids are a set.
+Order and members are functions of the sequence, so all who have read as far know the same. To hear a record again
+changes nothing: the view is a semilattice (peers/views.py), ids are a set.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from udfs.intervals import Runs
-from udfs.messages import Id
-from udfs.orders import ORDERS
+import msgspec
 
-ASKED_MAX = 10_000
+from udfs.intervals import Runs
+from udfs.messages import Create, Id
+from udfs.orders import ORDERS
+from udfs.peers.views import IN, View, raise_to, standings, view_of
+
+MISSING_MAX = 10_000
 """Of how many missing messages a member keeps the ids."""
+
+_READ = frozenset(
+    ("group", "sender", "epoch", "seq", "kind", "order", "status", "position", "destination", "partition", "offset")
+    + ("after", "seen", "to", "sent", "time", "clock_ms", "object", "options", "members", "member", "last")
+)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def heard(record: bytes) -> dict[str, Any]:
+    """An ordered record without what is the application's own: `data` may hold what no reader of JSON takes."""
+    fields = _fields(record)
+    if "kind" in fields:
+        fields.pop("seq", None)  # of other kinds than messages it is not read, and may be anything
+    return {name: msgspec.json.decode(value) for name, value in fields.items() if name in _READ}
 
 
 class Knowledge:
@@ -22,15 +39,14 @@ class Knowledge:
         self.order: str | None = None
         self.closed = False
         self.conflicts: list[tuple[str, str]] = []
-        """The `conflicts` of the group's `create` record."""
-        self.members: dict[str, tuple[int, bool]] = {}
-        """Of each name, the largest epoch that joined, and whether it is in."""
+        """Which operations conflict, by the group's `create` record."""
+        self.view: View = {}
         self.position = 0
-        """The highest position that was heard of."""
+        """The highest that was heard of."""
         self.time = 0
         """The largest linear time that was delivered."""
         self.delivered: dict[tuple[str, int], Runs] = {}
-        """Of each (sender, epoch), which seqs were delivered or given up."""
+        """Of each (sender, epoch), which seqs were delivered here or given up."""
         self.given_up = 0
         self.missing: dict[Id, None] = {}
         """What the group is known to wait for."""
@@ -39,23 +55,25 @@ class Knowledge:
         """A record stands in the group's sequence: what it says of the group itself."""
         self.order = record["order"]
         self.position = max(self.position, record["position"])
-        if isinstance(time := record.get("time"), int):
-            self.time = max(self.time, time)
-        kind = record.get("kind", "message")
-        if kind == "create":
-            options = record.get("options") or {}
-            # Where clocks decide, a group that was created waits for its members and so has to know them all.
-            self.closed = bool(options.get("closed")) or ORDERS[record["order"]].by_clocks
-            self.conflicts = [(one, other) for one, other in options.get("conflicts") or []]
-            for name in record.get("members") or []:
-                self._member(name, 0, is_in=True)
-        elif kind == "join":
-            self._member(record["sender"], record.get("epoch", 0), is_in=True)
-        elif kind == "leave":
-            self._member(record["sender"], record.get("epoch", 0), is_in=False)
-        elif kind == "evict":
-            name, epoch = record["member"]
-            self._member(name, epoch, is_in=False)
+        if "time" in record:
+            self.time = max(self.time, record["time"])
+        if record.get("kind") == "create":
+            options = record.get("options", {})
+            self._created(record["order"], closed=options.get("closed"), conflicts=options.get("conflicts", []))
+        for name, standing in standings(record):
+            raise_to(self.view, name, standing)
+
+    def created(self, record: Create, order: str) -> None:
+        """The group's first record stands in the log, and nothing of it is ordered yet."""
+        options = record.options
+        self.order = options.order if isinstance(options.order, str) else order
+        self._created(self.order, closed=options.closed, conflicts=options.conflicts or [])
+        self.view |= view_of(record.members)
+
+    def _created(self, order: str, *, closed: Any, conflicts: Any) -> None:
+        # Where clocks decide, a created group waits for its members, so it has to know them: it is closed.
+        self.closed = closed is True or (order in ORDERS and ORDERS[order].by_clocks)
+        self.conflicts = [(one, other) for one, other in conflicts]
 
     def deliver(self, record: Mapping[str, Any]) -> None:
         """A record was delivered here: its id may be answered from now on."""
@@ -63,8 +81,7 @@ class Knowledge:
         if record.get("kind", "message") != "message":
             return
         id_ = record["sender"], record.get("epoch", 0), record["seq"]
-        if record["status"] == "abandoned" and not self.has(id_):
-            self.given_up += 1
+        self.given_up += record["status"] == "abandoned" and not self.has(id_)
         self.settle(id_)
 
     def settle(self, id_: Id) -> None:
@@ -74,51 +91,41 @@ class Knowledge:
         self.missing.pop(id_, None)
 
     def has(self, id_: Id) -> bool:
-        """Whether a message was delivered here."""
         name, epoch, seq = id_
         runs = self.delivered.get((name, epoch))
         return runs is not None and seq in runs
 
     def asked(self, id_: Id) -> None:
-        """Somebody asks for a message: the group waits for it, unless it is here already."""
-        if len(self.missing) < ASKED_MAX and not self.has(id_):
+        """Somebody asks for a message: the group waits for it, unless it is here."""
+        if len(self.missing) < MISSING_MAX and not self.has(id_):
             self.missing[id_] = None
 
     def is_in(self, name: str, epoch: int) -> bool:
-        return self.members.get(name) == (epoch, True)
+        return self.view.get(name) == (epoch, IN)
 
     def is_out(self, name: str, epoch: int) -> bool:
         """Whether this epoch has ended: it left, was put out, or came back with a larger one."""
-        known = self.members.get(name)
-        return known is not None and (known[0] > epoch or known == (epoch, False))
-
-    def _member(self, name: str, epoch: int, *, is_in: bool) -> None:
-        known = self.members.get(name)
-        if known is None or epoch > known[0] or (epoch == known[0] and not is_in):
-            self.members[name] = (epoch, is_in)
+        return self.view.get(name, (epoch, IN)) > (epoch, IN)
 
     def dump(self) -> dict[str, Any]:
-        """All of it, as plain data."""
+        """All that reading on does not tell, as plain data."""
         return {
             "order": self.order,
             "closed": self.closed,
             "conflicts": self.conflicts,
-            "members": [[name, epoch, is_in] for name, (epoch, is_in) in self.members.items()],
+            "view": [[name, *standing] for name, standing in self.view.items()],
             "position": self.position,
             "time": self.time,
             "delivered": [[name, epoch, runs.dump()] for (name, epoch), runs in self.delivered.items()],
             "given_up": self.given_up,
         }
 
-    @classmethod
-    def load(cls, dumped: Mapping[str, Any]) -> "Knowledge":
-        """What `dump` gave."""
-        known = cls()
-        known.order, known.closed, known.position = dumped["order"], dumped["closed"], dumped["position"]
-        known.conflicts = [(one, other) for one, other in dumped["conflicts"]]
-        known.members = {name: (epoch, is_in) for name, epoch, is_in in dumped["members"]}
-        known.time, known.given_up = dumped["time"], dumped["given_up"]
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        """Take what `dump` gave."""
+        self.order, self.closed, self.position = dumped["order"], dumped["closed"], dumped["position"]
+        self.conflicts = [(one, other) for one, other in dumped["conflicts"]]
+        self.view = {name: (epoch, out) for name, epoch, out in dumped["view"]}
+        self.time, self.given_up = dumped["time"], dumped["given_up"]
         for name, epoch, runs in dumped["delivered"]:
-            known.delivered[name, epoch] = Runs()
-            known.delivered[name, epoch].fill(runs)
-        return known
+            self.delivered[name, epoch] = Runs()
+            self.delivered[name, epoch].fill(runs)
