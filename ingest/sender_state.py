@@ -19,12 +19,13 @@ import msgspec
 from ingest.errors import Refused
 
 VERSION = 1
+STATE_FILE = "precede/senders.json"
 
 
 class Sender(msgspec.Struct, omit_defaults=True):
     """One sender in one group of one log: the last seq it took, and the record that Kafka has not confirmed yet.
 
-    A member (precede.Member) keeps more with it, written in the same step: what its stamps need, and how far it has read.
+    A member (precede.Member) keeps more with it, written in one step: what its stamps need, and how far it has read.
     """
 
     log: str  # which Kafka cluster and topic: another log knows nothing of these seqs
@@ -68,6 +69,14 @@ class SenderState:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.path)
+
+
+def default_file() -> Path:
+    """The place for state that is neither configuration nor cache (XDG base directories)."""
+    if named := os.environ.get("PRECEDE_STATE"):
+        return Path(named)
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / STATE_FILE
 
 
 @contextlib.contextmanager

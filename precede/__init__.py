@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from precede.following import Delivery as Delivery
     from precede.following import Hole as Hole
     from precede.following import follow as follow
-    from udfs.access import Access as Access
+    from precede.member import Member as Member
     from udfs.access import Address as Address
+    from udfs.access import Access as Access
     from udfs.holdback import Holdback as Holdback
     from udfs.limits import Limits as Limits
     from udfs.orders import Order as Order
@@ -25,11 +26,23 @@ _HOMES = {
     "Hole": "precede.following",
     "Holdback": "udfs.holdback",
     "Limits": "udfs.limits",
+    "Member": "precede.member",
     "Order": "udfs.orders",
     "follow": "precede.following",
 }
 
-__all__ = ["Access", "Address", "Delivery", "Holdback", "Hole", "Limits", "Order", "__version__", "follow"]  # noqa: RUF100, F822
+__all__ = [  # noqa: RUF100, F822
+    "Access",
+    "Address",
+    "Delivery",
+    "Holdback",
+    "Hole",
+    "Limits",
+    "Member",
+    "Order",
+    "__version__",
+    "follow",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -155,6 +155,15 @@ class Follower:
         last = [(group, destination, position) for (group, destination), position in self._rule.last.items()]
         return Token(self._topic, self._offsets, last, self._start == "beginning").text()
 
+    @property
+    def at_end(self) -> bool:
+        """Whether everything there was has been delivered, as far as the last looks showed."""
+        return self._assigned and not self._waiting and self._reader.at_end()
+
+    def passed(self, delivery: Delivery) -> None:
+        """This one was had from elsewhere: go on behind it."""
+        self._rule.last[delivery.group, delivery.destination] = delivery.position
+
     def poll(self, timeout_s: float) -> Delivery | None:
         """The next message, or None where none came in that time."""
         if not self._assigned and not self._assign(timeout_s):

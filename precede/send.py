@@ -1,6 +1,5 @@
 """`precede send`: publish one message."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +9,6 @@ from precede.options import Bootstrap, Config, WrongUse, load_settings
 
 if TYPE_CHECKING:
     from udfs.messages import Id
-
-STATE_FILE = "precede/senders.json"
 
 
 def send(
@@ -54,13 +51,14 @@ def send(
     _check_name("GROUP", group)
     _check_name("SENDER", sender)
     parents = [] if after is None else [parse_id(after)]
+    from ingest.sender_state import default_file
     from ingest.sending import send_one
     from ingest.signing import load_key
 
     id_ = send_one(
         settings.bootstrap,
         settings.raw_topic,
-        state or default_state_file(),
+        state or default_file(),
         group=group,
         sender=sender,
         after=parents,
@@ -68,14 +66,6 @@ def send(
         key=None if settings.key is None else load_key(settings.key),
     )
     typer.echo(id_text(id_))
-
-
-def default_state_file() -> Path:
-    """The place for state that is neither configuration nor cache (XDG base directories)."""
-    if named := os.environ.get("PRECEDE_STATE"):
-        return Path(named)
-    home = os.environ.get("XDG_STATE_HOME")
-    return (Path(home) if home else Path.home() / ".local" / "state") / STATE_FILE
 
 
 def id_text(id_: "Id") -> str:

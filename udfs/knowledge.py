@@ -18,8 +18,11 @@ MISSING_MAX = 10_000
 """Of how many missing messages a member keeps the ids."""
 
 _READ = frozenset(
-    ("group", "sender", "epoch", "seq", "kind", "order", "status", "position", "destination", "partition", "offset")
-    + ("after", "seen", "to", "sent", "time", "clock_ms", "object", "options", "members", "member", "last")
+    {
+        *("group", "sender", "epoch", "seq", "kind", "order", "status", "position", "destination"),
+        *("after", "seen", "to", "sent", "time", "clock_ms", "object"),
+        *("options", "members", "member", "last", "key"),
+    }
 )
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -41,8 +44,8 @@ class Knowledge:
         self.conflicts: list[tuple[str, str]] = []
         """Which operations conflict, by the group's `create` record."""
         self.view: View = {}
-        self.position = 0
-        """The highest that was heard of."""
+        self.keys: set[str] = set()
+        """Who has a key; a group in which nobody has one takes unsigned records."""
         self.time = 0
         """The largest linear time that was delivered."""
         self.delivered: dict[tuple[str, int], Runs] = {}
@@ -54,26 +57,29 @@ class Knowledge:
     def learn(self, record: Mapping[str, Any]) -> None:
         """A record stands in the group's sequence: what it says of the group itself."""
         self.order = record["order"]
-        self.position = max(self.position, record["position"])
         if "time" in record:
             self.time = max(self.time, record["time"])
         if record.get("kind") == "create":
             options = record.get("options", {})
-            self._created(record["order"], closed=options.get("closed"), conflicts=options.get("conflicts", []))
+            self._created(record["order"], options)
+        if "key" in record:
+            self.keys.add(record["sender"])
         for name, standing in standings(record):
             raise_to(self.view, name, standing)
 
-    def created(self, record: Create, order: str) -> None:
-        """The group's first record stands in the log, and nothing of it is ordered yet."""
-        options = record.options
-        self.order = options.order if isinstance(options.order, str) else order
-        self._created(self.order, closed=options.closed, conflicts=options.conflicts or [])
+    def created(self, record: Create, usual: str) -> str:
+        """The group's first record stands in the log, and nothing of it is ordered yet; the order it asks for."""
+        options = msgspec.to_builtins(record.options)
+        order = str(options.get("order", usual))
+        self._created(order, options)
         self.view |= view_of(record.members)
+        return order
 
-    def _created(self, order: str, *, closed: Any, conflicts: Any) -> None:
+    def _created(self, order: str, options: Mapping[str, Any]) -> None:
         # Where clocks decide, a created group waits for its members, so it has to know them: it is closed.
-        self.closed = closed is True or (order in ORDERS and ORDERS[order].by_clocks)
-        self.conflicts = [(one, other) for one, other in conflicts]
+        self.closed = options.get("closed") is True or (order in ORDERS and ORDERS[order].by_clocks)
+        self.conflicts = [(one, other) for one, other in options.get("conflicts", [])]
+        self.keys |= options.get("keys", {}).keys()
 
     def deliver(self, record: Mapping[str, Any]) -> None:
         """A record was delivered here: its id may be answered from now on."""
@@ -113,8 +119,8 @@ class Knowledge:
             "order": self.order,
             "closed": self.closed,
             "conflicts": self.conflicts,
+            "keys": sorted(self.keys),
             "view": [[name, *standing] for name, standing in self.view.items()],
-            "position": self.position,
             "time": self.time,
             "delivered": [[name, epoch, runs.dump()] for (name, epoch), runs in self.delivered.items()],
             "given_up": self.given_up,
@@ -122,8 +128,9 @@ class Knowledge:
 
     def load(self, dumped: Mapping[str, Any]) -> None:
         """Take what `dump` gave."""
-        self.order, self.closed, self.position = dumped["order"], dumped["closed"], dumped["position"]
+        self.order, self.closed = dumped["order"], dumped["closed"]
         self.conflicts = [(one, other) for one, other in dumped["conflicts"]]
+        self.keys = set(dumped["keys"])
         self.view = {name: (epoch, out) for name, epoch, out in dumped["view"]}
         self.time, self.given_up = dumped["time"], dumped["given_up"]
         for name, epoch, runs in dumped["delivered"]:

@@ -1,0 +1,176 @@
+"""What a member says: stamped by the publisher's half of its group's order, and written down before it is sent.
+
+All that stamps need (own seq, vector, clocks) stands in the state file in the same step as the record that carries
+them. After a crash the very same bytes go out again, which the kernel drops as an exact copy where they had arrived;
+nothing is guessed, no seq is used twice, no clock runs back.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import json
+
+from ingest import sending
+from ingest.producer import Publisher
+from ingest.sender_state import Sender, SenderState
+from udfs.knowledge import Knowledge
+from udfs.limits import Limits
+from udfs.messages import Id
+from udfs.orders import ORDERS, Order
+from udfs.orders.lamport import LamportPublisher
+from udfs.orders.publisher import Publisher as Stamps
+from udfs.signatures import sign
+
+SENT_MAX = 1_000
+"""How many of its own records a member keeps, to publish them again where the group asks."""
+SENT_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Voice:
+    """The sending half of a member; every method may be called by any thread."""
+
+    def __init__(self, state: SenderState, known: Sender, publisher: Publisher, key: Ed25519PrivateKey | None) -> None:
+        self.lock = threading.RLock()
+        self.known = known
+        self.knowledge = Knowledge()
+        if known.knowledge is not None:
+            self.knowledge.load(known.knowledge)
+        self._state = state
+        self._publisher = publisher
+        self._key = key
+        self._adopted: str | None = None
+        self.stamps = Stamps(known.sender, known.epoch)
+        self.adopt(self.knowledge.order or "s_b")
+        self._promised = 0
+        """Below which time nothing more is said, as far as the log was told."""
+        self._shown_ms = 0
+        self._sent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._sent_bytes = 0
+
+    @property
+    def order(self) -> type[Order]:
+        return ORDERS[self._adopted or "s_b"]
+
+    def adopt(self, order: str) -> None:
+        """Stamp by this order from now on; what is kept already goes over to it."""
+        if order == self._adopted or order not in ORDERS:
+            return
+        kept = self.known.stamps if self._adopted is None else self.stamps.dump()
+        self._adopted = order
+        self.stamps = ORDERS[order].publisher(self.known.sender, self.known.epoch)
+        if kept is not None:
+            self.stamps.load(kept)
+        self.stamps.seq = self.known.seq
+
+    def begin(self, epoch: int) -> None:
+        """Start anew with this epoch; what was heard still counts."""
+        kept = self.stamps.dump()
+        self.known.epoch, self.known.seq, self.known.joined, self.known.pending = epoch, 0, False, None
+        self.stamps = self.order.publisher(self.known.sender, epoch)
+        self.stamps.load(kept)
+        self.stamps.seq = 0
+
+    # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def observe(self, record: dict[str, Any]) -> None:
+        """A record was delivered here."""
+        with self.lock:
+            self.adopt(record["order"])
+            self.knowledge.deliver(record)
+            if record["status"] == "delivered":
+                self.stamps.observe(record)
+
+    def hear_time(self, linear: int) -> None:
+        """Somebody said something at this linear time; nobody takes a clock that runs away (contract: windows)."""
+        with self.lock:
+            if isinstance(self.stamps, LamportPublisher) and linear <= self.time + Limits().window:
+                self.stamps.time = max(self.stamps.time, linear + 1)
+
+    @property
+    def time(self) -> int:
+        """The linear time of what is said next; 0 where the order has no clocks."""
+        return self.stamps.time if isinstance(self.stamps, LamportPublisher) else 0
+
+    # ── speaking ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def say(self, data: bytes, parents: list[Id], to: list[str] | None, object_: dict[str, Any] | None) -> Id:
+        """One message, in the log when this returns."""
+        with self.lock:
+            if self.known.pending is not None:
+                self._publish_pending()
+            known = self.known
+            self.stamps.seq = known.seq
+            stamp = self.stamps.stamp(after=parents, to=to or [], clock_ms=self._clock_ms())
+            if parents:
+                stamp.setdefault("after", parents)  # what it answers is told in every order
+            if to is not None:
+                stamp["to"] = to
+            if object_ is not None:
+                stamp["object"] = object_
+            record = self._encode(stamp, data)
+            if len(record) > Limits().record_bytes_max:
+                raise ValueError(f"a message may take {Limits().record_bytes_max} bytes in all, this one {len(record)}")
+            known.seq, known.pending, known.stamps = self.stamps.seq, record.decode(), self.stamps.dump()
+            self._state.save()
+            self._publish_pending()
+            return known.sender, known.epoch, known.seq
+
+    def control(self, **fields: Any) -> None:
+        """One record of another kind, in the log when this returns."""
+        with self.lock:
+            self.known.stamps = self.stamps.dump()
+            self._state.save()
+            self._publisher.publish(self.known.group, self._encode(fields))
+            self._publisher.flush()
+
+    def beat(self, publisher: Publisher, *, due: bool) -> None:
+        """Send a heartbeat where the clock has passed what the log was told of it, or where it is due."""
+        with self.lock:
+            if due or self.time > self._promised:
+                self.stamps.seq = self.known.seq
+                fields = self.stamps.heartbeat(clock_ms=self._clock_ms())
+                self.known.stamps = self.stamps.dump()
+                self._state.save()  # before it is sent, for what was promised must hold after a crash, too
+                publisher.publish(self.known.group, self._encode(fields))
+                self._promised = self.time
+
+    def again(self, epoch: int, first: int, last: int) -> Iterator[bytes]:
+        """The own records of these seqs, byte for byte, as far as they are kept."""
+        with self.lock:
+            found = [
+                self._sent[epoch, seq]
+                for seq in range(first, min(last, first + SENT_MAX) + 1)
+                if (epoch, seq) in self._sent
+            ]
+        yield from found
+
+    def keep_place(self, token: str) -> None:
+        """Write down how far was read."""
+        with self.lock:
+            self.known.token = token
+            self.known.stamps, self.known.knowledge = self.stamps.dump(), self.knowledge.dump()
+            self._state.save()
+
+    def _publish_pending(self) -> None:
+        known = self.known
+        record = (known.pending or "").encode()
+        sending.publish_pending(self._publisher, self._state, known)
+        self._promised = max(self._promised, self.time)
+        self._sent[known.epoch, known.seq] = record
+        self._sent_bytes += len(record)
+        while len(self._sent) > SENT_MAX or self._sent_bytes > SENT_BYTES_MAX:
+            self._sent_bytes -= len(self._sent.popitem(last=False)[1])
+
+    def _encode(self, fields: dict[str, Any], data: bytes | None = None) -> bytes:
+        record = json.encode({"group": self.known.group, **fields})
+        if data is not None:
+            record = record[:-1] + b',"data":' + data + b"}"
+        return record if self._key is None else sign(record, self._key)
+
+    def _clock_ms(self) -> int:
+        self._shown_ms = max(self._shown_ms, time.time_ns() // 1_000_000)
+        return self._shown_ms

@@ -1,0 +1,85 @@
+"""The kernel between two real topics, without Spark: for tests of what members make of ordered records."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Producer
+
+import precede
+from ingest import topics
+from precede.embedded_broker import Broker
+from precede.log_readers import open_reader
+from udfs.holdback import Holdback
+
+
+class Relay:
+    """Reads a raw topic, and writes what the kernel lets go in one transaction for each look."""
+
+    def __init__(self, broker: Broker, *, order: str = "s_b") -> None:
+        name = uuid.uuid4().hex[:8]
+        self.bootstrap = broker.bootstrap
+        self.raw, self.ordered, self.control = f"{name}.raw", f"{name}.ordered", f"{name}.control"
+        wanted = [topics.raw(self.raw, 2), topics.output(self.ordered, 2), topics.output(self.control, 2)]
+        topics.ensure(self.bootstrap, wanted)
+        self.kernel = Holdback(order=order)
+        self.lose: Callable[[bytes], bool] = lambda _: False
+        """Which raw records are lost on their way, as far as the kernel can tell."""
+        self.dead: list[bytes] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Relay":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def member(self, name: str, *, group: str = "g", **more: Any) -> precede.Member:
+        """A member of this relay's topics; iteration ends when nothing came for a while."""
+        given: dict[str, Any] = {
+            "bootstrap": self.bootstrap,
+            "raw_topic": self.raw,
+            "ordered_topic": self.ordered,
+            "patience_s": 3.0,
+        }
+        return precede.Member(group, name, **(given | {"control_topic": self.control} | more))
+
+    def publish(self, topic: str, value: bytes, *, group: str = "g") -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random"})
+        producer.produce(topic, value, group.encode())
+        assert producer.flush(30) == 0
+
+    def _run(self) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "transactional.id": self.ordered, "partitioner": "murmur2_random"}
+        )
+        producer.init_transactions()
+        reader = open_reader("confluent", self.bootstrap)
+        reader.assign(self.raw, reader.starts(self.raw, at_end=False, timeout_s=1.0))
+        while not self._stop.is_set():
+            for record in reader.read(0.05):
+                if not self.lose(record.value or b""):
+                    self.kernel.receive(
+                        record.value, record.key, record.partition, record.offset, timestamp_ms=record.timestamp_ms
+                    )
+            if self.kernel.ordered:
+                producer.begin_transaction()
+                for key, value in zip(self.kernel.ordered_keys, self.kernel.ordered, strict=True):
+                    producer.produce(self.ordered, value, key)
+                producer.commit_transaction()
+            self.dead += self.kernel.dead
+            self.kernel.clear()
+        reader.close()
+
+
+def wait_for(what: Callable[[], bool], sentence: str) -> None:
+    """Wait until it is so."""
+    deadline = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline, f"never came: {sentence}"
+        time.sleep(0.02)

@@ -1,0 +1,273 @@
+"""`precede.Member` on a real broker: what it stamps, what it is handed, and what it keeps."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+import precede
+from ingest import sender_state
+from ingest.errors import Refused
+from precede.embedded_broker import Broker
+from tests.system.relay import Relay, wait_for
+from tests.system.test_sending import read
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each test's members keep their state in a folder of its own."""
+    monkeypatch.setenv("PRECEDE_STATE", str(tmp_path / "state" / "senders.json"))
+    return tmp_path / "state" / "members"
+
+
+@pytest.fixture
+def relay(broker: Broker) -> Iterator[Relay]:
+    with Relay(broker) as running:
+        yield running
+
+
+def create(relay: Relay, order: str, *members: str, group: str = "g", **options: Any) -> None:
+    record = {"group": group, "kind": "create", "options": {"order": order, **options}, "members": list(members)}
+    relay.publish(relay.raw, json.dumps(record).encode(), group=group)
+
+
+def take(member: precede.Member, count: int) -> list[Any]:
+    """The data of the next messages."""
+    return [next(member).data for _ in range(count)]
+
+
+def said(relay: Relay) -> list[dict[str, Any]]:
+    """Every record of the raw topic."""
+    return [json.loads(record.value or b"") for record in read(relay.bootstrap, relay.raw)]
+
+
+@pytest.mark.parametrize("client", ["confluent", "kafka-python"])
+def test_members_answer_each_other_in_one_sequence(relay: Relay, client: Literal["confluent", "kafka-python"]) -> None:
+    with relay.member("ann") as ann, relay.member("bob", client=client) as bob:
+        asked = ann.send("Who comes?")
+        question = next(bob)
+        assert (question.id, question.position, question.data) == (asked, 1, "Who comes?")
+        with pytest.raises(ValueError, match="has not been delivered to ann"):
+            ann.send("Good.", after=("bob", 0, 1))
+        answer = bob.send({"n": 1.5}, after=question)
+        assert take(ann, 2) == ["Who comes?", {"n": 1.5}]
+        ann.send("Good.", after=answer)
+        assert [(one.position, one.after) for one in bob] == [(2, [asked]), (3, [answer])]
+        assert (str(bob.status), bob.position, bob.order) == ("synced", 3, "s_b")
+    assert relay.dead == []
+
+
+def test_a_member_goes_on_where_it_stopped_with_its_seq_and_behind_what_it_was_handed(relay: Relay) -> None:
+    with relay.member("ann") as ann:
+        ann.send("one")
+        ann.send("two")
+        assert take(ann, 1) == ["one"]
+    with relay.member("ann") as ann:
+        assert ann.send("three") == ("ann", 0, 3)
+        assert take(ann, 2) == ["two", "three"]
+
+
+def test_what_a_failed_application_was_handed_last_comes_again(relay: Relay) -> None:
+    with relay.member("ann") as ann:
+        ann.send("one")
+    with pytest.raises(ZeroDivisionError), relay.member("bob") as bob:
+        next(bob)
+        raise ZeroDivisionError
+    with relay.member("bob") as bob:
+        assert take(bob, 1) == ["one"]
+
+
+def test_a_newcomer_chooses_all_the_last_n_or_nothing_and_may_answer_what_it_was_not_handed(relay: Relay) -> None:
+    with relay.member("ann") as ann:
+        first = [ann.send(number) for number in range(5)][0]
+        take(ann, 5)
+        with (
+            relay.member("all") as all_,
+            relay.member("two", history=2) as two,
+            relay.member("none", history="none") as none,
+            relay.member("since", since=3) as since,
+        ):
+            ann.send(5)
+            assert [take(all_, 6), take(two, 3), take(none, 1), take(since, 3)] == [
+                [0, 1, 2, 3, 4, 5],
+                [3, 4, 5],
+                [5],
+                [3, 4, 5],
+            ]
+            assert none.send("about the first", after=first) == ("none", 0, 1)
+            assert next(two).after == [first]
+            found = two.find(first)
+            assert found is not None
+            assert (found.data, two.find(("nobody", 0, 1))) == (0, None)
+
+
+def test_a_lost_state_means_a_new_epoch_and_a_copy_of_an_old_one_too(relay: Relay, state: Path) -> None:
+    with relay.member("ann") as ann:
+        ann.send("one")
+    (file,) = state.glob("*.json")
+    old = file.read_bytes()
+    with relay.member("ann") as ann:
+        ann.send("two")
+        take(ann, 2)
+    file.write_bytes(old)  # as a backup would be put back
+    with relay.member("ann") as ann:
+        assert ann.send("three") == ("ann", 1, 1)
+    file.unlink()
+    with relay.member("ann") as ann:
+        assert ann.send("four") == ("ann", 2, 1)
+    assert relay.dead == []
+
+
+def test_a_record_kafka_never_confirmed_goes_out_first_as_the_same_bytes(relay: Relay, state: Path) -> None:
+    with relay.member("ann") as ann:
+        ann.send("one")
+    (file,) = state.glob("*.json")
+    pending = b'{"group":"g","sender":"ann","epoch":0,"seq":2,"after":[],"data":"two"}'
+    with sender_state.opened(file) as kept:  # as if it had died between writing the record down and hearing of it
+        kept.memory.senders[0].seq = 2
+        kept.memory.senders[0].pending = pending.decode()
+        kept.save()
+    with relay.member("ann") as ann:
+        assert ann.send("three") == ("ann", 0, 3)
+        assert take(ann, 3) == ["one", "two", "three"]
+    assert pending in [record.value for record in read(relay.bootstrap, relay.raw)]
+
+
+def test_one_name_is_open_in_one_place_at_a_time(relay: Relay) -> None:
+    with relay.member("ann"), pytest.raises(Refused, match="is in use"):
+        relay.member("ann")
+
+
+def test_a_created_group_s_order_is_learned_even_before_anything_of_it_is_ordered(relay: Relay) -> None:
+    create(relay, "causal")
+    with relay.member("ann") as ann, relay.member("bob") as bob:
+        ann.send("one")
+        take(bob, 1)
+        bob.send("two")
+        assert take(ann, 2) == ["one", "two"]
+    stamps = [record.get("seen") for record in said(relay)[1:]]
+    assert stamps == [[["ann", 0, 1]], [["ann", 0, 1], ["bob", 0, 1]]]
+    assert relay.dead == []
+
+
+def test_a_vector_outlives_its_member(relay: Relay) -> None:
+    create(relay, "causal")
+    with relay.member("ann") as ann:
+        ann.send("one")
+    with relay.member("bob") as bob:
+        take(bob, 1)
+    with relay.member("bob") as bob:
+        bob.send("two")
+    assert said(relay)[-1]["seen"] == [["ann", 0, 1], ["bob", 0, 1]]
+
+
+@pytest.mark.parametrize("order", ["lamport", "two_clock"])
+def test_members_of_a_group_by_clocks_let_each_other_s_messages_go_without_speaking(relay: Relay, order: str) -> None:
+    create(relay, order, "ann", "bob")
+    with relay.member("ann") as ann, relay.member("bob") as bob:
+        for number in range(5):
+            bob.send(number)
+        assert take(ann, 5) == take(bob, 5) == [0, 1, 2, 3, 4]
+        with relay.member("cem") as cem:  # not of the first members, so it joins
+            cem.send("late")
+            ann.send("early")
+            assert sorted(take(ann, 2)) == sorted(take(bob, 2)) == ["early", "late"]
+            assert ann.members == ["ann", "bob", "cem"]
+            cem.leave()
+    with relay.member("bob") as bob, relay.member("ann") as ann:  # with clocks that go on where they stopped
+        bob.send("again")
+        assert take(ann, 1) == ["again"]
+    assert relay.dead == []
+
+
+def test_who_left_a_closed_group_comes_back_with_a_larger_epoch(relay: Relay) -> None:
+    create(relay, "fifo", "ann", closed=True)
+    with relay.member("ann", records=True) as ann, relay.member("bob") as bob:
+        assert bob.send("hello") == ("bob", 0, 1)
+        bob.leave()
+        with pytest.raises(Refused, match="bob has left g"):
+            bob.send("more")
+        assert [next(ann).kind for _ in range(4)] == ["create", "join", "message", "leave"]
+        assert ann.members == ["ann"]
+    with relay.member("bob") as bob:
+        assert bob.send("back") == ("bob", 1, 1)
+        assert take(bob, 2) == ["hello", "back"]
+    assert relay.dead == []
+
+
+def test_who_was_put_out_is_told_so_and_comes_back_with_a_new_epoch(relay: Relay) -> None:
+    create(relay, "fifo", "ann", "bob", closed=True)
+    with relay.member("bob", records=True) as bob:
+        bob.send("one")
+        relay.publish(relay.raw, b'{"group":"g","kind":"evict","member":["bob",0],"cut":1}')
+        assert [next(bob).kind for _ in range(3)] == ["create", "message", "evict"]
+        with pytest.raises(Refused, match="open the member again"):
+            bob.send("two")
+    with relay.member("bob") as bob:
+        assert bob.send("two") == ("bob", 1, 1)
+        assert take(bob, 1) == ["two"]
+    assert relay.dead == []
+
+
+def test_what_the_group_misses_is_published_again_by_who_said_it(relay: Relay) -> None:
+    lost = [b'"data":"two"']
+    relay.lose = lambda value: bool(lost) and lost[0] in value and bool(lost.pop())
+    create(relay, "fifo")
+    with relay.member("ann") as ann, relay.member("bob") as bob:
+        for data in ("one", "two", "three"):
+            ann.send(data)
+        assert take(bob, 1) == ["one"]
+        assert bob.poll(0.5) is None
+        ask = {"v": 1, "kind": "ask", "group": "g", "sender": "ann", "epoch": 0, "first": 2, "last": 2, "to": "ann"}
+        relay.publish(relay.control, json.dumps(ask).encode())
+        assert take(bob, 2) == ["two", "three"]
+    again = [record.value for record in read(relay.bootstrap, relay.raw) if b'"data":"two"' in (record.value or b"")]
+    assert len(again) == 2
+    assert again[0] == again[1]
+
+
+def test_a_member_says_how_many_messages_the_group_waits_for_and_how_many_were_given_up(relay: Relay) -> None:
+    with relay.member("bob") as bob:
+        ask = {"kind": "ask", "group": "g", "sender": "ann", "epoch": 0, "first": 1, "last": 2, "to": None}
+        wait_for(lambda: bob.poll(0.1) is None and bob.status.synced, "bob has read all there is")
+        relay.publish(relay.control, json.dumps(ask).encode())
+        wait_for(lambda: str(bob.status) == "2 missing", "bob hears what the group waits for")
+        relay.publish(relay.raw, b'{"group":"g","kind":"abandon","ids":[["ann",0,1,2]]}')
+        assert list(bob) == []
+        assert bob.status == (True, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"group": ""}, "group has 1 to 255 bytes"),
+        ({"name": "x" * 256}, "name has 1 to 255 bytes"),
+        ({"name": 3}, "name is text"),
+        ({"history": "some"}, "history is"),
+        ({"history": -1}, "history is"),
+        ({"since": "5"}, "since is the position"),
+        ({"patience_s": 0}, "patience_s is a number of seconds above 0"),
+    ],
+)
+def test_what_cannot_be_a_member_is_refused_before_kafka_is_asked(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        precede.Member(**({"group": "g", "name": "ann", "bootstrap": "nowhere:1"} | given))
+
+
+def test_what_cannot_be_sent_is_refused_in_a_sentence_and_takes_no_seq(relay: Relay) -> None:
+    with relay.member("ann") as ann:
+        one = ann.send("one")
+        for sentence, arguments in {
+            "data is a JSON value": {"data": float("nan")},
+            "data is a JSON value.*set": {"data": {1}},
+            "may take 524288 bytes": {"data": "x" * 600_000},
+            "an id is": {"data": "", "after": [("ann", 1)]},
+            "the seq 1 to": {"data": "", "after": ("ann", 0, 0)},
+            "one message at most": {"data": "", "after": [one, one]},
+            "for the whole group": {"data": "", "to": ["bob"]},
+        }.items():
+            with pytest.raises(ValueError, match=sentence):
+                ann.send(**arguments)
+        assert ann.send("two", after=one) == ("ann", 0, 2)
