@@ -204,8 +204,7 @@ class Member:
             known = voice.known
             if known.seq == 0 and not voice.knowledge.is_in(self.name, self.epoch) and not known.joined:
                 raise ValueError(f"{self.name} has neither joined {self.group} nor said anything in it")
-            voice.control(kind="leave", sender=self.name, epoch=self.epoch, last=known.seq)
-            voice.begin(self.epoch + 1)
+            voice.leave()
             self._left = True
 
     def _check_may_speak(self) -> None:

@@ -47,6 +47,7 @@ class Voice:
         self.adopt(self.knowledge.order or "s_b")
         self._promised = 0
         """Below which time nothing more is said, as far as the log was told."""
+        self._is_mute = False
         self._shown_ms = 0
         self._sent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sent_bytes = 0
@@ -127,10 +128,17 @@ class Voice:
             self._publisher.publish(self.known.group, self._encode(fields))
             self._publisher.flush()
 
+    def leave(self) -> None:
+        """The last record of this epoch; the next one begins when the member is opened again."""
+        with self.lock:
+            self._is_mute = True
+            self.control(kind="leave", sender=self.known.sender, epoch=self.known.epoch, last=self.known.seq)
+            self.begin(self.known.epoch + 1)
+
     def beat(self, publisher: Publisher, *, due: bool) -> None:
         """Send a heartbeat where the clock has passed what the log was told of it, or where it is due."""
         with self.lock:
-            if due or self.time > self._promised:
+            if not self._is_mute and (due or self.time > self._promised):
                 self.stamps.seq = self.known.seq
                 fields = self.stamps.heartbeat(clock_ms=self._clock_ms())
                 self.known.stamps = self.stamps.dump()

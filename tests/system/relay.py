@@ -40,7 +40,7 @@ class Relay:
         self._thread.join()
 
     def member(self, name: str, *, group: str = "g", **more: Any) -> precede.Member:
-        """A member of this relay's topics; iteration ends when nothing came for a while."""
+        """A member of this relay's topics; iteration fails when nothing came for long."""
         given: dict[str, Any] = {
             "bootstrap": self.bootstrap,
             "raw_topic": self.raw,
