@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from precede.member import Member as Member
     from udfs.access import Address as Address
     from udfs.access import Access as Access
+    from precede.object_host import Call as Call
+    from precede.object_host import ObjectHost as ObjectHost
     from udfs.holdback import Holdback as Holdback
     from udfs.limits import Limits as Limits
     from udfs.orders import Order as Order
@@ -22,11 +24,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "Access": "udfs.access",
     "Address": "udfs.access",
+    "Call": "precede.object_host",
     "Delivery": "precede.following",
     "Hole": "precede.following",
     "Holdback": "udfs.holdback",
     "Limits": "udfs.limits",
     "Member": "precede.member",
+    "ObjectHost": "precede.object_host",
     "Order": "udfs.orders",
     "follow": "precede.following",
 }
@@ -34,11 +38,13 @@ _HOMES = {
 __all__ = [  # noqa: RUF100, F822
     "Access",
     "Address",
+    "Call",
     "Delivery",
     "Holdback",
     "Hole",
     "Limits",
     "Member",
+    "ObjectHost",
     "Order",
     "__version__",
     "follow",

@@ -19,6 +19,7 @@ import msgspec
 from ingest.errors import Refused
 from ingest.topics import ORDERED_TOPIC
 from precede.log_readers import REQUEST_S, LogReader, LogRecord, open_reader
+from udfs.leniently import read_leniently
 
 IDLE_S = 0.5  # how long one look for new records lasts; a follower that was told to end is late by this much
 
@@ -39,7 +40,7 @@ class Delivery(msgspec.Struct, kw_only=True):
     released_ms: int
     sender: str | None = None
     epoch: int = 0
-    raw_seq: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="seq")
+    seq: int | None = None
     kind: str = "message"
     after: list[Id] = []
     destination: str | None = None
@@ -52,11 +53,6 @@ class Delivery(msgspec.Struct, kw_only=True):
         return json.loads(bytes(self.raw_data)) if self.raw_data else None
 
     @property
-    def seq(self) -> int | None:
-        """Only messages have one: what stands there in another kind was never read, and may be anything."""
-        return msgspec.json.decode(self.raw_seq, type=int) if self.kind == "message" else None
-
-    @property
     def id(self) -> tuple[str | None, int, int | None]:
         return self.sender, self.epoch, self.seq
 
@@ -66,12 +62,18 @@ class Delivery(msgspec.Struct, kw_only=True):
         return self.released_ms - self.arrived_ms
 
 
+_decode = msgspec.json.Decoder(Delivery).decode
+
+
 def as_delivery(record: bytes, where: str) -> Delivery:
     """Read one ordered record."""
     try:
-        delivery = msgspec.json.decode(record, type=Delivery)
-    except msgspec.DecodeError as error:
-        raise Refused(f"{where} holds a record precede did not write: {error}.") from error
+        delivery = _decode(record)
+    except (msgspec.DecodeError, RecursionError):
+        try:
+            delivery = read_leniently(record, Delivery)
+        except msgspec.DecodeError as error:
+            raise Refused(f"{where} holds a record precede did not write: {error}.") from error
     delivery.record = record
     return delivery
 

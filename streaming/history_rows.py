@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 
-from udfs.strict import Malformed, top_level_fields
+from udfs.leniently import read_leniently
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -129,26 +129,11 @@ def _read(values: Any, type_: type[Any], read: Any) -> list[Any]:
         try:
             rows.append(read(value))
         except (msgspec.DecodeError, RecursionError):
-            rows.append(_read_leniently(value, type_))
+            try:
+                rows.append(read_leniently(value, type_))
+            except msgspec.DecodeError as error:
+                raise NotOurs(f"An output topic holds a record that precede did not write: {error}.") from error
     return rows
-
-
-def _read_leniently(value: bytes, type_: type[Any]) -> Any:
-    """What JSON allows and msgspec does not: odd escapes and depth inside `data`, any `seq` where none is needed."""
-    columns: dict[str, Any] = {}
-    try:
-        fields = dict(top_level_fields(value))
-        for field in msgspec.structs.fields(type_):
-            if field.name == "data" and "data" in fields:
-                columns["data"] = Raw(fields["data"])
-            elif field.name in fields and not (field.name == "seq" and fields.get("kind", _MESSAGE) != _MESSAGE):
-                columns[field.name] = msgspec.json.decode(fields[field.name], type=field.type)
-        return type_(**columns)
-    except (Malformed, msgspec.DecodeError, TypeError) as error:
-        raise NotOurs(f"An output topic holds a record that precede did not write: {error}.") from error
-
-
-_MESSAGE = b'"message"'
 
 
 def _delivery_columns(rows: list[Delivery], values: Any) -> Arrays:

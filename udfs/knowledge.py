@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from udfs.intervals import Runs
+from udfs.leniently import raw_fields
 from udfs.messages import Create, Id
 from udfs.orders import ORDERS
 from udfs.peers.views import IN, View, raise_to, standings, view_of
@@ -29,9 +30,13 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 def heard(record: bytes) -> dict[str, Any]:
     """An ordered record without what is the application's own: `data` may hold what no reader of JSON takes."""
-    fields = _fields(record)
-    if "kind" in fields:
-        fields.pop("seq", None)  # of other kinds than messages it is not read, and may be anything
+    fields: Mapping[str, Any]
+    try:
+        fields = _fields(record)
+        if "kind" in fields:
+            fields = raw_fields(record)
+    except (msgspec.DecodeError, RecursionError):
+        fields = raw_fields(record)
     return {name: msgspec.json.decode(value) for name, value in fields.items() if name in _READ}
 
 

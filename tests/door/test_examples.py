@@ -41,3 +41,11 @@ def test_in_a_group_with_keys_nobody_speaks_in_another_s_name() -> None:
     said = run("signed_group")
     assert said[:3] == ["1 the group begins ", "2 ann Who comes along?", "3 bob I do."]
     assert [line.partition(":")[0] for line in said[3:]] == ["forged", "forged"]
+
+
+def test_replicas_of_shared_objects_give_the_same_answers_though_their_messages_come_in_disorder() -> None:
+    assert run("shared_objects")[:3] == [
+        "60 requests to 2 replicas, all answered: True",
+        "the same answers from both: True",
+        "count 0 and 0, money 10 and 10, audited as entry 1",
+    ]

@@ -52,6 +52,9 @@ class Topic:
             self.next[partition] = len(self.partitions[partition])
         return found
 
+    def at_end(self) -> bool:
+        return all(offset == len(self.partitions[partition]) for partition, offset in self.next.items())
+
     def close(self) -> None:
         self.closed = True
 
@@ -184,3 +187,14 @@ def test_a_follower_closes_its_reader() -> None:
 def test_a_start_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="start must be beginning or end, not 'middle'"):
         follow(start="middle")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [b'"sender":"ann","seq":1,"data":"\\ud800"', b'"sender":"ann","seq":{"any":1e999},"kind":"join"'],
+)
+def test_what_the_contract_lets_through_stops_no_follower(fields: bytes) -> None:
+    rest = b'"position":1,"order":"s_b","status":"delivered","partition":0,"offset":0,"arrived_ms":1'
+    record = b'{"group":"g",' + fields + b"," + rest + b',"released_offset":0,"released_ms":1}'
+    delivery = next(follower(Topic([record, ordered(2)])))
+    assert (delivery.record, delivery.sender) == (record, "ann")

@@ -1,0 +1,102 @@
+"""What a member knows of its group is a function of the group's sequence, and can be kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from udfs.knowledge import Knowledge, heard
+from udfs.orders import ORDERS
+
+SEQUENCE: list[dict[str, Any]] = [
+    {"kind": "create", "options": {"order": "fifo", "closed": True, "conflicts": [["a", "b"]]}, "members": ["ann"]},
+    {"sender": "ann", "epoch": 0, "seq": 1},
+    {"kind": "join", "sender": "bob", "epoch": 0, "key": "K"},
+    {"sender": "bob", "seq": 2, "time": 7},
+    {"sender": "bob", "seq": 1, "status": "abandoned"},
+    {"kind": "leave", "sender": "ann", "epoch": 0, "last": 1},
+    {"kind": "evict", "member": ["bob", 0], "cut": 2},
+    {"kind": "join", "sender": "ann", "epoch": 3},
+]
+
+
+def known(records: list[dict[str, Any]]) -> Knowledge:
+    knowledge = Knowledge()
+    for position, record in enumerate(records, start=1):
+        knowledge.deliver({"group": "g", "order": "fifo", "status": "delivered", "position": position, **record})
+    return knowledge
+
+
+def test_order_members_keys_and_delivered_ids_are_learned_from_the_sequence() -> None:
+    knowledge = known(SEQUENCE)
+    assert (knowledge.order, knowledge.closed, knowledge.conflicts) == ("fifo", True, [("a", "b")])
+    assert (knowledge.is_in("ann", 3), knowledge.is_in("ann", 0), knowledge.is_out("ann", 0)) == (True, False, True)
+    assert (knowledge.is_out("bob", 0), knowledge.is_out("bob", 1), knowledge.is_out("cem", 0)) == (True, False, False)
+    assert (knowledge.keys, knowledge.time, knowledge.given_up) == ({"bob"}, 7, 1)
+    assert [knowledge.has(("bob", 0, seq)) for seq in range(4)] == [False, True, True, False]
+
+
+def test_to_hear_it_again_from_anywhere_changes_nothing() -> None:
+    once = known(SEQUENCE).dump()
+    for start in range(len(SEQUENCE)):
+        assert known(SEQUENCE + SEQUENCE[start:]).dump() == once
+
+
+def test_what_is_kept_as_json_comes_back_whole() -> None:
+    dumped = known(SEQUENCE).dump()
+    other = Knowledge()
+    other.load(json.loads(json.dumps(dumped)))
+    assert other.dump() == dumped
+
+
+def test_what_the_group_waits_for_is_missing_until_it_is_here() -> None:
+    knowledge = known(SEQUENCE)
+    for seq in range(1, 5):
+        knowledge.asked(("bob", 0, seq))
+    assert list(knowledge.missing) == [("bob", 0, 3), ("bob", 0, 4)]
+    knowledge.settle(("bob", 0, 3))
+    assert list(knowledge.missing) == [("bob", 0, 4)]
+
+
+def test_a_created_group_by_clocks_is_closed_without_saying_so() -> None:
+    for name, order in ORDERS.items():
+        knowledge = Knowledge()
+        record = {"kind": "create", "options": {"order": name}, "order": name, "status": "delivered", "position": 1}
+        knowledge.learn(record)
+        assert knowledge.closed == order.by_clocks
+
+
+@pytest.mark.parametrize("data", ["1" * 5000, "1e400", '"\\ud800"', '{"a":1,"a":2}'])
+def test_data_that_no_reader_takes_is_heard_past(data: str) -> None:
+    record = f'{{"group":"g","sender":"ann","seq":1,"data":{data},"position":1,"order":"fifo","status":"delivered"}}'
+    assert heard(record.encode())["position"] == 1
+
+
+def test_a_seq_that_stands_in_another_kind_than_a_message_is_not_read() -> None:
+    record = b'{"kind":"join","sender":"ann","seq":{"x":1e999},"position":1,"order":"fifo","status":"delivered"}'
+    assert "seq" not in heard(record)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_a_publisher_keeps_comes_back_whole_and_its_next_stamp_is_the_same(order: str) -> None:
+    publisher = ORDERS[order].publisher("ann", 2)
+    publisher.stamp(after=[], to=["bob"], clock_ms=5)
+    observed = {
+        "sender": "bob",
+        "seq": 3,
+        "time": 9,
+        "clock_ms": 4,
+        "seen": [["bob", 0, 3]],
+        "to": ["ann"],
+        "sent": {"ann": [["bob", 0, 3]]},
+        "destination": "ann",
+    }
+    publisher.observe(observed)
+    other = ORDERS[order].publisher("ann", 2)
+    other.load(json.loads(json.dumps(publisher.dump())))
+    assert other.dump() == publisher.dump()
+    draft: dict[str, Any] = {"after": [("bob", 0, 3)], "to": ["bob"], "clock_ms": 6}
+    assert other.stamp(**draft) == publisher.stamp(**draft)
+    assert other.heartbeat(clock_ms=7) == publisher.heartbeat(clock_ms=7)
