@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from precede.following import Hole as Hole
     from precede.following import follow as follow
     from precede.member import Member as Member
-    from udfs.access import Address as Address
-    from udfs.access import Access as Access
     from precede.object_host import Call as Call
     from precede.object_host import ObjectHost as ObjectHost
+    from udfs.access import Access as Access
+    from udfs.access import Address as Address
     from udfs.holdback import Holdback as Holdback
     from udfs.limits import Limits as Limits
     from udfs.orders import Order as Order
