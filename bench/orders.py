@@ -31,7 +31,7 @@ def run(_stage: Stage, quick: bool) -> Report:
 
 
 def _arrivals(row: str, members: int, most: int) -> list[bytes]:
-    entries = members if row == "causal" else members // 2 if row == stamped.SPARSE else 1
+    entries = {"causal": members, stamped.SPARSE: members // 2, "causal_p2p": 3 * members}.get(row, 1)
     count = min(most, ENTRIES_MAX // entries)
     late = traffic.arrivals(stamped.sent(row, members, count), 0.3, random.Random(2))
     return [value for _, value in late]

@@ -27,6 +27,8 @@ class Conversation:
         self.lasts: Ids = []
         self.time = 0
         self.knew: dict[str, dict[str, int]] = {}
+        self.mail: dict[str, Ids] = {}
+        """Of each member, the vector of the last message to it."""
 
     def say(self, stamp: "Stamp", sender: str | None = None) -> bytes:
         """The next message, of this sender or any."""
@@ -50,6 +52,14 @@ class Conversation:
         self.knew[sender] = dict(self.seqs)
         return [[name, 0, seq] for name, seq in self.seqs.items() if name == sender or knew.get(name) != seq]
 
+    def mailed(self) -> dict[str, Any]:
+        """To two members, with what was sent to these before; of all others it is known that they have got theirs."""
+        to = self.chance.sample(self.names, min(2, len(self.names)))
+        sent = {name: self.mail[name] for name in to if name in self.mail}
+        seen = self.vector()
+        self.mail |= dict.fromkeys(to, seen)
+        return {"to": to, "seen": seen, "sent": sent}
+
 
 Stamp = Callable[[Conversation, str], dict[str, Any]]
 
@@ -58,6 +68,7 @@ STAMPS: dict[str, Stamp] = {
     "fifo": lambda *_: {},
     "causal": lambda talk, _: {"seen": talk.vector()},
     SPARSE: lambda talk, sender: {"seen": talk.changed(sender)},
+    "causal_p2p": lambda talk, _: talk.mailed(),
     "total": lambda *_: {},
     "lamport": lambda talk, _: {"time": talk.time},
     "two_clock": lambda talk, _: {"time": talk.time, "clock_ms": 10 * talk.time},

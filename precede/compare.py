@@ -172,7 +172,7 @@ def _table(comparison: "Comparison") -> "Table":
 
 
 def _blocker(run: "Run") -> str:
-    return "" if run.blocker is None else f"{run.blocker.sender} ({run.blocker.waits:,} of {run.blocker.of:,})"
+    return "" if run.blocker is None else f"{run.blocker.sender} ({run.blocker.waits:,} / {run.blocker.of:,})"
 
 
 def _hold(hold: "Hold") -> str:

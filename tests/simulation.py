@@ -35,6 +35,8 @@ class Said(NamedTuple):
     """All that its sender had said or heard by then, and all that those had: what causally precedes it."""
     value: bytes
     """The raw record its sender published."""
+    to: tuple[str, ...] = ()
+    """To whom alone, in the orders that have destinations."""
 
 
 class Arrival(NamedTuple):
@@ -84,6 +86,15 @@ class History:
         name, epoch, seq = id_
         return {(name, epoch, number) for number in range(1, seq + 1)}
 
+    def sent_before(self, id_: Id, at: str | None = None) -> set[Id]:
+        """The message and all that precedes it at this destination; without one, at any of its own."""
+        places = self.said[id_].to if at is None else (at,)
+        return {one for one in self.said[id_].past if set(self.said[one].to) & set(places)} | {id_}
+
+    def places(self, id_: Id) -> tuple[str | None, ...]:
+        """Where a message is delivered: at each destination, or (None) in the one sequence of the group."""
+        return self.said[id_].to or (None,)
+
 
 # What must be in the log before a message may go, itself included, as it really was: with this a message is delivered,
 # and in the very step that brings the last of it.
@@ -91,14 +102,21 @@ NEEDS: dict[str, Any] = {
     "s_b": History.ancestors,
     "fifo": History.earlier_of_sender,
     "causal": lambda history, id_: history.said[id_].past | {id_},
+    "causal_p2p": History.sent_before,
     "object": History.ancestors,
     "total": lambda history, id_: {id_},
 }
 
 
-def step(history: History, id_: Id, first: dict[Id, int]) -> int | None:
-    """The offset of the record that must release this message, by the closed formula; None where it must be held."""
-    needed = NEEDS[history.order](history, id_)
+def needs(history: History, id_: Id, at: str | None) -> set[Id]:
+    """What a message needs at one of its places."""
+    found: set[Id] = NEEDS[history.order](history, id_) if at is None else history.sent_before(id_, at)
+    return found
+
+
+def step(history: History, id_: Id, at: str | None, first: dict[Id, int]) -> int | None:
+    """The offset of the record that must release a message there, by the closed formula; None: it must be held."""
+    needed = needs(history, id_, at)
     if any(one not in first for one in needed):
         return None
     return max(first[one] for one in needed)
@@ -110,8 +128,19 @@ class _Peer:
     seq: int = 0
     heard: list[Id] = field(default_factory=list)
     past: set[Id] = field(default_factory=set)
+    got: set[Id] = field(default_factory=set)
     publisher: Any = None
     skew: int = 0
+
+    def hear(self, history: History, id_: Id) -> None:
+        """A message reaches this peer, and before it all that precedes it and is for this peer, too."""
+        said = history.said[id_]
+        self.heard.append(id_)
+        for known in ({id_} | said.past) - self.got:
+            if not history.said[known].to or self.name in history.said[known].to:
+                self.publisher.observe(json.loads(history.said[known].value))
+                self.got.add(known)
+        self.past |= {id_} | said.past
 
 
 def converse(
@@ -154,9 +183,11 @@ def converse(
     while events:
         now, _, what, subject = heappop(events)
         if what == "speak":
-            said = _speak(random, subject, history, replies, now)
+            to = random.sample(NAMES[:peers], random.randint(1, peers)) if order == "causal_p2p" else []
+            said = _speak(random, subject, history, replies, now, to)
             for other in group:
-                if other is not subject and random.random() > 0.2:  # the medium loses one in five
+                is_for = other.name in said.to if said.to else other is not subject
+                if is_for and random.random() > 0.2:  # the medium loses one in five
                     later(least + random.randint(0, delay), "hear", (other, said.id))
             if random.random() < beats:
                 fellow = random.choice(group)
@@ -169,10 +200,7 @@ def converse(
                     later(random.randint(0, 3 * delay), "arrive", said)
         elif what == "hear":
             peer, id_ = subject
-            peer.heard.append(id_)
-            for known in {id_} | history.said[id_].past - peer.past:
-                peer.publisher.observe(json.loads(history.said[known].value))
-            peer.past |= {id_} | history.said[id_].past
+            peer.hear(history, id_)
         else:
             value = subject.value if isinstance(subject, Said) else subject
             history.log.append(Arrival(value, GROUP.encode(), 0, len(history.log), now))
@@ -195,16 +223,18 @@ def created(order: str, members: Iterable[str], **options: Any) -> bytes:
     return json.dumps(record).encode()
 
 
-def _speak(random: Random, peer: _Peer, history: History, replies: float, now: int) -> Said:
+def _speak(random: Random, peer: _Peer, history: History, replies: float, now: int, to: list[str]) -> Said:
     """A peer answers something it heard or said itself, or begins anew."""
     peer.seq += 1
     id_ = (peer.name, 0, peer.seq)
     parent = random.choice(peer.heard[-4:]) if peer.heard and random.random() < replies else None
-    stamp = peer.publisher.stamp(after=[] if parent is None else [parent], clock_ms=now + peer.skew)
+    stamp = peer.publisher.stamp(after=[] if parent is None else [parent], to=to, clock_ms=now + peer.skew)
     fields = {name: value for name, value in stamp.items() if name not in ("sender", "epoch", "seq")}
     value = encode_message(GROUP, peer.name, 0, peer.seq, data=f"message {len(history.said)}", **fields)
-    said = Said(id_, parent, frozenset(peer.past), value)
+    said = Said(id_, parent, frozenset(peer.past), value, tuple(to))
     history.said[id_] = said
+    if not to:
+        peer.got.add(id_)
     peer.heard.append(id_)
     peer.past.add(id_)
     return said

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from udfs import codes
 from udfs.codes import Refusal
 from udfs.held import HeldMessage, arrival
+from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.senders import Sender, sender_key
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ def fence(group: "Group", name: str, epoch: int, cut: int, why: str) -> None:
         order.on_fence(name, epoch)  # type: ignore[attr-defined]
     is_linked = False
     for one in _held_above(group, sender, cut):
-        if one.value is not None:
+        if isinstance(order, CausalPointToPoint):
+            order.destinations.fence(one, Refusal(codes.FENCED, why))
+        elif one.value is not None:
             group.stop_watching(one)
             group.release(one)
             group.refuse_held(one, Refusal(codes.FENCED, why))

@@ -21,6 +21,7 @@ from udfs.held import QUEUED, HeldMessage, arrival
 from udfs.intervals import Runs
 from udfs.keyring import believes_the_job
 from udfs.messages import SEQ_MAX, Id
+from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.own_records import GapRecord, encode_abandon, encode_gap
 from udfs.patience import ASK_AGAIN_MS_MAX, Patience
 from udfs.senders import Sender, sender_key
@@ -89,12 +90,21 @@ def longest_queued(group: "Group") -> HeldMessage | None:
     return None if queued is None else first_of(queued)
 
 
+def _of_destinations(group: "Group") -> list[HeldMessage]:
+    """Where destinations wait, the messages that wait first for something that is not here."""
+    if not isinstance(group.order, CausalPointToPoint):
+        return []
+    waiting = islice((one for one in group.held.values() if one.watch == QUEUED), NOTICED_MAX)
+    return [one for one in waiting if group.order.missing(one, 1)]
+
+
 def missing_runs(group: "Group") -> list[Run]:
     """All runs that are missing, the one that opened first first."""
     found = {id_: _by_arrival(watchers) for id_, watchers in heads(group)}
     if not group.order.waits_once:  # such an order has one message wait for several, and shows one of them at a time
         behind = sorted((watchers[0] for watchers in found.values()), key=arrival)[:NOTICED_MAX]
         behind += closing_messages(group)[:NOTICED_MAX]
+        behind += _of_destinations(group)
         queued = longest_queued(group)
         group.looked.clear()
         for one in behind if queued is None else [*behind, queued]:
@@ -157,8 +167,10 @@ def deadline_ms(group: "Group", patience: Patience) -> int | None:
         queued = None if group.order.waits_once else longest_queued(group)
         if queued is not None:
             group.looked.clear()
-            if not all(_is_noticed(id_, noticed) for id_ in group.order.missing(queued, LISTED_MAX)):
-                due.append(queued.arrived_ms + after)
+            for one in _of_destinations(group) or [queued]:
+                if not all(_is_noticed(id_, noticed) for id_ in group.order.missing(one, LISTED_MAX)):
+                    due.append(one.arrived_ms + after)
+                    break
     hope = hope_ends_ms(group, patience)
     if hope is not None:
         due += [first_of(one).arrived_ms + hope if who not in joins else joins[who] for who, one in _strangers(group)]

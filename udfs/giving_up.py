@@ -15,6 +15,7 @@ from udfs.group import Group
 from udfs.held import HeldMessage
 from udfs.intervals import merged
 from udfs.messages import Abandon, Id
+from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
 
@@ -58,6 +59,8 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
         count += sender.missing_count(first, last)  # type: ignore[arg-type]
         idle = idle and next(_open(sender, first, last), None) is None  # type: ignore[arg-type]
         ranges_of.setdefault((sender.name, sender.epoch), []).append((first, last))  # type: ignore[arg-type]
+    if isinstance(group.order, CausalPointToPoint):
+        count *= max(1, len(group.order.destinations.by_name))
     if count > ABANDONED_MAX:
         return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than {ABANDONED_MAX}.")
     if idle:
@@ -65,9 +68,11 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
     for (name, epoch), ranges in ranges_of.items():
         if _sender(group, name, epoch).run_count_with(ranges) > group.limits.runs_max:
             return group.runs_refusal(name)
-    if group.order.in_turn:
+    by_destination = isinstance(group.order, CausalPointToPoint)
+    if group.order.in_turn or by_destination:
         waiting = sum(_waiting(group, _sender(group, *who), ranges) for who, ranges in ranges_of.items())
-        if waiting and len(group.held) + waiting > group.limits.held_max:
+        held = group.order.destinations.places_held if by_destination else len(group.held)  # type: ignore[attr-defined]
+        if waiting and held + waiting > group.limits.held_max:
             most = group.limits.held_max
             return Refusal(
                 codes.BACKPRESSURE, f"With what would have to wait its turn the group would hold over {most}."
@@ -101,19 +106,21 @@ def _open(sender: Sender, first: int, last: int) -> Iterator[tuple[int, int]]:
 def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_ms: int) -> None:
     """Put the stand-in of a missing or held message in its place."""
     held = group.held.get(id_)
+    refusal = Refusal(codes.ABANDONED, "The group gave up on this message while it was held.")
+    if held is not None and held.watch is not None and len(held.watch) == 2:
+        refusal = Refusal(codes.NOT_MEMBER, f"{id_[0]!r} never joined the closed group, which gave up on this.")
+    sender.highest = max(sender.highest, id_[2])
+    sender.give_up(id_[2], group.limits.runs_max)
+    stand_in = HeldMessage(id_, None, None, offset, now_ms, rank)
+    if isinstance(group.order, CausalPointToPoint):
+        group.order.destinations.give_up(stand_in, held, refusal, offset, now_ms)
+        return
     if held is not None:
         group.stop_watching(held)
         group.release(held)
         if isinstance(group.order, Clocked):
             group.order.withdraw(held)
-        if held.watch is not None and len(held.watch) == 2:
-            refusal = Refusal(codes.NOT_MEMBER, f"{id_[0]!r} never joined the closed group, which gave up on this.")
-        else:
-            refusal = Refusal(codes.ABANDONED, "The group gave up on this message while it was held.")
         group.refuse_held(held, refusal)
-    sender.highest = max(sender.highest, id_[2])
-    sender.give_up(id_[2], group.limits.runs_max)
-    stand_in = HeldMessage(id_, None, None, offset, now_ms, rank)
     previous = group.turn(id_) if group.order.in_turn else None
     if previous is None:
         group.settle([stand_in], offset, now_ms)

@@ -13,22 +13,23 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from udfs import codes
 from udfs.clock_steps import advance
 from udfs.codes import COPY, Refusal
+from udfs.condemning import condemn
 from udfs.held import QUEUED, HeldMessage, Watch, arrival
 from udfs.keyring import Keyring
 from udfs.limits import Limits
 from udfs.membership import Membership
 from udfs.messages import Id, Identity, Message, Options
 from udfs.orders import ORDERS
+from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.orders.order import Order
-from udfs.outbox import Outbox, ordered_form
+from udfs.outbox import Outbox, ordered_form, stand_in_head
 from udfs.senders import Sender, SenderKey, fenced, sender_key
 from udfs.waits import Waits
-from udfs.wire import encode_name
 
 NO_OPTIONS = Options()
 
@@ -127,9 +128,14 @@ class Group:
             return
         one = HeldMessage(id_, message, value, offset, now_ms)
         if verdict.__class__ is tuple:
-            refusal = self._no_room(sender, seq, value)
+            if isinstance(self.order, CausalPointToPoint):
+                refusal = self.order.destinations.receive(sender, one, verdict, offset, now_ms)
+                if refusal is not None:
+                    self.refuse_held(one, refusal)
+                return
+            refusal = self.no_room(sender, seq, value, len(self.held))
             if refusal is None or (verdict == QUEUED and self.order.lets_go(one, now_ms)):  # type: ignore[attr-defined]
-                self._accept(sender, id_)
+                self.accept(sender, id_)
                 self.hold(one, verdict)
                 if self.order.by_clocks:
                     advance(self, offset, now_ms)
@@ -139,8 +145,8 @@ class Group:
         if verdict.code in self.order.takes_id and sender.refuses_too_many(seq, self.limits.runs_max):
             verdict = self.runs_refusal(name)
         if verdict.code in self.order.takes_id:
-            self._accept(sender, id_)
-            self._condemn(one, verdict)
+            self.accept(sender, id_)
+            condemn(self, one, verdict)
         else:
             self.refuse(verdict, Identity(self.name, *id_), value, offset, now_ms)
 
@@ -182,7 +188,7 @@ class Group:
             return id_[:2]
         return self.order.wait(id_, message)
 
-    def _accept(self, sender: Sender, id_: Id) -> None:
+    def accept(self, sender: Sender, id_: Id) -> None:
         """From here on the record counts."""
         self.begun = True
         if id_[2] > sender.highest:
@@ -208,11 +214,11 @@ class Group:
         most = self.limits.runs_max
         return Refusal(codes.BACKPRESSURE, f"What is decided of {name!r} lies in {most} runs already, its limit.")
 
-    def _no_room(self, sender: Sender, seq: int, value: bytes) -> Refusal | None:
-        """Why a message that would have to be held cannot be."""
-        if len(self.held) >= self.limits.held_max:
-            return Refusal(codes.BACKPRESSURE, f"The group already holds {len(self.held)} messages, its limit.")
-        if self.held_bytes + len(value) > self.limits.held_bytes_max:
+    def no_room(self, sender: Sender, seq: int, value: bytes, held: int, more: int = 1) -> Refusal | None:
+        """Why a message cannot be taken that would have to be held, at so many more places than are waited for now."""
+        if more and held + more > self.limits.held_max:
+            return Refusal(codes.BACKPRESSURE, f"The group already holds {held} messages, nearly its limit.")
+        if more and self.held_bytes + len(value) > self.limits.held_bytes_max:
             return Refusal(codes.BACKPRESSURE, f"The group already holds {self.held_bytes} bytes, nearly its limit.")
         if self._too_many_runs(sender, seq) or sender.refuses_too_many(seq, self.limits.runs_max):
             return self.runs_refusal(sender.name)
@@ -283,7 +289,7 @@ class Group:
                 return
         del self.waiting[one.watch]
 
-    def _take_watchers(self, watch: Watch) -> list[HeldMessage]:
+    def take_watchers(self, watch: Watch) -> list[HeldMessage]:
         """Those that watch this, in arrival order; they watch nothing any more."""
         watchers = self.waiting.pop(watch, None)
         if watchers is None:
@@ -297,7 +303,7 @@ class Group:
         ready: list[HeldMessage] = []
         condemned: list[tuple[HeldMessage, Refusal]] = []
         waits_once = self.order.waits_once and len(watch) == 3
-        for one in self._take_watchers(watch):
+        for one in self.take_watchers(watch):
             verdict: Watch | Refusal | None = None
             if not waits_once:
                 verdict = self.turn(one.id) if one.message is None else self._judge(one.id, one.message)
@@ -311,7 +317,7 @@ class Group:
                 condemned.append((one, verdict))  # type: ignore[arg-type]
         for one, refusal in condemned:  # last, so that what hangs on them stands where it will be found
             if refusal.code in self.order.takes_id:
-                self._condemn(one, refusal)
+                condemn(self, one, refusal)
             else:
                 self.refuse_held(one, refusal)
         return ready
@@ -348,8 +354,7 @@ class Group:
         sender = self.senders[(name, epoch) if epoch else name]
         if one.value is None:
             sender.add(seq)
-            fields = f'{{"group":{encode_name(self.name)},"sender":{encode_name(name)},"epoch":{epoch},"seq":{seq}'
-            self._emit(fields.encode(), self._abandoned, one.offset, one.arrived_ms, offset, now_ms)
+            self._emit(stand_in_head(self.name, one.id), self._abandoned, one.offset, one.arrived_ms, offset, now_ms)
             if self.order.by_clocks:
                 self.order.stood_in(one.id)  # type: ignore[attr-defined]
             return
@@ -366,10 +371,16 @@ class Group:
     def deliver_control(self, value: bytes, offset: int, now_ms: int) -> None:
         """A membership record that takes effect has its place in the sequence."""
         self.begun = True
+        if isinstance(self.order, CausalPointToPoint):
+            self.order.destinations.deliver_control(value, offset, now_ms)
+            return
         self._emit(value[:-1], self._delivered, offset, now_ms, offset, now_ms)
 
     def wake(self, watch: Watch, offset: int, now_ms: int) -> None:
         """Something other than a delivery happened that held messages may wait for."""
+        if isinstance(self.order, CausalPointToPoint):
+            self.order.destinations.joined(watch, offset, now_ms)
+            return
         self.settle(self.woken_by(watch), offset, now_ms)
         if self.order.by_clocks:
             advance(self, offset, now_ms)
@@ -405,27 +416,12 @@ class Group:
         """Write the dead letter of one record of this group."""
         self.outbox.refuse(refusal, identity, self.key, value, self.partition, offset, arrived_ms)
 
-    def refuse_held(self, one: HeldMessage, refusal: Refusal) -> None:
-        """Write the dead letter of a message that was, or would have been, held."""
+    def refuse_held(self, one: HeldMessage, refusal: Refusal, destination: str | UnsetType = UNSET) -> None:
+        """Write the dead letter of a message that was, or would have been, held; perhaps of one destination of it."""
         assert one.value is not None
-        self.refuse(refusal, Identity(self.name, *one.id), one.value, one.offset, one.arrived_ms)
-
-    def _condemn(self, one: HeldMessage, refusal: Refusal) -> None:
-        """Refuse a message and take its id for ever; what is held under it can never be delivered either."""
-        follower = Refusal(codes.ORPHAN, "What it answers was refused, so it can never be delivered.")
-        if refusal.code == codes.CYCLE:
-            follower = Refusal(
-                codes.CYCLE, "It stands in or under a circle of messages that name each other as parents."
-            )
-        condemned = [one]
-        for member in condemned:  # grows while it is walked
-            name, epoch, seq = member.id
-            self.senders[sender_key(name, epoch)].refuse(seq)
-            for under in self._take_watchers(member.id):
-                self.release(under)
-                condemned.append(under)
-        for member in sorted(condemned, key=arrival):
-            self.refuse_held(member, refusal if member is one else follower)
+        identity = Identity(self.name, *one.id)
+        place = self.key, one.value, self.partition, one.offset, one.arrived_ms
+        self.outbox.refuse(refusal, identity, *place, destination)
 
 
 def _whose(id_: Id) -> str:

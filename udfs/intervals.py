@@ -134,6 +134,13 @@ class Runs(msgspec.Struct, gc=False, eq=False):
         if following <= last:
             yield following, last
 
+    def last_absent(self, number: int) -> int:
+        """The largest number up to this one that is not in the set; 0 where there is none."""
+        at = bisect_right(self.beyond, number)
+        if at & 1:
+            number = self.beyond[at - 1] - 1
+        return number if number > self.prefix else 0
+
     def absent_from(self, number: int) -> int:
         """Where the stretch begins that ends at this number, which is not in the set."""
         at = bisect_right(self.beyond, number)

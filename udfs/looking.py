@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from udfs.gaps import missing_runs
-from udfs.held import Held, arrival
+from udfs.held import Held, HeldMessage, arrival
 from udfs.messages import Id
+from udfs.orders.causal_p2p import CausalPointToPoint
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -26,22 +27,31 @@ def _look(group: "Group") -> Iterator[Held]:
     for one in sorted(group.held.values(), key=arrival):
         if one.value is None:
             continue
-        name, epoch, seq = one.id
-        blockers = [one.id]
-        if one.watch is not None and len(one.watch) != 2:
-            blockers = group.order.missing(one, LISTED_MAX)
-        yield Held(
-            group=group.name,
-            sender=name,
-            epoch=epoch,
-            seq=seq,
-            partition=group.partition,
-            offset=one.offset,
-            since_ms=one.arrived_ms,
-            missing=[id_ for id_ in blockers if id_ not in group.held],
-            silent=[id_[0] for id_ in blockers if id_ in group.held]  # these wait for their sender's join
-            + group.order.silent(one, LISTED_MAX),
-        )
+        if isinstance(group.order, CausalPointToPoint):
+            destinations = group.order.destinations
+            for name in destinations.waiting_for(one):
+                yield _held(group, one, destinations.missing(one, [] if name is None else [name], LISTED_MAX), name)
+        elif one.watch is not None and len(one.watch) == 2:
+            yield _held(group, one, [one.id])
+        else:
+            yield _held(group, one, group.order.missing(one, LISTED_MAX))
+
+
+def _held(group: "Group", one: HeldMessage, blockers: list[Id], destination: str | None = None) -> Held:
+    """One held message, or one of its destinations; those of its blockers that are here wait for a join."""
+    name, epoch, seq = one.id
+    return Held(
+        group=group.name,
+        destination=destination,
+        sender=name,
+        epoch=epoch,
+        seq=seq,
+        partition=group.partition,
+        offset=one.offset,
+        since_ms=one.arrived_ms,
+        missing=[id_ for id_ in blockers if id_ not in group.held],
+        silent=[id_[0] for id_ in blockers if id_ in group.held] + group.order.silent(one, LISTED_MAX),
+    )
 
 
 class OpenGap(msgspec.Struct, kw_only=True):
@@ -86,4 +96,7 @@ def open_gaps(group: "Group") -> list[OpenGap]:
 def oldest_and_gaps(group: "Group") -> tuple[int, int]:
     """When the first of the held messages arrived, and how many gaps there are: things waited for that are not held."""
     first = next(iter(group.held.values()))  # they are kept in the order they arrived
-    return first.arrived_ms, sum(1 for watch in group.waiting if watch and watch not in group.held)
+    gaps = {watch for watch in group.waiting if watch and watch not in group.held}
+    if isinstance(group.order, CausalPointToPoint):
+        gaps |= group.order.destinations.watched() - group.held.keys()
+    return first.arrived_ms, len(gaps)

@@ -3,10 +3,12 @@
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import UNSET, UnsetType
+
 from udfs.codes import Refusal
-from udfs.messages import Identity
+from udfs.messages import Id, Identity
 from udfs.own_records import Own
-from udfs.wire import DeadLetter, encode_dead_letter
+from udfs.wire import DeadLetter, encode_dead_letter, encode_name
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -38,8 +40,9 @@ class Outbox:
         partition: int,
         offset: int,
         arrived_ms: int,
+        destination: str | UnsetType = UNSET,
     ) -> None:
-        """Write the dead letter of one record."""
+        """Write the dead letter of one record, or of one destination of it."""
         letter = DeadLetter(
             code=refusal.code,
             reason=refusal.reason,
@@ -47,6 +50,7 @@ class Outbox:
             sender=identity.sender,
             epoch=identity.epoch,
             seq=identity.seq,
+            destination=destination,
             partition=partition,
             offset=offset,
             arrived_ms=arrived_ms,
@@ -70,5 +74,21 @@ class Outbox:
 @cache
 def ordered_form(order: str, status: str, partition: int) -> bytes:
     """An ordered record but for its numbers; shared by all groups alike, because it is looked at with every message."""
-    fixed = f',"position":%d,"order":"{order}","status":"{status}","partition":{partition}'
-    return f'%b{fixed},"offset":%d,"arrived_ms":%d,"released_offset":%d,"released_ms":%d}}'.encode()
+    return _form(f'"order":"{order}","status":"{status}","partition":{partition}')
+
+
+def destination_form(order: str, status: str, partition: int, destination: str) -> bytes:
+    """The same for one destination of one group."""
+    name = encode_name(destination).replace("%", "%%")
+    return _form(f'"order":"{order}","status":"{status}","destination":{name},"partition":{partition}')
+
+
+def _form(fixed: str) -> bytes:
+    end = '"offset":%d,"arrived_ms":%d,"released_offset":%d,"released_ms":%d}'
+    return f'%b,"position":%d,{fixed},{end}'.encode()
+
+
+def stand_in_head(group: str, id_: Id) -> bytes:
+    """The beginning of the record that stands for a message given up on."""
+    name, epoch, seq = id_
+    return f'{{"group":{encode_name(group)},"sender":{encode_name(name)},"epoch":{epoch},"seq":{seq}'.encode()

@@ -142,6 +142,34 @@ class Named(Relation):
         return before
 
 
+class Sent(Relation):
+    """Of two messages to one destination, that which the other one's `sent` has there; nothing through others."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.size = len(messages)
+        self.direct: list[set[int]] = []
+        seqs_of: dict[tuple[str, Who], list[tuple[int, int]]] = {}
+        for number, message in enumerate(messages):
+            for destination in set(message.to or ()):
+                seqs_of.setdefault((destination, _who(message)), []).append((message.seq, number))  # type: ignore[arg-type]
+        for seqs in seqs_of.values():
+            seqs.sort()
+        for number, message in enumerate(messages):
+            found: set[int] = set()
+            for destination in set(message.to or ()):
+                for name, epoch, seq in (message.sent or {}).get(destination, ()):
+                    seqs = seqs_of.get((destination, (name, epoch)), [])  # type: ignore[arg-type]
+                    found.update(one for _, one in seqs[: bisect_right(seqs, (seq, self.size))])
+            found.discard(number)
+            self.direct.append(found)
+
+    def pairs(self) -> Pairs:
+        return Pairs(sum(map(len, self.direct)))
+
+    def before(self) -> list[int]:
+        return [sum(1 << one for one in direct) for direct in self.direct]
+
+
 class ByTwoClocks(Relation):
     """i before j: of one source by seq; of two where time_i < time_j and clock_i <= clock_j + margin.
 

@@ -262,7 +262,7 @@ def test_a_line_longer_than_many_blocks_is_one_line(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["/no/such/file"], "The file /no/such/file cannot be read: No such file or directory."),
-        (["-", "--order", "best"], "The setting order is 'best', but must be one of causal, fifo,"),
+        (["-", "--order", "best"], "The setting order is 'best', but must be one of causal, causal_p2p, fifo,"),
         (["-", "--held", "/no/such/folder/held"], "The file /no/such/folder/held cannot be written: "),
         ([], "Missing argument 'FILE'."),
         (["-", "--fast"], "No such option: --fast"),

@@ -128,14 +128,14 @@ class Tale:
         names = []
         for one in parsed(self.kernel.ordered):
             name = one["kind"] if one.get("kind", "message") != "message" else short(id_of(one))
-            names.append(f"({name})" if one["status"] == "abandoned" else name)
+            names.append(at(one.get("destination"), f"({name})" if one["status"] == "abandoned" else name))
         return names
 
     @property
     def dead(self) -> list[str]:
         """The codes of the last record's dead letters, with the short name of whose they are."""
         return [
-            one["code"] if one["seq"] is None else f"{one['code']} {short(id_of(one))}"
+            one["code"] if one["seq"] is None else f"{one['code']} {at(one.get('destination'), short(id_of(one)))}"
             for one in parsed(self.kernel.dead)
         ]
 
@@ -148,7 +148,8 @@ class Tale:
     def held(self) -> dict[str, list[str]]:
         """What is held now, and what each waits for; a member that must join stands as its name alone."""
         return {
-            short((one.sender, one.epoch, one.seq)): [short(id_) for id_ in one.missing] + one.silent
+            at(one.destination, short((one.sender, one.epoch, one.seq))): [short(id_) for id_ in one.missing]
+            + one.silent
             for one in self.kernel.held(self.group)
         }
 
@@ -166,6 +167,11 @@ def _own_text(topic: str, one: dict[str, Any]) -> str:
 def _run_text(name: str, epoch: int, first: int, last: int) -> str:
     run = short((name, epoch, first))
     return run if first == last else f"{run} to {short((name, epoch, last))}"
+
+
+def at(destination: str | None, name: str) -> str:
+    """A name as it is told of one destination: C:A1 is A1 at C."""
+    return name if destination is None else f"{destination}:{name}"
 
 
 def split(name: str) -> tuple[str, int]:

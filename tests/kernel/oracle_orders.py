@@ -10,7 +10,7 @@ from tests.kernel.judge import Fields
 from tests.kernel.oracle_clocks import BY_CLOCKS
 from tests.kernel.oracle_state import Group, Id, Waiting
 
-KNOWN = ("s_b", "fifo", "causal", "total", "object", *BY_CLOCKS)
+KNOWN = ("s_b", "fifo", "causal", "causal_p2p", "total", "object", *BY_CLOCKS)
 """The orders this loop keeps."""
 
 IN_TURN = ("fifo", "causal", *BY_CLOCKS)
@@ -24,7 +24,9 @@ def stamp_fault(group: Group, fields: Fields) -> str | None:
         return "missing_stamp"
     if group.order == "s_b" and len(fields["after"]) > 1:
         return "bad_stamp"
-    if group.order == "causal":
+    if group.order == "causal_p2p" and not {"to", "sent"} <= fields.keys():
+        return "missing_stamp"
+    if group.order in ("causal", "causal_p2p"):
         if "seen" not in fields:
             return "missing_stamp"
         own = [entry[2] for entry in fields["seen"] if entry[:2] == [fields["sender"], fields["epoch"]]]
@@ -37,7 +39,7 @@ def poison(group: Group, fields: Fields) -> str | None:
     """Whether a clock claims what nobody can have said."""
     if group.order in BY_CLOCKS and oracle_clocks.is_poison(group, fields["time"]):
         return "clock_poison"
-    if group.order == "causal":
+    if group.order in ("causal", "causal_p2p"):
         for name, epoch, seq in fields["seen"]:
             is_own = (name, epoch) == (fields["sender"], fields["epoch"])
             if not is_own and seq > group.highest.get((name, epoch), 0) + group.window:

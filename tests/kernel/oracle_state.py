@@ -50,6 +50,12 @@ class Group:
     joined: set[Who] = field(default_factory=set)
     placed_now: dict[Id, int] = field(default_factory=dict)
     clocks: Clocks = field(default_factory=Clocks)
+    positions: dict[str, int] = field(default_factory=dict)
+    """Of each destination, the last one; here all that follows is of orders with destinations."""
+    named: set[str] = field(default_factory=set)
+    got: dict[Id, set[str]] = field(default_factory=dict)
+    merged: dict[str, dict[Who, int]] = field(default_factory=dict)
+    gave_up: bool = False
 
     given_up: dict[Who, set[int]] = field(default_factory=dict)
     forgotten: set[Id] = field(default_factory=set)

@@ -211,5 +211,5 @@ def test_a_limit_is_a_whole_number_and_says_so(name: str, value: Any) -> None:
 
 
 def test_an_order_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(ValueError, match="s_b, fifo, causal, total"):
+    with pytest.raises(ValueError, match="s_b, fifo, causal, causal_p2p, total"):
         Holdback(order="alphabetical")

@@ -19,7 +19,7 @@ RUNS = int(os.environ.get("PRECEDE_CHURN", "3"))
 STEPS = 250
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", sorted(set(ORDERS) - {"causal_p2p"}))  # which has no one sequence to hold
 @pytest.mark.timeout(3600 if RUNS > 3 else 60)
 def test_after_joins_leaves_crashes_losses_and_repairs_all_who_are_left_hold_one_sequence_and_nothing_waits(
     order: str,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.kernel import traffic
 from tests.kernel.effort import effort, seeds
-from tests.kernel.oracle import Oracle
+from tests.kernel.oracle_by_destination import OracleOfAll
 from tests.kernel.oracle_orders import KNOWN
 from tests.kernel.traffic import Log
 from udfs.holdback import Holdback
@@ -22,7 +22,7 @@ from udfs.holdback import Holdback
 def differences(log: Log) -> list[str]:
     """Where the kernel and the naive loop disagree, after each record; the first record that shows any ends it."""
     kernel = Holdback(order=log.order, limits=log.limits)
-    oracle = Oracle(order=log.order, limits=log.limits)
+    oracle = OracleOfAll(order=log.order, limits=log.limits)
     for record in log.records:
         kernel.receive(*record)
         oracle.receive(*record)

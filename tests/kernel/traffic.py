@@ -134,15 +134,29 @@ class _Writer:
         random = self.random
         if self.order == "object":
             return {"after": [self._id() for _ in range(random.choice([0, 1, 1, 2]))]}
-        if self.order == "causal":
+        if self.order in ("causal", "causal_p2p"):
             others = [self._id() for _ in range(random.choice([0, 0, 1, 2]))]
             own = [sender, epoch, seq if random.random() > self.hostile / 4 else seq + 1]
             entries = [one for one in others if one[:2] != [sender, epoch] or random.random() < self.hostile / 4]
             entries.insert(random.randint(0, len(entries)), own)
-            return {"seen": entries}
+            return {"seen": entries, **({} if self.order == "causal" else self._sent_to(entries, own))}
         if self.order in BY_CLOCKS:
             return self._clocks(seq)
         return {}
+
+    def _sent_to(self, entries: list[list[Any]], own: list[Any]) -> dict[str, Any]:
+        """To whom, and what was sent to whom before: mostly some of what the sender has seen."""
+        random = self.random
+        known = [entry if entry is not own else [*own[:2], max(1, own[2] - 1)] for entry in entries]
+        to = [self._who() for _ in range(random.choice([0, 1, 1, 2, 2, 3]))]
+        sent = {
+            name: [
+                random.choice(known) if random.random() < 0.7 else self._id() for _ in range(random.choice([1, 1, 2]))
+            ]
+            for name in SENDERS
+            if random.random() < 0.4
+        }
+        return {"to": to, "sent": sent}
 
     def _clocks(self, seq: int) -> dict[str, Any]:
         time = max(0, 2 * seq + self.random.randint(-2, 2))

@@ -6,6 +6,7 @@ A line that begins in the first column is a command or, after `#`, a remark; an 
     create closed order=fifo members A B
     join A epoch 1 · leave A last 4 · evict A cut 2 · abandon A 2..3, B 1..1
     B3 after B2                     message 3 of B, answering message 2 of B; written again, it is an exact copy
+    B3 to C D sees A2 B3 sent C:A1,B2 D:A2 · B3 to C sees B3 sent nothing
     B3 sees A2 B3 · B3 time 7 clock 100 · heartbeat B next 4 time 8 clock 110
     wait 3 s                        time passes, and nobody notices before the log shows it in a record
     tick · tick after 3 s           the job's own sign that time passes
@@ -14,9 +15,9 @@ A line that begins in the first column is a command or, after `#`, a remark; an 
 
 A word after `keys=`, `key` and `by` names a key; `by` signs the record with it.
 
-Trace: `->` what is delivered, in order, with (A2) for the record that stands for one given up on; `dead` the dead
-letters; `copy` where it was dropped as one; `job` what the job itself asks, tells or writes into the log; `held` all
-that is held afterwards, and what each waits for.
+Trace: `->` what is delivered, in order, with (A2) for the record that stands for one given up on, and C:A2 for A2 at
+the destination C; `dead` the dead letters; `copy` where it was dropped as one; `job` what the job itself asks, tells or
+writes into the log; `held` all that is held afterwards, and what each waits for.
 
 After a wanted change of the kernel `pytest tests/scenarios --rewrite-scenarios` writes the traces anew: read the diff.
 """
@@ -117,6 +118,17 @@ def more(words: list[str]) -> dict[str, Any]:
                     sender, seq = split(rest.pop(0))
                     ids.append([sender, 0, seq])
                 fields["after" if which == "after" else "seen"], words = ids, rest
+            case ["to", *rest]:
+                fields["to"] = []
+                while rest and re.fullmatch(r"[A-Z]", rest[0]):
+                    fields["to"].append(rest.pop(0))
+                words = rest
+            case ["sent", *rest]:
+                fields["sent"] = {}
+                while rest and (entry := re.fullmatch(r"([A-Z]):([A-Z\d,]+)", rest[0])):
+                    fields["sent"][entry[1]] = [[split(name)[0], 0, split(name)[1]] for name in entry[2].split(",")]
+                    rest.pop(0)
+                words = rest[1:] if rest[:1] == ["nothing"] else rest
             case ["time" | "clock" as which, number, *rest]:
                 fields["time" if which == "time" else "clock_ms"], words = int(number), rest
             case ["key", word, *rest]:

@@ -22,7 +22,7 @@ from msgspec import UNSET
 
 from udfs import codes
 from udfs.codes import Refusal
-from udfs.held import HeldMessage
+from udfs.held import HeldMessage, Watch
 from udfs.messages import Id, Message
 from udfs.orders.order import Order
 from udfs.orders.publisher import Publisher
@@ -39,7 +39,7 @@ class Causal(Order):
 
     def fault(self, message: Message) -> Refusal | None:
         if message.seen is UNSET:
-            return Refusal(codes.MISSING_STAMP, "The order causal needs the field `seen`: the vector clock.")
+            return Refusal(codes.MISSING_STAMP, f"The order {self.name} needs the field `seen`: the vector clock.")
         own = [seq for name, epoch, seq in message.seen if name == message.sender and epoch == message.epoch]
         if own != [message.seq]:
             return Refusal(codes.BAD_STAMP, f"The sender's own entry of `seen` must be its seq, {message.seq}.")
@@ -55,7 +55,7 @@ class Causal(Order):
                 return Refusal(codes.CLOCK_POISON, f"`seen` claims seq {seq} of {name!r}, {past}.")
         return None
 
-    def arrive(self, id_: Id, message: Message) -> Id | Refusal | None:
+    def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:
         """All in one look at the stamp, which is left with what is not met yet."""
         own, own_epoch, own_seq = id_
         senders = self.group.senders
@@ -79,7 +79,7 @@ class Causal(Order):
         message.seen = unmet  # type: ignore[assignment]
         return self.poison(id_, message) or unmet[-1]
 
-    def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
+    def wait(self, id_: Id, message: Message) -> Watch | Refusal | None:
         """The own entry stands for the sender's previous message: each sender's order is kept."""
         senders = self.group.senders
         seen: list[Id] = message.seen  # type: ignore[assignment]

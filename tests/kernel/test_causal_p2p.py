@@ -1,0 +1,467 @@
+"""`causal_p2p` (lecture notes, 2.2: SES): one test per claim, every vector, the printed rules beside the rulings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import combinations, permutations, product
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.kernel.effort import EXPLORE, seeds
+from tests.kernel.feeding import Tale, feed, parsed, split
+from tests.kernel.histories import vectors
+from tests.simulation import converse
+from udfs.holdback import Holdback
+from udfs.limits import Limits
+from udfs.orders.causal_p2p import CausalPointToPoint, PointToPointPublisher
+
+Stamp = dict[str, Any]
+
+
+def stamp(name: str, to: str, seen: str, **sent: str) -> Stamp:
+    """A message by its short name: `stamp("b1", "cd", "a2 b1", c="a1")` goes to c and d."""
+    sender, seq = split(name)
+    entries = {who: ids(text) for who, text in sent.items()}
+    return {"sender": sender, "seq": seq, "to": list(to), "seen": ids(seen), "sent": entries}
+
+
+def ids(text: str) -> list[list[Any]]:
+    return [[split(name)[0], 0, split(name)[1]] for name in text.split()]
+
+
+def say(tale: Tale, name: str, to: str, seen: str, **sent: str) -> list[str]:
+    """What such a message lets go."""
+    return tale.take(**stamp(name, to, seen, **sent)).out
+
+
+# ── vectors ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def from_vector(given: dict[str, Any]) -> Stamp:
+    entries = [[name, 0, seq] for name, seq in given["t"].items()]
+    sent = {name: [[who, 0, seq] for who, seq in clock.items()] for name, clock in given["S"].items()}
+    own = str(given["src"])
+    return {
+        "sender": own,
+        "seq": given["t"][own],
+        "to": list(map(str, given["dst"])),
+        "seen": entries,
+        "sent": sent,
+    }
+
+
+def test_vector_ses_1_is_delivered_as_it_says_and_a_member_stamps_like_that() -> None:
+    (vector,) = vectors("ses")
+    stamps = {given["mid"]: from_vector(given) for given in vector["stamps"]}
+    tale = Tale("causal_p2p")
+    names = {f"{one['sender']}{one['seq']}": mid for mid, one in stamps.items()}
+    for step in vector["steps"]:
+        tale.take(**stamps[step["in"]])
+        delivered = [names[f"{one['sender']}{one['seq']}"] for one in parsed(tale.kernel.ordered)]
+        assert delivered == step["deliver"]
+    one, two = CausalPointToPoint.publisher("1"), CausalPointToPoint.publisher("2")
+    m1, m2 = one.stamp(to=["3"]), one.stamp(to=["2"])
+    two.observe(m2)
+    m3 = two.stamp(to=["3"])
+    for mid, made in (("m1", m1), ("m2", m2), ("m3", m3)):
+        made["sent"].pop(made["sender"], None)  # the entry for oneself, which the document drops
+        assert {name: made[name] for name in stamps[mid]} == stamps[mid]
+    three = CausalPointToPoint.publisher("3")
+    three.observe(m1)
+    three.observe(m3)
+    assert three.delivered == {(name, 0): seq for name, seq in vector["V3_final"].items()}
+
+
+def test_vector_ses_2_the_other_destinations_of_a_message_are_learned_with_it() -> None:
+    (vector,) = vectors("ses-multicast")
+    one, two = CausalPointToPoint.publisher("1"), CausalPointToPoint.publisher("2")
+    a = one.stamp(to=["2", "3"])
+    two.observe(a)
+    b = two.stamp(to=["3"])
+    entries = {
+        name: [[who, 0, seq] for who, seq in clock.items()] for name, clock in vector["b.S_with_codest_merge"].items()
+    }
+    assert {name: b["sent"][name] for name in entries} == entries
+    tale = Tale("causal_p2p")
+    assert tale.take(**b).out == []
+    delivered = ["a" if name == "3:11" else "b" for name in tale.take(**a).out if name.startswith("3:")]
+    assert delivered == vector["deliver"]
+
+
+# ── claims ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_2_2_a_message_waits_for_what_was_sent_to_its_destination_and_for_nothing_else() -> None:
+    tale = Tale("causal_p2p")
+    assert say(tale, "b1", "c", "a2 b1", c="a1") == []
+    assert tale.held == {"c:b1": ["a1"]}
+    assert say(tale, "a2", "b", "a2", c="a1") == ["b:a2"]
+    assert say(tale, "a1", "c", "a1") == ["c:a1", "c:b1"]
+
+
+def test_every_destination_has_its_own_positions_and_its_name_in_the_record() -> None:
+    tale = Tale("causal_p2p")
+    say(tale, "a1", "cb", "a1")
+    say(tale, "b1", "c", "b1")
+    say(tale, "a2", "b", "a2", b="a1", c="a1")
+    kernel = Holdback(order="causal_p2p")
+    for at, one in enumerate([stamp("a1", "cb", "a1"), stamp("b1", "c", "b1"), stamp("a2", "b", "a2", b="a1")]):
+        kernel.receive(json.dumps({"group": "g", **one}).encode(), offset=at)
+    found = [(one["destination"], one["position"], one["sender"]) for one in parsed(kernel.ordered)]
+    assert found == [("b", 1, "a"), ("c", 1, "a"), ("c", 2, "b"), ("b", 2, "a")]
+    assert b'"status":"delivered","destination":"b","partition":0' in kernel.ordered[0]
+
+
+@pytest.mark.parametrize("name", ["50%d", 'say "hi"', "grün\n", "%b%%"])
+def test_a_destination_may_have_any_name(name: str) -> None:
+    tale = Tale("causal_p2p").take(**{**stamp("a1", "", "a1"), "to": [name]})
+    (record,) = parsed(tale.kernel.ordered)
+    assert (record["destination"], record["position"], record["status"]) == (name, 1, "delivered")
+
+
+def test_a_destination_named_twice_gets_one_copy_and_a_message_to_nobody_is_delivered_to_nobody() -> None:
+    tale = Tale("causal_p2p")
+    assert say(tale, "a1", "bb", "a1") == ["b:a1"]
+    assert say(tale, "a2", "", "a2") == []
+    assert (tale.dead, tale.held) == ([], {})
+    say(tale, "a2", "", "a2")
+    assert tale.kernel.duplicates == 1
+
+
+def test_a_message_may_be_delivered_here_and_held_there_and_its_copies_are_known_meanwhile() -> None:
+    tale = Tale("causal_p2p")
+    assert say(tale, "a2", "bc", "a2", c="a1") == ["b:a2"]
+    assert tale.held == {"c:a2": ["a1"]}
+    assert say(tale, "a2", "bc", "a2", c="a1") == []
+    assert tale.kernel.duplicates == 1
+    say(tale, "a2", "b", "a2")
+    assert tale.dead == ["equivocation a2"]
+    assert say(tale, "a1", "c", "a1") == ["c:a1", "c:a2"]
+
+
+def test_a_clock_grows_by_what_is_delivered_and_not_by_what_is_held() -> None:
+    tale = Tale("causal_p2p")
+    say(tale, "b1", "c", "a2 b1", c="a1")  # shows a2, but waits
+    assert say(tale, "d1", "c", "a2 d1", c="a2") == []
+    assert say(tale, "a1", "c", "a1") == ["c:a1", "c:b1", "c:d1"]
+
+
+def test_among_what_is_ready_together_the_lowest_offset_goes_first_whatever_the_destination() -> None:
+    tale = Tale("causal_p2p", group="g")
+    tale.take(kind="create", options={"closed": True}, members=["z"])
+    say(tale, "a1", "cb", "a1")
+    say(tale, "b1", "b", "b1")
+    say(tale, "a2", "c", "a2", c="a1")
+    assert tale.take(kind="join", sender="a").out == ["a:join", "b:join", "c:join", "z:join", "b:a1", "c:a1", "c:a2"]
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"to": None}, "missing_stamp"),
+        ({"seen": None}, "missing_stamp"),
+        ({"sent": None}, "missing_stamp"),
+        ({"seen": []}, "bad_stamp"),
+        ({"seen": [["a", 0, 2]]}, "bad_stamp"),
+        ({"seen": [["a", 0, 1], ["a", 0, 1]]}, "bad_stamp"),
+        ({"seen": [["a", 0, 1], ["b", 0, 100_001]]}, "clock_poison"),
+        ({"to": [f"m{number}" for number in range(101)]}, "malformed"),
+        ({"to": [""]}, "malformed"),
+        ({"sent": {"b": [["a", 0, 1.0]]}}, "malformed"),
+        ({"sent": [["b", 0, 1]]}, "malformed"),
+    ],
+)
+def test_a_stamp_that_is_missing_wrong_or_poisoned_is_one_dead_letter_and_leaves_no_trace(
+    change: Stamp, code: str
+) -> None:
+    tale = Tale("causal_p2p")
+    fields = {**stamp("a1", "bc", "a1"), **change}
+    tale.take(**{name: value for name, value in fields.items() if value is not None})
+    assert [one.split()[0] for one in tale.dead] == [code]
+    assert "destination" not in parsed(tale.kernel.dead)[0]
+    assert say(tale, "a1", "b", "a1") == ["b:a1"]
+
+
+def test_a_hundred_destinations_are_served() -> None:
+    names = [f"m{number:02}" for number in range(100)]
+    tale = Tale("causal_p2p").take(**{**stamp("a1", "", "a1"), "to": names})
+    assert tale.out == [f"{name}:a1" for name in names]
+
+
+def test_room_is_counted_in_places_over_all_destinations_together_and_a_refusal_delivers_nowhere() -> None:
+    tale = Tale("causal_p2p", Limits(held_max=2))
+    say(tale, "a2", "bc", "a2", b="a1", c="a1")
+    assert say(tale, "d1", "de", "d1", e="a1") == []
+    assert tale.dead == ["backpressure d1"]
+    assert say(tale, "d1", "d", "d1", e="a1") == ["d:d1"]
+    say(tale, "a1", "b", "a1")
+    assert say(tale, "d2", "de", "d2", e="a5") == ["d:d2"]
+
+
+# ── loss ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_given_up_on_takes_a_position_at_every_destination_named_so_far_and_lets_its_followers_go() -> None:
+    tale = Tale("causal_p2p")
+    say(tale, "a2", "d", "a2", b="a1", c="a1")
+    assert say(tale, "b1", "cd", "a1 b1", b="a1", c="a1") == ["d:b1"]
+    assert tale.take(kind="abandon", ids=[["a", 0, 1, 1]]).out == ["c:(a1)", "d:(a1)", "c:b1"]
+    say(tale, "a1", "bc", "a1")
+    assert tale.dead == ["late a1"]
+    assert say(tale, "d1", "b", "a1 d1", b="a1", c="a1") == ["b:d1"], "nor does who is named later wait for it"
+
+
+def test_its_turn_comes_when_all_earlier_ones_of_its_sender_are_settled() -> None:
+    tale = Tale("causal_p2p")
+    say(tale, "a2", "b", "a2", b="a1")
+    assert tale.take(kind="abandon", ids=[["a", 0, 3, 3]]).out == []
+    assert say(tale, "a1", "bc", "a1") == ["b:a1", "b:a2", "c:a1", "b:(a3)", "c:(a3)"]
+
+
+def test_who_followed_a_lost_message_does_not_wait_for_all_that_this_one_had_seen() -> None:
+    # a1 had seen d1, which went to somebody else; nobody at b can ever merge it, for a1 left no stamp.
+    tale = Tale("causal_p2p")
+    assert say(tale, "d1", "a", "d1") == ["a:d1"]
+    assert say(tale, "c1", "b", "d1 a1 c1", b="d1 a1") == []
+    assert tale.held == {"b:c1": ["a1"]}
+    assert tale.take(kind="abandon", ids=[["a", 0, 1, 1]]).out == ["a:(a1)", "b:(a1)", "b:c1"]
+
+
+def test_held_messages_that_are_given_up_on_are_dead_letters_where_they_were_held_and_nowhere_else() -> None:
+    tale = Tale("causal_p2p")
+    say(tale, "a2", "bcd", "a2", b="a1", c="a1")  # d gets it
+    tale.take(kind="abandon", ids=[["a", 0, 2, 2]])
+    assert (tale.dead, tale.out) == (["abandoned b:a2", "abandoned c:a2"], [])
+    assert tale.take(kind="abandon", ids=[["a", 0, 1, 1]]).out == ["b:(a1)", "c:(a1)", "d:(a1)", "b:(a2)", "c:(a2)"]
+    assert tale.kernel.held_growth == 0
+
+
+def test_giving_up_asks_for_as_many_places_as_there_are_destinations() -> None:
+    tale = Tale("causal_p2p")
+    for number in range(11):
+        tale.take(**{**stamp(f"a{number + 1}", "", f"a{number + 1}"), "to": [f"m{number}"]})
+    tale.take(kind="abandon", ids=[["z", 0, 1, 100_000]])
+    assert tale.dead == ["seq_jump"]
+
+
+# ── membership ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_membership_records_take_a_position_at_every_member_and_destination_so_far() -> None:
+    tale = Tale()
+    tale.take(kind="create", options={"order": "causal_p2p"}, members=["a", "b"])
+    assert tale.out == ["a:create", "b:create"]
+    assert say(tale, "a1", "c", "a1") == ["c:a1"]
+    assert tale.take(kind="join", sender="d").out == ["a:join", "b:join", "c:join", "d:join"]
+    assert tale.take(kind="leave", sender="b", last=0).out == ["a:leave", "b:leave", "c:leave", "d:leave"]
+    assert [one["position"] for one in parsed(tale.kernel.ordered)] == [3, 3, 3, 2]
+
+
+def test_in_a_closed_group_a_stranger_s_message_is_held_for_all_its_destinations_until_the_join() -> None:
+    tale = Tale()
+    tale.take(kind="create", options={"order": "causal_p2p", "closed": True}, members=["b"])
+    say(tale, "a1", "bc", "a1")
+    assert tale.held == {"b:a1": ["a"], "c:a1": ["a"]}
+    assert tale.take(kind="join", sender="a").out == ["a:join", "b:join", "c:join", "b:a1", "c:a1"]
+    say(tale, "z1", "bc", "z1")
+    tale.take(kind="abandon", ids=[["z", 0, 1, 1]])
+    assert tale.dead == ["not_member b:z1", "not_member c:z1"]
+
+
+def test_a_fence_ends_what_is_held_above_it_at_each_destination() -> None:
+    tale = Tale("causal_p2p")
+    say(tale, "a2", "bc", "a2", b="a1", c="a1")
+    assert tale.take(kind="evict", member=["a", 0], cut=1).out == ["b:evict", "c:evict"]
+    assert tale.dead == ["fenced b:a2", "fenced c:a2"]
+    assert tale.held == {}
+
+
+def test_what_a_fence_cuts_off_on_its_way_to_some_is_settled_so_that_nobody_there_waits_for_ever() -> None:
+    tale = Tale("causal_p2p")
+    say(tale, "x2", "c", "x2", c="x1")
+    say(tale, "a1", "bc", "a1", c="x1")  # b has got it
+    say(tale, "d1", "c", "a1 d1", c="a1")
+    assert tale.take(kind="evict", member=["a", 0], cut=0).out == ["b:evict", "c:evict", "c:d1"]
+    assert tale.dead == ["fenced c:a1"]
+    say(tale, "a1", "bc", "a1", c="x1")
+    assert tale.kernel.duplicates == 1
+
+
+# ── the printed rules beside the rulings ──────────────────────────────────────────────────────────────────────────
+
+
+class StampThenIncrement(PointToPointPublisher):
+    """As printed: the clock is copied first and counted after."""
+
+    def fields(self, **draft: Any) -> dict[str, Any]:
+        self.seq -= 1
+        made = super().fields(**draft)
+        self.seq += 1
+        return made
+
+
+class WithoutCoDestinations(PointToPointPublisher):
+    """As printed: who gets a message learns nothing of its other destinations."""
+
+    def observe(self, record: Any) -> None:
+        super().observe({**record, "to": [self.name]})
+
+
+class WithoutOwnEntry(PointToPointPublisher):
+    """As printed: the entry for oneself is dropped."""
+
+    def observe(self, record: Any) -> None:
+        super().observe(record)
+        self.sent.pop(self.name, None)
+
+
+def figure_2_2(kind: type[PointToPointPublisher]) -> list[str]:
+    one, two = kind("1"), kind("2")
+    m1, m2 = one.stamp(to=["3"]), one.stamp(to=["2"])
+    two.observe(m2)
+    m3 = two.stamp(to=["3"])
+    for made in (m1, m2, m3):  # the central receiver asks for the own seq in any case
+        made["seen"] = [entry for entry in made["seen"] if entry[0] != made["sender"]] + [
+            [made["sender"], 0, made["seq"]]
+        ]
+        made["sent"] = {name: [entry for entry in clock if entry[2]] for name, clock in made["sent"].items()}
+    tale = Tale("causal_p2p")
+    return [name for made in (m3, m1) for name in tale.take(**made).out]
+
+
+def test_stamp_then_increment_lets_m3_overtake_m1_and_increment_first_does_not() -> None:
+    assert figure_2_2(StampThenIncrement) == ["3:21", "3:11"]
+    assert figure_2_2(PointToPointPublisher) == ["3:11", "3:21"]
+
+
+def own_entry_case(kind: type[PointToPointPublisher]) -> list[str]:
+    one, two, three = kind("x"), kind("y"), kind("z")
+    a = one.stamp(to=["y"])
+    two.observe(a)
+    b = two.stamp(to=["z"])
+    three.observe(b)
+    c = three.stamp(to=["y"])
+    tale = Tale("causal_p2p")
+    return [name for made in (c, b, a) for name in tale.take(**made).out if name.startswith("y:")]
+
+
+def test_three_members_are_enough_to_show_that_a_member_must_keep_the_entry_of_itself() -> None:
+    assert own_entry_case(WithoutOwnEntry) == ["y:z1", "y:x1"]
+    assert own_entry_case(PointToPointPublisher) == ["y:x1", "y:z1"]
+
+
+def violations(monkeypatch: pytest.MonkeyPatch, kind: type[PointToPointPublisher]) -> int:
+    """How many causal pairs to one destination come the wrong way round, in random multicast."""
+    with monkeypatch.context() as patch:
+        patch.setattr(CausalPointToPoint, "publisher", kind)
+        count = 0
+        for seed in seeds(60):
+            history = converse(Random(seed), "causal_p2p", peers=4, messages=14, delay=60)
+            number = {
+                (one["sender"], one["seq"], one["destination"]): at
+                for at, one in enumerate(parsed(feed(history.log, order="causal_p2p").ordered))
+            }
+            for (name, seq, at), mine in number.items():
+                past = history.said[name, 0, seq].past
+                count += sum(1 for other, _, before in past if number.get((other, before, at), -1) > mine)
+        return count
+
+
+def test_without_co_destinations_or_the_own_entry_random_multicast_violates_causality_and_with_them_never(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert violations(monkeypatch, WithoutCoDestinations) > 0
+    assert violations(monkeypatch, WithoutOwnEntry) > 0
+    assert violations(monkeypatch, PointToPointPublisher) == 0
+
+
+# ── the publisher's table ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_entry_is_forgotten_when_the_ordered_topic_shows_that_its_destination_has_all_of_it() -> None:
+    a = CausalPointToPoint.publisher("a")
+    first = a.stamp(to=["b"])
+    second = a.stamp(to=["b", "c"])
+    assert second["sent"] == {"b": [["a", 0, 1]]}
+    a.observe({**first, "destination": "b", "position": 1})
+    assert set(a.sent) == {"b", "c"}, "b has not got the second one"
+    a.observe({**second, "destination": "b", "position": 2})
+    assert set(a.sent) == {"c"}
+    assert a.delivered == {}, "what others get is not delivered here"
+    assert a.stamp(to=["b"])["sent"] == {"c": [["a", 0, 2]]}
+
+
+def test_what_was_given_up_on_leaves_no_mark_in_a_member_s_clock() -> None:
+    b = CausalPointToPoint.publisher("b")
+    b.observe({"sender": "a", "epoch": 0, "seq": 1, "status": "abandoned", "destination": "b"})
+    b.observe({"kind": "join", "sender": "c", "destination": "b"})
+    assert (b.delivered, b.sent) == ({}, {})
+
+
+# ── effort, and small scope ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_entry_is_looked_at_once_however_often_its_message_is_woken() -> None:
+    names = [f"s{number:03}" for number in range(200)]
+    everything = [[name, 0, 1] for name in names]
+    tale = Tale("causal_p2p").take(sender="z", seq=1, to=["d"], seen=[["z", 0, 1]], sent={"d": everything})
+    (held,) = tale.kernel._groups["g"].held.values()
+    assert held.message is not None
+    for left, name in reversed(list(enumerate(names))):
+        tale.take(sender=name, seq=1, to=["d"], seen=[[name, 0, 1]], sent={})
+        assert len(held.message.sent["d"]) <= left  # type: ignore[index]
+    assert tale.out == ["d:s0001", "d:z1"]
+
+
+def every_history() -> Iterator[tuple[dict[str, tuple[set[str], list[str]]], list[Stamp]]]:
+    """All that three members can say in three messages, each to one or two, who all hear it at once or never.
+
+    Of each message: what it follows, and to whom it goes.
+    """
+    choices = [(sender, to) for sender in "abc" for count in (1, 2) for to in combinations("abc", count)]
+    for said in product(choices, repeat=3):
+        if said[0][0] != "a":
+            continue  # the same but for the names
+        hearings: list[list[tuple[str, ...]]] = [[(), to] for _, to in said[:2]]
+        for heard in product(*hearings):
+            members = {name: CausalPointToPoint.publisher(name) for name in "abc"}
+            knows: dict[str, set[str]] = {name: set() for name in "abc"}
+            history: dict[str, tuple[set[str], list[str]]] = {}
+            records: list[tuple[str, Stamp]] = []
+            for (sender, to), hearers in zip(said, (*heard, ()), strict=True):
+                made = members[sender].stamp(to=list(to))
+                name = f"{sender}{made['seq']}"
+                history[name] = set(knows[sender]), list(to)
+                knows[sender].add(name)
+                for hearer in hearers:
+                    before = [one for one in records if one[0] in history[name][0] and hearer in one[1]["to"]]
+                    for _, record in [*before, (name, made)]:
+                        members[hearer].observe(record)
+                    knows[hearer] |= {name} | history[name][0]
+                records.append((name, made))
+            yield history, [record for _, record in records]
+
+
+def test_every_history_of_three_messages_cut_everywhere_in_arrival_orders_by_turns() -> None:
+    for number, (history, records) in enumerate(every_history()):
+        arrivals = list(permutations(records))
+        for arrival in arrivals if EXPLORE else arrivals[number % 6 : number % 6 + 1]:
+            got: dict[str, list[str]] = {"a": [], "b": [], "c": []}
+            kernel = Holdback(order="causal_p2p")
+            for offset, record in enumerate(arrival):
+                kernel.receive(json.dumps({"group": "g", **record}).encode(), offset=offset)
+                for one in parsed(kernel.ordered):
+                    got[one["destination"]].append(f"{one['sender']}{one['seq']}")
+                blobs = dict(kernel.dump())
+                kernel = Holdback(order="causal_p2p")
+                kernel.load(blobs)
+            for at, names in got.items():
+                assert sorted(names) == sorted(name for name, (_, to) in history.items() if at in to)
+                for place, name in enumerate(names):
+                    assert {one for one in history[name][0] if at in history[one][1]} <= set(names[:place])
