@@ -14,7 +14,7 @@ from udfs.codes import Refusal
 from udfs.group import Group
 from udfs.held import HeldMessage
 from udfs.intervals import merged
-from udfs.messages import Abandon, Id
+from udfs.messages import SEQ_MAX, Abandon, Id
 from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
@@ -86,7 +86,7 @@ def _waiting(group: Group, sender: Sender, ranges: list[tuple[int, int]]) -> int
     count = 0
     for first, last in merged(ranges):
         if first <= reach + 1:
-            reach = max(reach, last)
+            reach = next(sender.gaps(max(reach, last) + 1, SEQ_MAX))[0] - 1
         else:
             seqs = chain.from_iterable(range(low, high + 1) for low, high in _open(sender, first, last))
             count += sum(1 for seq in seqs if (sender.name, sender.epoch, seq) not in group.held)

@@ -160,6 +160,9 @@ class Oracle:
     def _arrival(self) -> tuple[int, int, int]:
         return self.now[0], 0, self.now[1]
 
+    def _held_count(self, group: Group) -> int:
+        return len(group.held)
+
     def _no_room(self, group: Group, value: bytes) -> bool:
         """Not counting the message itself, which stands last in the list already."""
         others = [one for one in group.held if one.value is not value]

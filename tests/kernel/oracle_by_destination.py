@@ -51,9 +51,15 @@ class OracleOfAll(Oracle):
         *others, one = group.held
         places = self._destinations(group, one)
         more = len([at for at in places if self._unmet(group, one, at)]) if self._is_in(group, one) else len(places)
-        count = sum(1 if other.fields is None else max(1, len(self._destinations(group, other))) for other in others)
+        count = self._places(group, others)
         size = sum(len(other.value) for other in others if other.value is not None)
         return count + max(1, more) > self.limits.held_max or size + len(value) > self.limits.held_bytes_max
+
+    def _held_count(self, group: Group) -> int:
+        return self._places(group, group.held) if group.order == P2P else super()._held_count(group)
+
+    def _places(self, group: Group, held: list[Waiting]) -> int:
+        return sum(1 if one.fields is None else max(1, len(self._destinations(group, one))) for one in held)
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -23,7 +23,8 @@ def abandon(oracle: Oracle, group: Group, ranges: list[list[Any]]) -> str | None
         return "late"
     if any(oracle._runs(group, who, ids) > oracle.limits.runs_max for who in {id_[:2] for id_ in ids}):
         return "backpressure"
-    if group.order in IN_TURN and _would_wait(group, ids) > oracle.limits.held_max - len(group.held):
+    has_turns = group.order in (*IN_TURN, "causal_p2p")
+    if has_turns and _would_wait(group, ids) > oracle.limits.held_max - oracle._held_count(group):
         return "backpressure"
     group.accepted = True
     for rank, id_ in enumerate(ids, start=1):
