@@ -22,6 +22,8 @@ class Publisher:
     def __init__(self, bootstrap: str, *, topic: str = RAW_TOPIC, linger_ms: int = 5) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
+        self.placed: tuple[int, int] | None = None
+        """The partition and offset of the record that Kafka confirmed last."""
         self._failure: Refused | None = None
         self._producer = Producer(
             clients.settings(bootstrap)
@@ -68,8 +70,11 @@ class Publisher:
         if kind is None:
             self.flush()
 
-    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
-        if error is None or self._failure is not None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.placed = message.partition() or 0, message.offset() or 0
+            return
+        if self._failure is not None:
             return
         # Codes below 0 are the client's own: it heard no answer; the two others say that the broker itself does not
         # know.

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from precede.following import Delivery as Delivery
     from precede.following import Hole as Hole
     from precede.following import follow as follow
+    from precede.group_manager import Groups as Groups
     from precede.member import Member as Member
     from precede.object_host import Call as Call
     from precede.object_host import ObjectHost as ObjectHost
@@ -27,6 +28,7 @@ _HOMES = {
     "Call": "precede.object_host",
     "Delivery": "precede.following",
     "Hole": "precede.following",
+    "Groups": "precede.group_manager",
     "Holdback": "udfs.holdback",
     "Limits": "udfs.limits",
     "Member": "precede.member",

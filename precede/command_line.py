@@ -39,6 +39,7 @@ sequence to another topic, exactly once, and to Delta tables.
   precede send travel bob --after ann:1 "I do."
   precede tail travel                 what was delivered, in order
   precede held travel                 what waits, and for what
+  precede groups                      which groups there are, and who is in them
   precede dead-letters --since 1d     what was refused, and why
 """
 
@@ -50,6 +51,7 @@ COMMANDS = (
     "send",
     "tail",
     "held",
+    "groups",
     "dead-letters",
     "key",
     "broker",
@@ -69,7 +71,11 @@ def application(arguments: list[str]) -> typer.Typer:
     app.callback()(_precede)
     for name in arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS:
         module = name.replace("-", "_")
-        app.command(name)(getattr(import_module(f"precede.{module}"), module))
+        command = getattr(import_module(f"precede.{module}"), module)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
     return app
 
 

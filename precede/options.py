@@ -23,6 +23,17 @@ Config = Annotated[
         help="A TOML file of settings, also by PRECEDE_CONFIG; a flag and a PRECEDE_* variable stand over it.",
     ),
 ]
+State = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Where the last seq of each sender is kept. Default: PRECEDE_STATE, else your state folder.",
+    ),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Sign with the private key in FILE (precede key). Default: PRECEDE_KEY."),
+]
 Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help="Stop by itself after N seconds.")]
 
 

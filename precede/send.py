@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from precede.options import Bootstrap, Config, WrongUse, load_settings
+from precede.options import Bootstrap, Config, Key, State, WrongUse, load_settings
 
 if TYPE_CHECKING:
     from udfs.messages import Id
@@ -19,17 +19,8 @@ def send(
         str | None, typer.Option(metavar="ID", help='What this answers: sender:seq, or JSON ["sender", epoch, seq].')
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="TEXT is a JSON value, to be carried as it is.")] = False,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where the last seq of each sender is kept. Default: PRECEDE_STATE, else your state folder.",
-        ),
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Sign with the private key in FILE (precede key). Default: PRECEDE_KEY."),
-    ] = None,
+    state: State = None,
+    key: Key = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
@@ -48,8 +39,8 @@ def send(
     import msgspec
 
     settings = load_settings(config, bootstrap=bootstrap, key=key)
-    _check_name("GROUP", group)
-    _check_name("SENDER", sender)
+    check_name("GROUP", group)
+    check_name("SENDER", sender)
     parents = [] if after is None else [parse_id(after)]
     from ingest.sender_state import default_file
     from ingest.sending import send_one
@@ -91,13 +82,13 @@ def parse_id(text: str) -> "Id":
             id_ = msgspec.json.decode(text, type=tuple[str, int, int])
         except msgspec.DecodeError:
             raise WrongUse(f'--after {text} is no id; write sender:seq or ["sender", epoch, seq].') from None
-    _check_name("the sender in --after", id_[0])
+    check_name("the sender in --after", id_[0])
     if not 0 <= id_[1] <= EPOCH_MAX or not 1 <= id_[2] <= SEQ_MAX:
         raise WrongUse(f"--after {text}: an epoch is 0 to {EPOCH_MAX}, a seq 1 to {SEQ_MAX}.")
     return id_[0], id_[1], id_[2]
 
 
-def _check_name(what: str, name: str) -> None:
+def check_name(what: str, name: str) -> None:
     from udfs.messages import NAME_BYTES_MAX
 
     try:

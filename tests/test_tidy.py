@@ -91,10 +91,12 @@ def of_room(room: str) -> list[Path]:
 
 
 def flags_of(command: str) -> set[str]:
-    """The flags that a command of the command line takes."""
+    """The flags that a command of the command line takes, and its subcommands."""
     app = typer.main.get_command(application([command]))
     assert hasattr(app, "commands")
-    return {flag for parameter in app.commands[command].params for flag in parameter.opts}
+    found = app.commands[command]
+    levels = [found, *getattr(found, "commands", {}).values()]
+    return {flag for level in levels for parameter in level.params for flag in parameter.opts}
 
 
 @pytest.mark.parametrize("room", ROOMS)

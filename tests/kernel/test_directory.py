@@ -150,6 +150,25 @@ def test_a_process_that_starts_again_joins_with_an_epoch_above_what_others_know_
     assert members(medium.peers["A"].known["G"].view) == {"A": 0, "B": 1}
 
 
+def test_who_is_put_out_by_others_tells_nobody_of_the_group_any_more() -> None:
+    peer = Directory("A")
+    peer.create("G")
+    peer.hear(Left("G", "A", 0))
+    assert peer.rows == {"G": Row.DECLINED}
+    assert peer.hear(Advertisement("B")) == []
+
+
+def test_a_process_that_knows_to_have_been_in_a_group_is_a_member_without_an_offer_unless_it_was_put_out() -> None:
+    peer = Directory("A")
+    peer.remember(GroupInfo("G", "", {"A": (2, False)}))
+    peer.remember(GroupInfo("H", "", {"A": (2, True)}))
+    assert peer.rows == {"G": Row.MEMBER, "H": Row.DECLINED}
+    (told,) = peer.hear(Advertisement("B"))
+    assert isinstance(told, GroupsInfo)
+    assert [info.group for info in told.groups] == ["G"]
+    assert peer.leave("G").epoch == 2
+
+
 def test_joining_declining_and_leaving_what_one_may_not_are_errors_that_say_so() -> None:
     peer = Directory("A")
     peer.create("G")

@@ -9,7 +9,7 @@ Of each group a process has one row (the document's GIIT):
     row        since                               sent to others   when others tell of the group
     (absent)   never heard of it                   -                offer it: PENDING
     PENDING    offered, the application ponders    no               merge, no second offer
-    DECLINED   declined, or left                   no               nothing
+    DECLINED   declined, left, or put out          no               nothing
     MEMBER     joined, or created                  yes              merge
 
 To advertise oneself anew clears the DECLINED rows, so what was declined is offered again, once.
@@ -116,6 +116,12 @@ class Directory:
         self.rows[group], self.known[group] = Row.MEMBER, info
         return GroupsInfo(self.name, [info])
 
+    def remember(self, info: GroupInfo) -> None:
+        """This process was in a group before it started anew, or joined it by other means; it may be out again."""
+        self.rows[info.group] = Row.MEMBER
+        self.known[info.group] = info
+        self._merge(info.group, {})
+
     def join(self, group: str) -> Joined:
         """Take an offer."""
         if self.rows.get(group) is not Row.PENDING:
@@ -168,7 +174,10 @@ class Directory:
 
     def _merge(self, group: str, view: View) -> None:
         info = self.known[group]
-        self.known[group] = GroupInfo(group, info.description, merge(info.view, view))
+        merged = merge(info.view, view)
+        self.known[group] = GroupInfo(group, info.description, merged)
+        if self.rows[group] is Row.MEMBER and merged[self.name][1] is OUT:
+            self._close(group)  # others put it out
 
     def _close(self, group: str) -> None:
         self.rows[group] = Row.DECLINED

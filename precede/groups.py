@@ -1,0 +1,310 @@
+"""`precede groups`: which groups there are, and begin, join and leave them."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from precede.options import Bootstrap, Config, Key, State, WrongUse, done_when_the_reader_leaves, load_settings, say
+from precede.send import check_name
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from precede.group_manager import Answer, Groups
+    from streaming.settings import Settings
+    from udfs.peers.catalogue import Listing
+
+MEMBERS_SHOWN_MAX = 8  # in the table; --json names all
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Who does it, the SENDER of `precede send`.")]
+Wait = Annotated[
+    float, typer.Option(min=0, metavar="N", help="How many seconds to wait for the job's answer; 0 does not wait.")
+]
+
+groups = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+
+
+@groups.callback()
+def list_groups(
+    context: typer.Context,
+    delta: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Read the job's Delta tables rather than the ordered topic; needs no Kafka."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, with all options and members.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+) -> None:
+    """Show which groups there are, with their orders and members; begin, join and leave them.
+
+    A group nobody created has the default order and is open to everybody. One that was created may be closed: then
+    what somebody says who is not a member is held until it joins.
+
+    Examples:
+
+      precede groups
+
+      precede groups --delta delta/ --json
+
+      precede groups create travel ann --order causal --closed --member bob
+
+      precede groups join travel chen
+
+      precede groups leave travel chen
+    """
+    if context.invoked_subcommand is not None:
+        return
+    settings = load_settings(config, bootstrap=bootstrap)
+    from precede.group_catalogue import CatalogueReader, catalogue_of_delta
+
+    cut_off: set[str] = set()
+    if delta is not None:
+        catalogue = catalogue_of_delta(delta)
+    else:
+        reader = CatalogueReader(settings.bootstrap, settings.ordered_topic)
+        reader.read_on()
+        catalogue, cut_off = reader.catalogue, reader.cut_off
+        reader.close()
+    listings = [catalogue.groups[group] for group in sorted(catalogue.groups)]
+    with done_when_the_reader_leaves():
+        if as_json:
+            _write_lines(listings)
+        elif listings:
+            _print_table(listings)
+        else:
+            say("There is no group yet.")
+    if cut_off:
+        named = ", ".join(sorted(cut_off)[:3])
+        say(f"The topic no longer has the beginning of {named}: who is in may be incomplete; --delta knows it all.")
+
+
+@groups.command()
+def create(
+    group: Group,
+    name: Name,
+    order: Annotated[str | None, typer.Option(metavar="O", help="Its order. Default: the job's.")] = None,
+    member: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="One more first member; may be given again and again.")
+    ] = None,
+    closed: Annotated[
+        bool, typer.Option("--closed", help="Only members are heard; others are held until they join.")
+    ] = False,
+    loss: Annotated[
+        str | None, typer.Option(metavar="hold|abandon", help="What becomes of messages that never come.")
+    ] = None,
+    give_up_ms: Annotated[
+        int | None, typer.Option(metavar="MS", help="How long to wait for a missing message; 0: for ever.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(metavar="N", help="How far a seq may be past the highest seen.")] = None,
+    digests: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Of how many last messages another content under the same id is noticed."),
+    ] = None,
+    accuracy_ms: Annotated[
+        int | None, typer.Option(metavar="MS", help="two_clock: by how much members' clocks may differ.")
+    ] = None,
+    delay_min_ms: Annotated[int | None, typer.Option(metavar="MS", help="two_clock: no message is faster.")] = None,
+    delay_max_ms: Annotated[int | None, typer.Option(metavar="MS", help="two_clock: no message is slower.")] = None,
+    conflict: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OP,OP", help="object: two operations that conflict; may be given again."),
+    ] = None,
+    public_key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=KEY", help="A member's public key: nothing unsigned is taken then (precede key)."),
+    ] = None,
+    wait: Wait = 30.0,
+    state: State = None,
+    key: Key = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+) -> None:
+    """Begin a group, with NAME and every --member in it.
+
+    It counts only before anything else of the group. In `lamport` and `two_clock` the group is closed in any case,
+    since everybody waits for every member there.
+
+    Examples:
+
+      precede groups create travel ann
+
+      precede groups create travel ann --order lamport --member bob --member chen
+
+      precede groups create accounts ann --order object --conflict deposit,audit --conflict withdraw,audit
+    """
+    options: dict[str, Any] = {
+        "closed": closed or None,
+        "loss": loss,
+        "give_up_ms": give_up_ms,
+        "window": window,
+        "digests": digests,
+        "accuracy_ms": accuracy_ms,
+        "delay_min_ms": delay_min_ms,
+        "delay_max_ms": delay_max_ms,
+        "conflicts": None if conflict is None else [_parts(one, ",", "--conflict") for one in conflict],
+        "keys": None if public_key is None else dict(_parts(one, "=", "--public-key") for one in public_key),
+    }
+    members = list(dict.fromkeys([name, *(member or [])]))
+    with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+        answer = manager.create(group, order=order, members=members, **options)
+        _tell(f"{group} is there, with {', '.join(members)} in it", answer, wait)
+
+
+@groups.command()
+def join(
+    group: Group,
+    name: Name,
+    wait: Wait = 30.0,
+    state: State = None,
+    key: Key = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+) -> None:
+    """Become a member of a group.
+
+    The epoch is one that NAME never used before in it, so whoever still speaks under an older one is no longer heard;
+    `precede send` goes on with the new one.
+
+    Example:
+
+      precede groups join travel chen
+    """
+    with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+        answer = manager.join(group)
+        _tell(f"{name} is in {group} with epoch {answer.epoch}", answer, wait)
+
+
+@groups.command()
+def leave(
+    group: Group,
+    name: Name,
+    last: Annotated[
+        int | None, typer.Option(min=0, metavar="SEQ", help="The last seq it used. Default: as the state file has it.")
+    ] = None,
+    wait: Wait = 30.0,
+    state: State = None,
+    key: Key = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+) -> None:
+    """Be a member of a group no longer.
+
+    What was sent up to now still counts, even where it arrives later; nothing after it does. NAME may join again, with
+    a larger epoch, as often as it likes.
+
+    Example:
+
+      precede groups leave travel chen
+    """
+    with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+        answer = manager.leave(group, last=last)
+        _tell(f"{name} has left {group}", answer, wait)
+
+
+@groups.command()
+def evict(
+    group: Group,
+    name: Name,
+    member: Annotated[str, typer.Argument(metavar="MEMBER", help="Who is put out.")],
+    cut: Annotated[int, typer.Option(min=0, metavar="SEQ", help="The last of its seqs that still counts.")],
+    wait: Wait = 30.0,
+    state: State = None,
+    key: Key = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+) -> None:
+    """Put somebody else out of a group: who crashed, and holds the others back.
+
+    `precede held` names who is waited for.
+
+    Example:
+
+      precede groups evict travel ann dara --cut 12
+    """
+    with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+        answer = manager.evict(group, member, cut=cut)
+        _tell(f"{member} is out of {group}, after its seq {cut}", answer, wait)
+
+
+@contextmanager
+def _opened(group: str, name: str, state: Path | None, wait: float, settings: "Settings") -> "Iterator[Groups]":
+    check_name("GROUP", group)
+    check_name("NAME", name)
+    from precede.group_manager import Groups
+
+    with Groups(
+        name,
+        bootstrap=settings.bootstrap,
+        raw_topic=settings.raw_topic,
+        ordered_topic=settings.ordered_topic,
+        dead_letter_topic=settings.dead_letter_topic,
+        state=state,
+        key=None if settings.key is None else Path(settings.key),
+        answer_s=wait,
+    ) as manager:
+        yield manager
+
+
+def _tell(what: str, answer: "Answer", wait: float) -> None:
+    if answer.position is not None:
+        typer.echo(f"{what} (position {answer.position}).")
+    elif not answer.written:
+        typer.echo(f"{what} already.")
+    else:
+        waited = f" within {wait:g} s: does `precede run` run?" if wait else "; nobody waited for the job's answer."
+        say(f"The log has it, but the job has not ordered it{waited}")
+
+
+def _parts(text: str, mark: str, flag: str) -> tuple[str, str]:
+    """The two things that one value of a flag names."""
+    one, found, other = text.partition(mark)
+    if not found or not one.strip() or not other.strip():
+        raise WrongUse(f"{flag} {text}: write two things with a {mark!r} between them.")
+    return one.strip(), other.strip()
+
+
+def _write_lines(listings: "list[Listing]") -> None:
+    import msgspec
+
+    for listing in listings:
+        fields = {
+            "group": listing.group,
+            "order": listing.order,
+            "created": listing.created,
+            "closed": listing.closed,
+            "members": listing.members,
+            "options": listing.options,
+            "position": listing.position,
+        }
+        sys.stdout.buffer.write(msgspec.json.encode(fields) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _print_table(listings: "list[Listing]") -> None:
+    from rich.console import Console
+
+    Console().print(_table(listings))
+
+
+def _table(listings: "list[Listing]") -> "Table":
+    from rich.table import Table
+
+    table = Table("group", "order", "who may speak", "members", "position")
+    for listing in listings:
+        named = [name if epoch == 0 else f"{name} (epoch {epoch})" for name, epoch in listing.members.items()]
+        more = f" and {len(named) - MEMBERS_SHOWN_MAX} more" if len(named) > MEMBERS_SHOWN_MAX else ""
+        table.add_row(
+            listing.group,
+            listing.order,
+            "its members" if listing.closed else "everybody",
+            ", ".join(named[:MEMBERS_SHOWN_MAX]) + more,
+            str(listing.position) if listing.position else "",
+        )
+    return table

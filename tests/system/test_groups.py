@@ -1,0 +1,226 @@
+"""`precede.Groups` and `precede groups`: the groups of a real log, joined and left through it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingest.errors import Refused
+from ingest.sending import send_one
+from ingest.signing import make_key, public_text
+from precede import Groups
+from precede.embedded_broker import Broker
+from precede.following import follow
+from tests.door.command import precede
+from tests.system.orderer import Orderer
+
+
+@pytest.fixture
+def orderer(broker: Broker) -> Iterator[Orderer]:
+    with Orderer(broker.bootstrap) as running:
+        yield running
+
+
+class People:
+    """Each with a state file of its own, as on machines of their own."""
+
+    def __init__(self, orderer: Orderer, folder: Path) -> None:
+        self.orderer = orderer
+        self.folder = folder
+
+    def groups(self, name: str, **more: Any) -> Groups:
+        return Groups(
+            name,
+            bootstrap=self.orderer.bootstrap,
+            state=self.folder / f"{name}.json",
+            **{**self.orderer.topics, **more},
+        )
+
+    def say(self, group: str, name: str, text: str = "hello") -> tuple[str, int, int]:
+        return send_one(
+            self.orderer.bootstrap,
+            self.orderer.raw_topic,
+            self.folder / f"{name}.json",
+            group=group,
+            sender=name,
+            after=[],
+            data=text,
+        )
+
+    def sequence(self, group: str, count: int) -> list[str]:
+        """The first so many records of a group, in short."""
+        with follow(group, bootstrap=self.orderer.bootstrap, topic=self.orderer.ordered_topic) as follower:
+            found = [delivery for _, delivery in zip(range(count), follower, strict=False)]
+        return [f"{one.kind} {one.sender} {one.epoch}" for one in found]
+
+
+@pytest.fixture
+def people(orderer: Orderer, tmp_path: Path) -> People:
+    return People(orderer, tmp_path)
+
+
+def test_a_group_is_created_offered_once_joined_left_and_joined_again(people: People) -> None:
+    with people.groups("ann") as ann, people.groups("bob") as bob:
+        assert ann.discover() == bob.discover() == []
+        assert ann.create("travel", closed=True, window=500).position == 1
+
+        (offer,) = bob.discover()
+        assert (offer.group, offer.order, offer.closed, offer.members) == ("travel", "s_b", True, {"ann": 0})
+        assert offer.options == {"closed": True, "window": 500}
+        assert bob.offers() == [], "one offer, while bob ponders"
+        assert bob.discover() == [], "and he ponders still"
+        assert bob.join("travel") == (0, 2, True)
+        assert bob.join("travel") == (0, None, False), "who is in need not join"
+        assert ann.members("travel") == bob.members("travel") == {"ann": 0, "bob": 0}
+        assert bob.mine() == ["travel"]
+
+        assert people.say("travel", "bob") == ("bob", 0, 1)
+        assert bob.leave("travel") == (0, 4, True)
+        assert ann.members("travel") == {"ann": 0}
+        with pytest.raises(Refused, match="bob is not in travel any more"):
+            bob.leave("travel")
+
+        assert [one.group for one in bob.discover()] == ["travel"]
+        assert bob.join("travel") == (1, 5, True)
+        assert people.say("travel", "bob") == ("bob", 1, 1), "what he says goes on under the new epoch"
+        assert ann.members("travel") == {"ann": 0, "bob": 1}
+    assert people.sequence("travel", 6) == [
+        "create ann 0",
+        "join bob 0",
+        "message bob 0",
+        "leave bob 0",
+        "join bob 1",
+        "message bob 1",
+    ]
+
+
+def test_what_was_declined_is_offered_again_only_after_the_next_discover(people: People) -> None:
+    with people.groups("ann") as ann, people.groups("bob") as bob:
+        ann.create("chess", order="total")
+        assert [one.group for one in bob.offers()] == ["chess"]
+        bob.decline("chess")
+        ann.create("cards")
+        assert [one.group for one in bob.offers()] == ["cards"]
+        assert [one.group for one in bob.discover()] == ["chess"]
+        with pytest.raises(Refused, match="not$|is not"):
+            bob.decline("nowhere")
+        assert [one.group for one in bob.all()] == ["cards", "chess"]
+
+
+def test_who_was_put_out_is_offered_the_group_again_and_its_old_epoch_is_fenced(people: People) -> None:
+    with people.groups("ann") as ann, people.groups("bob") as bob:
+        ann.create("travel", members=["ann", "bob"])
+        assert bob.discover() == []
+        assert ann.evict("travel", "bob", cut=0) == (0, 2, True)
+        assert bob.offers() == []
+        assert [one.group for one in bob.discover()] == ["travel"]
+        assert bob.join("travel").epoch == 1
+
+
+def test_what_the_group_refuses_is_told_with_its_code_and_reason(people: People) -> None:
+    with people.groups("ann") as ann:
+        ann.create("travel")
+        with pytest.raises(Refused, match="There is a group travel already"):
+            ann.create("travel")
+        with pytest.raises(Refused, match=r"refused it \(unknown_member\): 'zoe' was never seen"):
+            ann.evict("travel", "zoe", cut=0)
+        with pytest.raises(Refused, match="There is no order 'alphabetical': choose one of s_b"):
+            ann.create("other", order="alphabetical")
+        with pytest.raises(Refused, match="This cannot be a `create` record"):
+            ann.create("other", window=0)
+        with pytest.raises(Refused, match="There is no group nowhere"):
+            ann.members("nowhere")
+        with pytest.raises(Refused, match="ann is not in nowhere"):
+            ann.leave("nowhere")
+
+
+def test_a_member_whose_memory_is_lost_comes_back_above_its_old_epoch_and_leaves_only_knowing_its_last_seq(
+    people: People,
+) -> None:
+    with people.groups("ann") as ann:
+        ann.create("travel")
+    people.say("travel", "ann")
+    (people.folder / "ann.json").unlink()
+    with people.groups("ann") as ann:
+        with pytest.raises(Refused, match="--last"):
+            ann.leave("travel")
+        assert ann.join("travel").epoch == 1
+        assert ann.leave("travel").position == 4
+
+
+def test_a_group_with_keys_takes_signed_records_alone(people: People, tmp_path: Path) -> None:
+    key, other = tmp_path / "ann.key", tmp_path / "bob.key"
+    public = public_text(make_key(key))
+    make_key(other)
+    with people.groups("ann", key=key) as ann, people.groups("bob") as unsigned, people.groups("bob", key=other) as bob:
+        ann.create("vault", keys={"ann": public})
+        with pytest.raises(Refused, match="forged"):
+            unsigned.join("vault")
+        assert bob.join("vault").position == 2
+        assert bob.leave("vault").position == 3
+        assert ann.leave("vault").position == 4
+
+
+# ── the command line ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Command:
+    """`precede groups` over the topics of one orderer."""
+
+    def __init__(self, orderer: Orderer, state: Path) -> None:
+        self.variables = {
+            "PRECEDE_BOOTSTRAP": orderer.bootstrap,
+            "PRECEDE_STATE": str(state),
+            **{f"PRECEDE_{name.upper()}": topic for name, topic in orderer.topics.items()},
+        }
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        return precede("groups", *arguments, variables=self.variables)
+
+    def says(self, *arguments: str) -> str:
+        done = self(*arguments)
+        assert (done.returncode, done.stderr) == (0, b""), done.stderr
+        return done.stdout.decode().strip()
+
+
+def test_the_commands_create_join_leave_and_show_groups(orderer: Orderer, tmp_path: Path) -> None:
+    command = Command(orderer, tmp_path / "senders.json")
+    assert command.says("create", "travel", "ann", "--order", "causal", "--member", "bob", "--closed") == (
+        "travel is there, with ann, bob in it (position 1)."
+    )
+    assert command.says("join", "travel", "chen") == "chen is in travel with epoch 0 (position 2)."
+    assert command.says("join", "travel", "chen") == "chen is in travel with epoch 0 already."
+    assert command.says("leave", "travel", "bob", "--last", "0") == "bob has left travel (position 3)."
+    assert command.says("evict", "travel", "ann", "chen", "--cut", "0") == (
+        "chen is out of travel, after its seq 0 (position 4)."
+    )
+    (line,) = command.says("--json").splitlines()
+    assert json.loads(line) == {
+        "group": "travel",
+        "order": "causal",
+        "created": True,
+        "closed": True,
+        "members": {"ann": 0},
+        "options": {"order": "causal", "closed": True},
+        "position": 4,
+    }
+    shown = command.says()
+    for word in ("travel", "causal", "its members", "ann"):
+        assert word in shown
+    refused = command("evict", "travel", "ann", "zoe", "--cut", "0")
+    assert (refused.returncode, refused.stderr.count(b"\n")) == (1, 1)
+    wrong = command("create", "x", "ann", "--conflict", "deposit")
+    assert (wrong.returncode, wrong.stderr.count(b"\n")) == (2, 1)
+
+
+def test_without_a_job_the_commands_say_that_nobody_has_ordered_it(broker: Broker, tmp_path: Path) -> None:
+    command = Command(Orderer(broker.bootstrap), tmp_path / "senders.json")
+    assert command("--json").stderr == b"There is no group yet.\n" or command("--json").stdout == b""
+    done = command("join", "travel", "ann", "--wait", "1")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"the job has not ordered it within 1 s: does `precede run` run?" in done.stderr
