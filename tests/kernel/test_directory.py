@@ -23,6 +23,7 @@ class Medium:
         self.told: list[tuple[str, list[str]]] = []
         """Who answered since the last advertisement, with the groups it named."""
         self.offered: list[tuple[str, str]] = []
+        self.since_advertised: dict[str, set[str]] = {name: set() for name in names}
 
     def say(self, heard: Heard) -> None:
         under_way = [heard]
@@ -32,6 +33,8 @@ class Medium:
                 for answer in [] if name in self.away else peer.hear(one):
                     if isinstance(answer, Offer):
                         self.offered.append((name, answer.info.group))
+                        assert answer.info.group not in self.since_advertised[name], "a second offer"
+                        self.since_advertised[name].add(answer.info.group)
                     else:
                         self.told.append((name, [info.group for info in answer.groups]))
                         under_way.append(answer)
@@ -39,6 +42,7 @@ class Medium:
     def connect(self, name: str) -> None:
         self.away.discard(name)
         self.told, self.offered = [], []
+        self.since_advertised[name] = set()
         self.say(self.peers[name].advertise())
 
     def rows(self, name: str) -> dict[str, list[str] | str]:
@@ -186,7 +190,7 @@ def test_groups_beyond_the_limit_are_passed_over(monkeypatch: pytest.MonkeyPatch
 
 @effort(60)
 @given(st.randoms(use_true_random=False))
-def test_once_all_have_told_all_the_members_of_a_group_agree_however_lossy_it_was(random: Random) -> None:
+def test_once_all_have_told_all_the_members_agree_however_lossy_it_was_and_nobody_is_asked_twice(random: Random) -> None:
     medium = Medium("A", "B", "C", "D")
     for _ in range(30):
         name = random.choice("ABCD")

@@ -20,6 +20,7 @@ What the printed protocol leaves open or gets wrong, and what is done here:
 - Who declines only discards what it heard, and would be asked at every answer: DECLINED.
 - A leaver keeps its row and goes on advertising the group: here the row becomes DECLINED.
 - A leave cancels every join before and after it: views (views.py) go by epoch. An own epoch grows with every join.
+- A new group's identity is counted by its creator, from 0 again after a restart: here it is a name that is chosen.
 - Rows that are N/A are not sent, and neither are empty lists.
 - A crashed process stays in the views: to put it out takes an `evict` in the log, which this protocol does not have.
 """
