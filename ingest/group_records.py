@@ -5,6 +5,7 @@ and `precede.Member` speak as, and what is left ends where they stopped. Each re
 before it is sent: what the group would refuse as malformed is refused here.
 """
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,10 +36,13 @@ class Written(NamedTuple):
 
 
 class Writer:
-    """Writes one member's records into one log."""
+    """Writes one member's records into one log.
+
+    Without a state file it uses the one that `precede.Member` keeps for this name in each group.
+    """
 
     def __init__(
-        self, publisher: Publisher, log: str, state_file: Path, name: str, key: Ed25519PrivateKey | None = None
+        self, publisher: Publisher, log: str, state_file: Path | None, name: str, key: Ed25519PrivateKey | None = None
     ) -> None:
         self.name = name
         self._key = key
@@ -49,7 +53,7 @@ class Writer:
     def create(self, group: str, *, members: list[str], options: dict[str, Any]) -> Written:
         """Begin a group; who is named in it may speak with epoch 0, this member too."""
         value = encode("create", group, sender=self.name, options=options, members=members)
-        with sender_state.opened(self._state_file) as state:
+        with self._opened(group) as state:
             if self.name in members and state.memory.find(self._log, group, self.name) is None:
                 state.memory.add(Sender(self._log, group, self.name))
                 state.save()
@@ -57,16 +61,16 @@ class Writer:
 
     def join(self, group: str, standing: Standing | None) -> Written:
         """Join with an epoch that was never used; who is in already writes nothing."""
-        with sender_state.opened(self._state_file) as state:
+        with self._opened(group) as state:
             known = state.memory.find(self._log, group, self.name)
             if known is not None and standing is not None and standing[0] == known.epoch and standing[1] is not OUT:
                 return Written(known.epoch, None)
             epoch = self._epoch_to_join(group, known, standing)
             if known is None:
-                state.memory.add(Sender(self._log, group, self.name, epoch))
+                known = state.memory.add(Sender(self._log, group, self.name, epoch))
             elif epoch > known.epoch:
-                state.memory.senders.remove(known)
-                state.memory.add(Sender(self._log, group, self.name, epoch))
+                known.epoch, known.seq, known.pending = epoch, 0, None
+            known.joined = True
             state.save()
             # Where the group has keys, a newcomer brings its own; elsewhere it is carried and not read.
             keys = {} if self._key is None else {"key": public_text(self._key)}
@@ -81,7 +85,7 @@ class Writer:
 
     def leave(self, group: str, standing: Standing | None, last: int | None) -> Written:
         """Leave after the last message that was sent, or after `last`."""
-        with sender_state.opened(self._state_file) as state:
+        with self._opened(group) as state:
             known = state.memory.find(self._log, group, self.name)
             epoch = self._epoch_to_leave(group, known, standing)
             if last is None:
@@ -99,7 +103,7 @@ class Writer:
     def _last(self, state: SenderState, known: Sender | None, group: str, epoch: int) -> int:
         if known is None or known.epoch != epoch:
             raise Refused(
-                f"The state file {self._state_file} does not know what {self.name} said last in {group} with epoch"
+                f"The state file {state.path} does not know what {self.name} said last in {group} with epoch"
                 f" {epoch}: give the seq of its last message with --last, 0 where it said nothing."
             )
         if known.pending is not None:
@@ -110,6 +114,11 @@ class Writer:
     def evict(self, group: str, member: str, epoch: int, cut: int) -> Written:
         """Put a member out: of what it says only seqs up to the cut still count."""
         return self._publish(group, encode("evict", group, sender=self.name, member=[member, epoch], cut=cut), epoch)
+
+    def _opened(self, group: str) -> AbstractContextManager[SenderState]:
+        if self._state_file is None:  # an open member holds it for as long as it is
+            return sender_state.opened(sender_state.member_file(self._log, group, self.name), wait=False)
+        return sender_state.opened(self._state_file)
 
     def _publish(self, group: str, value: bytes, epoch: int) -> Written:
         self._publisher.publish(group, value if self._key is None else sign(value, self._key))

@@ -9,6 +9,7 @@ A seq that is used twice with other content is lost for ever (`equivocation`), s
 
 import contextlib
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,12 @@ def default_file() -> Path:
         return Path(named)
     home = os.environ.get("XDG_STATE_HOME")
     return (Path(home) if home else Path.home() / ".local" / "state") / STATE_FILE
+
+
+def member_file(log: str, group: str, name: str) -> Path:
+    """One small file for each member, beside the one of `precede send`."""
+    whose = hashlib.sha256(msgspec.json.encode((log, group, name))).hexdigest()[:24]
+    return default_file().with_name("members") / f"{whose}.json"
 
 
 @contextlib.contextmanager

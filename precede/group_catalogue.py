@@ -8,6 +8,7 @@ import msgspec
 
 from ingest.errors import Refused
 from precede.log_readers import LogRecord, open_reader
+from udfs.knowledge import heard
 from udfs.peers.catalogue import Catalogue, Listing
 
 LOOK_S = 0.2
@@ -81,7 +82,7 @@ class CatalogueReader:
             head = _head(record.value)
             if head.position > 1 and head.group not in self.catalogue.groups:
                 self.cut_off.add(head.group)
-            whole = msgspec.structs.asdict(head) if head.kind == "message" else msgspec.json.decode(record.value)
+            whole = msgspec.structs.asdict(head) if head.kind == "message" else heard(record.value)
         except msgspec.DecodeError as error:
             raise Refused(
                 f"{self._topic} holds a record precede did not write, at offset {record.offset}: {error}."
@@ -104,7 +105,7 @@ def catalogue_of_delta(root: Path) -> Catalogue:
     of_members = table.to_batches(columns=["position", "record"], filter=dataset.field("kind") != "message")
     rows = [row for batch in of_members for row in batch.to_pylist()]
     for row in sorted(rows, key=lambda row: row["position"]):
-        catalogue.learn(msgspec.json.decode(row["record"]))
+        catalogue.learn(heard(row["record"].encode()))
     for batch in table.to_batches(columns=["group", "order", "destination", "position"]):
         groups = Table.from_batches([batch]).group_by(["group", "order", "destination"])
         for row in groups.aggregate([("position", "max")]).to_pylist():

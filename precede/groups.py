@@ -237,6 +237,7 @@ def evict(
 def _opened(group: str, name: str, state: Path | None, wait: float, settings: "Settings") -> "Iterator[Groups]":
     check_name("GROUP", group)
     check_name("NAME", name)
+    from ingest.sender_state import default_file
     from precede.group_manager import Groups
 
     with Groups(
@@ -245,7 +246,7 @@ def _opened(group: str, name: str, state: Path | None, wait: float, settings: "S
         raw_topic=settings.raw_topic,
         ordered_topic=settings.ordered_topic,
         dead_letter_topic=settings.dead_letter_topic,
-        state=state,
+        state=state or default_file(),
         key=None if settings.key is None else Path(settings.key),
         answer_s=wait,
     ) as manager:
@@ -295,16 +296,17 @@ def _print_table(listings: "list[Listing]") -> None:
 
 def _table(listings: "list[Listing]") -> "Table":
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("group", "order", "who may speak", "members", "position")
     for listing in listings:
         named = [name if epoch == 0 else f"{name} (epoch {epoch})" for name, epoch in listing.members.items()]
         more = f" and {len(named) - MEMBERS_SHOWN_MAX} more" if len(named) > MEMBERS_SHOWN_MAX else ""
         table.add_row(
-            listing.group,
+            Text(listing.group),  # a name is no markup
             listing.order,
             "its members" if listing.closed else "everybody",
-            ", ".join(named[:MEMBERS_SHOWN_MAX]) + more,
+            Text(", ".join(named[:MEMBERS_SHOWN_MAX]) + more),
             str(listing.position) if listing.position else "",
         )
     return table

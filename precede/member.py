@@ -10,15 +10,12 @@ joins. What its stamps need and how far it has read are kept in a small file, so
 """
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
-
-import msgspec
 
 from ingest import sender_state, sending
 from ingest.errors import Refused
@@ -116,7 +113,7 @@ class Member:
     ) -> None:
         raw, ordered, _ = self._topics
         log = sending.log_of(self._bootstrap, raw)
-        path = _state_file(log, self.group, self.name) if state is None else Path(state)
+        path = sender_state.member_file(log, self.group, self.name) if state is None else Path(state)
         kept = opened.enter_context(sender_state.opened(path, wait=False))
         known = kept.memory.find(log, self.group, self.name)
         is_new = known is None
@@ -387,9 +384,3 @@ def _json(data: Any) -> bytes:
         return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"data is a JSON value (text, numbers, lists, objects, true, false, null): {error}") from error
-
-
-def _state_file(log: str, group: str, name: str) -> Path:
-    """One small file for each member, beside the one of `precede send`."""
-    whose = hashlib.sha256(msgspec.json.encode((log, group, name))).hexdigest()[:24]
-    return sender_state.default_file().with_name("members") / f"{whose}.json"

@@ -160,13 +160,14 @@ class Opening:
         """
         voice, known = self._voice, self._voice.known
         knowledge = voice.knowledge
+        if voice.order.by_clocks:
+            voice.hear_time(knowledge.time)
         brings_key = public_key is not None and bool(knowledge.keys) and known.sender not in knowledge.keys
         asked = knowledge.closed or voice.order.by_clocks or brings_key
         if not asked or known.joined or knowledge.is_in(known.sender, known.epoch):
             return
         fields: dict[str, Any] = {"kind": "join", "sender": known.sender, "epoch": known.epoch}
         if voice.order.by_clocks:
-            voice.hear_time(knowledge.time)
             fields["time"] = voice.time
         if brings_key:
             fields["key"] = public_key

@@ -1,6 +1,5 @@
 """`precede send`: publish one message."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer

@@ -190,7 +190,9 @@ def test_groups_beyond_the_limit_are_passed_over(monkeypatch: pytest.MonkeyPatch
 
 @effort(60)
 @given(st.randoms(use_true_random=False))
-def test_once_all_have_told_all_the_members_agree_however_lossy_it_was_and_nobody_is_asked_twice(random: Random) -> None:
+def test_once_all_have_told_all_members_agree_however_lossy_it_was_and_nobody_is_asked_twice(
+    random: Random,
+) -> None:
     medium = Medium("A", "B", "C", "D")
     for _ in range(30):
         name = random.choice("ABCD")

@@ -22,7 +22,9 @@ class Relay:
         name = uuid.uuid4().hex[:8]
         self.bootstrap = broker.bootstrap
         self.raw, self.ordered, self.control = f"{name}.raw", f"{name}.ordered", f"{name}.control"
-        wanted = [topics.raw(self.raw, 2), topics.output(self.ordered, 2), topics.output(self.control, 2)]
+        self.dead_letters = f"{name}.dead-letters"
+        wanted = [topics.raw(self.raw, 2)]
+        wanted += [topics.output(topic, 2) for topic in (self.ordered, self.control, self.dead_letters)]
         topics.ensure(self.bootstrap, wanted)
         self.kernel = Holdback(order=order)
         self.lose: Callable[[bytes], bool] = lambda _: False
@@ -67,10 +69,12 @@ class Relay:
                     self.kernel.receive(
                         record.value, record.key, record.partition, record.offset, timestamp_ms=record.timestamp_ms
                     )
-            if self.kernel.ordered:
+            if self.kernel.ordered or self.kernel.dead:
                 producer.begin_transaction()
                 for key, value in zip(self.kernel.ordered_keys, self.kernel.ordered, strict=True):
                     producer.produce(self.ordered, value, key)
+                for dead_key, value in zip(self.kernel.dead_keys, self.kernel.dead, strict=True):
+                    producer.produce(self.dead_letters, value, dead_key)
                 producer.commit_transaction()
             self.dead += self.kernel.dead
             self.kernel.clear()

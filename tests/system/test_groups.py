@@ -10,58 +10,50 @@ from typing import Any
 
 import pytest
 
+import precede
 from ingest.errors import Refused
 from ingest.sending import send_one
 from ingest.signing import make_key, public_text
-from precede import Groups
 from precede.embedded_broker import Broker
-from precede.following import follow
-from tests.door.command import precede
-from tests.system.orderer import Orderer
+from tests.door.command import precede as command_line
+from tests.system.relay import Relay
 
 
 @pytest.fixture
-def orderer(broker: Broker) -> Iterator[Orderer]:
-    with Orderer(broker.bootstrap) as running:
+def relay(broker: Broker) -> Iterator[Relay]:
+    with Relay(broker) as running:
         yield running
+
+
+def topics_of(relay: Relay) -> dict[str, str]:
+    return {"raw_topic": relay.raw, "ordered_topic": relay.ordered, "dead_letter_topic": relay.dead_letters}
 
 
 class People:
     """Each with a state file of its own, as on machines of their own."""
 
-    def __init__(self, orderer: Orderer, folder: Path) -> None:
-        self.orderer = orderer
+    def __init__(self, relay: Relay, folder: Path) -> None:
+        self.relay = relay
         self.folder = folder
 
-    def groups(self, name: str, **more: Any) -> Groups:
-        return Groups(
-            name,
-            bootstrap=self.orderer.bootstrap,
-            state=self.folder / f"{name}.json",
-            **{**self.orderer.topics, **more},
-        )
+    def groups(self, name: str, **more: Any) -> precede.Groups:
+        given = {"bootstrap": self.relay.bootstrap, "state": self.folder / f"{name}.json"}
+        return precede.Groups(name, **{**given, **topics_of(self.relay), **more})
 
-    def say(self, group: str, name: str, text: str = "hello") -> tuple[str, int, int]:
-        return send_one(
-            self.orderer.bootstrap,
-            self.orderer.raw_topic,
-            self.folder / f"{name}.json",
-            group=group,
-            sender=name,
-            after=[],
-            data=text,
-        )
+    def say(self, group: str, name: str) -> tuple[str, int, int]:
+        state = self.folder / f"{name}.json"
+        return send_one(self.relay.bootstrap, self.relay.raw, state, group=group, sender=name, after=[], data="hello")
 
     def sequence(self, group: str, count: int) -> list[str]:
         """The first so many records of a group, in short."""
-        with follow(group, bootstrap=self.orderer.bootstrap, topic=self.orderer.ordered_topic) as follower:
-            found = [delivery for _, delivery in zip(range(count), follower, strict=False)]
+        with precede.follow(group, bootstrap=self.relay.bootstrap, topic=self.relay.ordered) as follower:
+            found = [next(follower) for _ in range(count)]
         return [f"{one.kind} {one.sender} {one.epoch}" for one in found]
 
 
 @pytest.fixture
-def people(orderer: Orderer, tmp_path: Path) -> People:
-    return People(orderer, tmp_path)
+def people(relay: Relay, tmp_path: Path) -> People:
+    return People(relay, tmp_path)
 
 
 def test_a_group_is_created_offered_once_joined_left_and_joined_again(people: People) -> None:
@@ -166,21 +158,40 @@ def test_a_group_with_keys_takes_signed_records_alone(people: People, tmp_path: 
         assert ann.leave("vault").position == 4
 
 
+def test_a_member_goes_on_under_the_epoch_that_was_joined(
+    people: People, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PRECEDE_STATE", str(tmp_path / "state" / "senders.json"))
+    with people.groups("ann") as ann, people.groups("bob", state=None) as bob:
+        ann.create("travel", order="lamport")
+        assert bob.join("travel").epoch == 0
+        with people.relay.member("bob", group="travel") as member:
+            assert member.epoch == 0
+            member.send("hello")
+            with pytest.raises(Refused, match="close the other"):
+                bob.leave("travel")
+        assert bob.leave("travel").position == 3
+        assert bob.join("travel").epoch == 1
+        with people.relay.member("bob", group="travel") as member:
+            assert member.send("again") == ("bob", 1, 1)
+    assert people.relay.dead == []
+
+
 # ── the command line ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Command:
-    """`precede groups` over the topics of one orderer."""
+    """`precede groups` over the topics of one relay."""
 
-    def __init__(self, orderer: Orderer, state: Path) -> None:
+    def __init__(self, relay: Relay, state: Path) -> None:
         self.variables = {
-            "PRECEDE_BOOTSTRAP": orderer.bootstrap,
+            "PRECEDE_BOOTSTRAP": relay.bootstrap,
             "PRECEDE_STATE": str(state),
-            **{f"PRECEDE_{name.upper()}": topic for name, topic in orderer.topics.items()},
+            **{f"PRECEDE_{name.upper()}": topic for name, topic in topics_of(relay).items()},
         }
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        return precede("groups", *arguments, variables=self.variables)
+        return command_line("groups", *arguments, variables=self.variables)
 
     def says(self, *arguments: str) -> str:
         done = self(*arguments)
@@ -188,8 +199,8 @@ class Command:
         return done.stdout.decode().strip()
 
 
-def test_the_commands_create_join_leave_and_show_groups(orderer: Orderer, tmp_path: Path) -> None:
-    command = Command(orderer, tmp_path / "senders.json")
+def test_the_commands_create_join_leave_and_show_groups(relay: Relay, tmp_path: Path) -> None:
+    command = Command(relay, tmp_path / "senders.json")
     assert command.says("create", "travel", "ann", "--order", "causal", "--member", "bob", "--closed") == (
         "travel is there, with ann, bob in it (position 1)."
     )
@@ -219,7 +230,7 @@ def test_the_commands_create_join_leave_and_show_groups(orderer: Orderer, tmp_pa
 
 
 def test_without_a_job_the_commands_say_that_nobody_has_ordered_it(broker: Broker, tmp_path: Path) -> None:
-    command = Command(Orderer(broker.bootstrap), tmp_path / "senders.json")
+    command = Command(Relay(broker), tmp_path / "senders.json")
     assert command("--json").stderr == b"There is no group yet.\n" or command("--json").stdout == b""
     done = command("join", "travel", "ann", "--wait", "1")
     assert (done.returncode, done.stdout) == (0, b"")
