@@ -42,6 +42,7 @@ __all__ = [  # noqa: RUF100, F822
     "Address",
     "Call",
     "Delivery",
+    "Groups",
     "Holdback",
     "Hole",
     "Limits",
