@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
+from operator import itemgetter
 from typing import Any
 
 import pytest
 
 from tests.kernel.feeding import Tale, feed, parsed
+from tests.records import conversation
 from tests.signing import private, public, publics
 from udfs.limits import Limits
 from udfs.messages import Options
 from udfs.orders import ORDERS
 from udfs.outbox import Outbox
 from udfs.patience import Patience
-from udfs.signatures import sign
+from udfs.signatures import TAIL_BYTES, sign
 from udfs.snapshot import restore, snapshot
 
 STAMPS: dict[str, Any] = {
@@ -255,6 +259,63 @@ def test_a_key_in_an_old_state_that_is_none_lets_nobody_speak() -> None:
     tale = Tale()
     tale.kernel.load({b"g": snapshot(group, Patience())})
     assert tale.say("A1", by="A").dead == ["forged A1"]
+
+
+# ── under attack ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def forgeries(chance: random.Random, signed: list[bytes]) -> bytes:
+    """A record that somebody without any member's key makes of those it has seen in the log."""
+    one, other = chance.choice(signed), chance.choice(signed)
+    at = chance.randrange(len(one))
+    return chance.choice(
+        [
+            one[:-TAIL_BYTES] + b"}",
+            one[:-TAIL_BYTES] + other[-TAIL_BYTES:] if one != other else b"{}",
+            one[:at] + bytes((one[at] ^ (1 << chance.randrange(8)),)) + one[at + 1 :],
+            one[:at] + one[at + 1 :],
+            sign(one[:-TAIL_BYTES] + b"}", private("attacker")),
+            sign(one, private("attacker")),
+            one[:-1] + b',"data":"twice"}',
+            one.replace(b'"seq":', b'"epoch":7,"seq":', 1),
+            sign(
+                b'{"group":"group-0","kind":"join","sender":"a","epoch":1,"key":"%b"}' % public("attacker").encode(),
+                private("attacker"),
+            ),
+            sign(b'{"group":"group-0","kind":"abandon","ids":[["a",0,1,9]]}', private("attacker")),
+            sign(b'{"group":"group-0","kind":"evict","member":["a",0],"cut":0}', private("attacker")),
+            b'{"group":"group-0","kind":"heartbeat","sender":"a","seq":99}',
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_without_a_member_s_key_nobody_changes_a_byte_of_what_is_delivered(seed: int) -> None:
+    chance = random.Random(seed)
+    create = {"group": "group-0", "kind": "create", "members": ["a", "b", "c"]}
+    begin = json.dumps(create | {"options": {"keys": publics("a", "b", "c", "precede")}}).encode()
+    honest = [(b"group-0", begin)]
+    for key, value in conversation(120, groups=1, seed=seed):
+        honest.append((key, sign(value, private(json.loads(value)["sender"]))))
+    signed = [value for _, value in honest[1:]]
+    calm = [(value, key, 0, at * 10, at) for at, (key, value) in enumerate(honest)]
+    noise = [
+        (forgeries(chance, signed), b"group-0", 0, at * 10 + 1 + number, at)
+        for at in range(len(honest))
+        for number in range(chance.randrange(3))
+    ]
+    attacked = feed(sorted([*calm, *noise], key=itemgetter(3)))
+    undisturbed = feed(calm)
+    assert attacked.ordered == undisturbed.ordered
+    assert (attacked.held, attacked.blobs, attacked.duplicates) == (
+        undisturbed.held,
+        undisturbed.blobs,
+        undisturbed.duplicates,
+    )
+    codes = Counter(letter["code"] for letter in parsed(attacked.dead))
+    assert set(codes) <= {"forged", "malformed", "wrong_key"}
+    assert codes["forged"] > 50
+    assert sum(codes.values()) == len(noise)
 
 
 # ── the job ───────────────────────────────────────────────────────────────────────────────────────────────────────────
