@@ -13,7 +13,7 @@ from precede.command_line import COMMANDS
 from streaming.broker_watch import BrokerWatch
 from streaming.metrics import Metrics
 from streaming.query_watch import QueryWatch
-from streaming.settings import Settings
+from streaming.settings import Settings, host_and_port
 from tests.test_tidy import flags_of
 from udfs.codes import CODES
 
@@ -89,6 +89,15 @@ def test_the_job_is_a_command_with_settings_that_exist_and_a_broker_that_answers
     assert variables["PRECEDE_BOOTSTRAP"] == told["INTERNAL"]
     for kept in ("PRECEDE_CHECKPOINT", "PRECEDE_DELTA"):
         assert variables[kept].startswith(job["volumes"][0].split(":")[1] + "/")
+
+
+def test_the_job_tells_its_health_where_the_compose_file_looks_for_it() -> None:
+    job = SERVICES["job"]
+    host, port = host_and_port(job["environment"]["PRECEDE_METRICS"])
+    assert host == "0.0.0.0", "a container's own localhost is out of reach"
+    assert f"http://localhost:{port}/health" in job["healthcheck"]["test"][-1]
+    compile(job["healthcheck"]["test"][-1], "healthcheck", "exec")
+    assert job["ports"] == [f"127.0.0.1:{port}:{port}"]
 
 
 def test_the_image_is_made_of_what_is_there_and_runs_precede_as_nobody_special() -> None:
