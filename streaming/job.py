@@ -186,9 +186,8 @@ class Job:
         if self.writes_history:
             if settings.rebuild_delta:
                 self.say("The Delta tables are thrown away, and written anew from the topics.")
-                checkpoint.forget_history(
-                    Path(settings.checkpoint)
-                )  # first, or a crash would leave it speaking of none
+                # First, or a crash would leave the checkpoint speaking of tables that are gone.
+                checkpoint.forget_history(Path(settings.checkpoint))
                 tables.remove(settings)
                 kept.history = None
             kept.history = checkpoint.check_history(settings, kept.history, topics)
