@@ -14,6 +14,7 @@ from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, id_of, parsed
 from tests.kernel.histories import vectors
 from udfs.limits import Limits
+from udfs.orders.two_clock import TwoClock
 
 
 class Stamp(NamedTuple):
@@ -191,6 +192,20 @@ def test_a_clock_that_steps_back_counts_as_the_sender_s_last() -> None:
     say(tale, "A2", 3, 0)
     assert beat(tale, "B", 1, 1, 102) == []
     assert beat(tale, "B", 1, 1, 103) == ["A1", "A2"]
+
+
+def test_a_full_group_keeps_nothing_of_what_it_refuses() -> None:
+    tale = Tale("s_b", Limits(held_max=1)).take(
+        kind="create", options={"order": "two_clock", "accuracy_ms": 1}, members=["A", "B", "C"]
+    )
+    say(tale, "A1", 1_000, 100)
+    for time in range(1_001, 1_500):
+        assert say(tale, "B1", time, 10 * time) == []
+        assert tale.dead == ["backpressure B1"]
+    (group,) = tale.kernel._groups.values()
+    assert isinstance(group.order, TwoClock)
+    assert len(group.order.heads) < 100
+    assert group.order.fronts == [(1, "B", 0), (1, "C", 0), (1_000, "A", 0)]
 
 
 def test_the_document_s_dseq_blocks_at_the_second_message_and_seqs_from_1_do_not() -> None:

@@ -23,7 +23,7 @@ max(own, received + 1). The timed release is a watermark of 2 accuracy + delay_m
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -46,6 +46,9 @@ Queued = tuple[int, int, HeldMessage]
 
 BEYOND = SEQ_MAX * 4
 """Above every clock."""
+
+HEADS_GONE_MAX = 64
+"""How many clocks of messages that have gone may pile up, beside one for each source."""
 
 
 class TwoClock(Clocked):
@@ -166,6 +169,9 @@ class TwoClock(Clocked):
             time, clock, _ = queue[0]
             insort(self.firsts, (time, *who))
             heappush(self.heads, (clock, who))
+            if len(self.heads) > 2 * len(self.queues) + HEADS_GONE_MAX:
+                self.heads = [(queue[0][1], source) for source, queue in self.queues.items()]
+                heapify(self.heads)
         elif who in self.floors:
             time, clock = self.floors[who], self.clocks[who]
         else:
