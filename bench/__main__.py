@@ -16,6 +16,7 @@ from bench import (
     figures,
     growth,
     history,
+    idle,
     latency,
     machine,
     neighbour,
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "latency": latency.run,
     "history": history.run,
     "neighbour": neighbour.run,
+    "idle": idle.run,
 }
 RESULTS = Path(__file__).with_name("figures.json")
 

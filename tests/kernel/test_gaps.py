@@ -13,11 +13,13 @@ from tests.kernel import traffic
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, feed
 from tests.kernel.traffic import LogRecord
+from tests.signing import private, publics
 from udfs.gaps import NOTICED_MAX
 from udfs.holdback import Holdback
 from udfs.limits import Limits
 from udfs.orders import ORDERS
 from udfs.patience import ASK_AGAIN_MS_MAX, Patience
+from udfs.signatures import sign
 
 every_order = pytest.mark.parametrize("order", ORDERS)
 TICK = b'{"kind":"tick"}'
@@ -209,6 +211,19 @@ def test_the_options_of_a_group_stand_over_the_job_s() -> None:
         tale = Tale(patience=Patience(loss="hold")).take(kind="create", options=options).say("B1", "A1")
         tale.tick(3)
         assert ("writes abandon A1" in tale.tick(3_600).own) is expected, options
+
+
+@pytest.mark.parametrize(("keys", "decides"), [(("A", "B"), False), (("A", "B", "precede"), True)])
+def test_in_a_group_with_keys_the_job_decides_only_where_there_is_a_service(
+    keys: tuple[str, ...], decides: bool
+) -> None:
+    tale = Tale().take(kind="create", options={"keys": publics(*keys)}).say("B1", "A1", by="B")
+    assert tale.tick(3).own == ["asks A for A1"]
+    tale.tick(901)
+    assert ("writes abandon A1" in tale.own) is decides
+    for one in list(tale.kernel.own):
+        if one.topic == "raw":
+            assert tale.raw(sign(one.value, private("precede"))).out == ["(A1)", "B1"]
 
 
 def test_a_parent_far_beyond_the_window_cannot_be_abandoned_so_what_waits_for_it_is() -> None:
