@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kernel.effort import effort
+from tests.kernel.effort import effort, seeds
 from tests.kernel.feeding import id_of, parsed
 from udfs.holdback import Holdback
 from udfs.intervals import Runs
@@ -299,18 +299,19 @@ def test_afterwards_the_requester_has_all_that_any_of_them_had_and_nothing_it_ha
             assert dumped.get(who, 0) == runs.dump()
 
 
-@effort(40)
-@given(st.randoms(use_true_random=False))
-def test_on_a_medium_that_loses_asking_again_and_again_comes_to_the_same(random: Random) -> None:
+def test_on_a_medium_that_loses_asking_again_and_again_comes_to_the_same() -> None:
     universe = [("M", 0, seq) for seq in range(1, 12)]
-    peers = [member(name, *(one for one in universe if random.random() < 0.5)) for name in ("P", "Q", "D")]
-    everything = set().union(*(peer.messages for peer in peers))
-    for _ in range(60):
-        for peer in peers:
-            synchronise(peers, peer.name, random, wait_ms=50, loss=0.3)
-        if all(set(peer.messages) == everything for peer in peers):
-            return
-    raise AssertionError("they never came to have the same messages")
+    for seed in seeds(40):  # true chance: a medium that loses everything, as an adversary would draw it, helps nobody
+        random = Random(seed)
+        peers = [member(name, *(one for one in universe if random.random() < 0.5)) for name in ("P", "Q", "D")]
+        everything = set().union(*(peer.messages for peer in peers))
+        for _ in range(60):
+            for peer in peers:
+                synchronise(peers, peer.name, random, wait_ms=50, loss=0.3)
+            if all(set(peer.messages) == everything for peer in peers):
+                break
+        else:
+            raise AssertionError(f"with seed {seed} they never came to have the same messages")
 
 
 # ── the late joiner of the chat ───────────────────────────────────────────────────────────────────────────────────
