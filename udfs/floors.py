@@ -1,6 +1,9 @@
 """Lower bounds that only rise, one per member, and the least of them at once."""
 
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
+
+SPARE = 64
+"""How many entries of a heap that have gone may stay until they come to its top, beside as many as are there."""
 
 Who = tuple[str, int]
 """(sender, epoch)"""
@@ -18,8 +21,11 @@ class Floors(dict[Who, int]):
 
     def begin(self, who: Who, floor: int) -> None:
         """A member from here on."""
-        heappush(self._lowest, (floor, *who))
         self[who] = floor
+        heappush(self._lowest, (floor, *who))
+        if len(self._lowest) > 2 * len(self) + SPARE:  # more have gone than are there
+            self._lowest = [(its, *other) for other, its in self.items()]
+            heapify(self._lowest)
 
     def lowest(self) -> tuple[int, str, int] | None:
         """The floor that holds back most, with whose it is."""

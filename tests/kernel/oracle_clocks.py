@@ -234,6 +234,12 @@ def waits_for(group: Group, one: Waiting) -> dict[str, Any]:
         here = {*group.delivered, *(other.id for other in group.held)}
         missing = [(*who, seq) for seq in range(1, one.id[2]) if (*who, seq) not in here]
         return {"missing": missing[:20], "silent": []}
+    while not any(blocks(group, other, key_of(one), clock_of(group, one), NEVER) for other in floors(group)):
+        key, clock = key_of(one), clock_of(group, one)
+        before = [other for other in queue(group) if precedes(group, key_of(other), clock_of(group, other), key, clock)]
+        if group.order == "lamport" or not before:
+            break
+        one = min(before, key=key_of)
     missing, silent = [], []
     for other in sorted(floors(group)):
         if blocks(group, other, key_of(one), clock_of(group, one), NEVER):

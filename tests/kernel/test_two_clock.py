@@ -169,6 +169,30 @@ def test_a_full_group_takes_what_the_log_s_time_or_the_physical_clock_lets_go_at
     assert by_clock.kernel.dump()[b"g"] == before  # trying it left nothing behind
 
 
+def test_who_waits_for_a_queued_message_alone_names_whose_word_that_one_waits_for() -> None:
+    tale = group("A", "B", "C", accuracy_ms=5)
+    beat(tale, "C", 1, 1, 150)
+    say(tale, "A1", 3, 145)
+    beat(tale, "A", 2, 99, 145)
+    say(tale, "B1", 5, 138)  # C's clock is past this one, but not past A1, which precedes it
+    assert tale.held == {"A1": ["C"], "B1": ["C"]}
+    assert beat(tale, "C", 1, 1, 156) == ["A1", "B1"]
+
+
+def test_refused_and_gone_messages_leave_nothing_in_the_heaps() -> None:
+    tale = Tale("s_b", Limits(held_max=1))
+    tale.take(kind="create", options={"order": "two_clock", "accuracy_ms": 1}, members=["A", "B", "C"])
+    say(tale, "A1", 3, 1_000)
+    for number in range(1_000):
+        say(tale, "B1", 6, 10_000 + number)
+        assert tale.dead == ["backpressure B1"]
+        tale.take(kind="join", sender="D", epoch=number)
+        tale.take(kind="leave", sender="D", epoch=number, last=0)
+    order: Any = tale.kernel._groups["g"].order
+    assert len(order.heads) < 100
+    assert len(order.floors._lowest) < 100
+
+
 def test_no_timed_release_while_something_of_a_member_is_known_to_be_missing() -> None:
     tale = group("A", "B", accuracy_ms=1, delay_max_ms=5)
     say(tale, "B2", 2, 0)

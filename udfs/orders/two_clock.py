@@ -286,6 +286,33 @@ class TwoClock(Clocked):
         least = None if self.timed_ms is None else self._least_clock()
         return None if least is None else least + self.timed_ms  # type: ignore[operator]
 
+    def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
+        return super().missing(self._foremost(held), at_most)
+
+    def awaited(self, held: HeldMessage) -> list[Who]:
+        return super().awaited(self._foremost(held))
+
+    def _foremost(self, held: HeldMessage) -> HeldMessage:
+        """Who is waited for: where no member holds a queued message back itself, the one queued before it."""
+        one: HeldMessage | None = held
+        while one is not None and one.watch == QUEUED and not any(self.blocks(one, *who) for who in self.floors):
+            held, one = one, self._least_before(one)
+        return held if one is None else one
+
+    def _least_before(self, one: HeldMessage) -> HeldMessage | None:
+        """The least of the queued messages that precede this one; the first of each source stands for all."""
+        assert one.message is not None
+        clock = self._shown(one)
+        for time, *who in self.firsts:
+            _, its_clock, first = self.queues[who[0], who[1]][0]  # type: ignore[index]
+            if first is one or time > one.message.time:  # type: ignore[operator]
+                return None
+            if tuple(who) == one.id[:2]:
+                return first
+            if time < one.message.time and (self.margin_ms is None or its_clock <= clock + self.margin_ms):  # type: ignore[operator]
+                return first
+        return None
+
     def blocks(self, one: HeldMessage, name: str, epoch: int) -> bool:
         assert one.message is not None
         return self._holds_back((name, epoch), one.message.time, self._shown(one))  # type: ignore[arg-type]
