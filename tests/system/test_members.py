@@ -10,6 +10,7 @@ import pytest
 import precede
 from ingest import sender_state
 from ingest.errors import Refused
+from ingest.signing import make_key, public_text
 from precede.embedded_broker import Broker
 from tests.system.relay import Relay, wait_for
 from tests.system.test_sending import read
@@ -214,6 +215,22 @@ def test_who_was_put_out_is_told_so_and_comes_back_with_a_new_epoch(relay: Relay
         assert bob.send("two") == ("bob", 1, 1)
         assert take(bob, 1) == ["two"]
     assert relay.dead == []
+
+
+def test_in_a_group_with_keys_members_sign_and_a_newcomer_brings_its_key(relay: Relay, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.pem" for name in ("ann", "cem")}
+    public = {name: public_text(make_key(file)) for name, file in files.items()}
+    create(relay, "causal", "ann", keys={"ann": public["ann"]})
+    with relay.member("ann", key=files["ann"]) as ann, relay.member("cem", key=files["cem"]) as cem:
+        ann.send("signed")
+        assert take(cem, 1) == ["signed"]
+        cem.send("signed, too")
+        assert take(ann, 2) == ["signed", "signed, too"]
+        assert relay.dead == []
+        with relay.member("bob") as bob:
+            bob.send("unsigned")
+        wait_for(lambda: len(relay.dead) == 1, "the dead letter of what was not signed")
+        assert json.loads(relay.dead[0])["code"] == "forged"
 
 
 def test_what_the_group_misses_is_published_again_by_who_said_it(relay: Relay) -> None:

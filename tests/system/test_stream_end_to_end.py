@@ -3,6 +3,7 @@
 import datetime
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +11,9 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
 from pyspark.sql import SparkSession
 
+import precede
+from ingest import topics
+from ingest.producer import Publisher
 from precede.embedded_broker import Broker
 from streaming import held
 from streaming.errors import Refused
@@ -105,6 +109,38 @@ def test_delta_holds_every_position_once_with_the_columns_of_the_contract(stream
         "released_at": moment(record["released_ms"]),
         "day": moment(record["arrived_ms"]).date(),
     }
+
+
+def test_a_member_is_handed_from_delta_what_the_topic_no_longer_has(
+    stream: Stream, said: list[str], tmp_path: Path
+) -> None:
+    ordered = stream.ordered()[b"group-1"]
+    cut = len(ordered) // 2
+    left = f"{stream.settings.ordered_topic}.left"  # what retention leaves of the topic
+    topics.ensure(stream.settings.bootstrap, [topics.output(left, 2)])
+    with Publisher(stream.settings.bootstrap, topic=left) as publisher:
+        for record in ordered[cut:]:
+            publisher.publish("group-1", record)
+
+    def handed(count: int, **more: Any) -> list[bytes]:
+        with precede.Member(
+            "group-1",
+            f"newcomer-{more}",
+            bootstrap=stream.settings.bootstrap,
+            raw_topic=stream.settings.raw_topic,
+            progress_topic=stream.settings.progress_topic,
+            state=tmp_path / "members.json",
+            patience_s=10.0,
+            **({"ordered_topic": left, "delta": stream.settings.delta} | more),
+        ) as member:
+            return [next(member).record for _ in range(count)]
+
+    assert handed(len(ordered)) == ordered
+    assert handed(len(ordered) - cut + 3, history=len(ordered) - cut + 3) == ordered[cut - 3 :]
+    assert handed(len(ordered) - 7, since=7) == ordered[7:]
+    assert handed(cut, ordered_topic=f"{left}.empty") == ordered[:cut], "where nothing is left in the topic"
+    with pytest.raises(precede.Hole, match=f"positions 1 to {cut} are missing"):
+        handed(1, delta=None)
 
 
 def test_delta_holds_every_dead_letter(stream: Stream, said: list[str]) -> None:
