@@ -249,9 +249,11 @@ class Member:
             delivery = self._next(max(0.0, deadline - monotonic()))
             if delivery is None and monotonic() >= deadline:
                 return None
-            if delivery is None or not self._is_mine(delivery):
+            if delivery is None:
                 continue
             self._voice.observe(heard(delivery.record))
+            if not self._is_mine(delivery):
+                continue
             self.position = delivery.position
             if self._records or (delivery.kind == "message" and delivery.status == "delivered"):
                 return delivery

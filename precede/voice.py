@@ -78,10 +78,11 @@ class Voice:
     # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def observe(self, record: dict[str, Any]) -> None:
-        """A record was delivered here."""
+        """A record was delivered here, or, as far as stamps mind that, at another destination."""
         with self.lock:
             self.adopt(record["order"])
-            self.knowledge.deliver(record)
+            if record.get("destination") in (None, self.known.sender):
+                self.knowledge.deliver(record)
             if record["status"] == "delivered":
                 self.stamps.observe(record)
 

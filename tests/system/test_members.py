@@ -169,6 +169,22 @@ def test_a_vector_outlives_its_member(relay: Relay) -> None:
     assert said(relay)[-1]["seen"] == [["ann", 0, 1], ["bob", 0, 1]]
 
 
+def test_with_destinations_each_member_is_handed_what_is_for_it(relay: Relay) -> None:
+    create(relay, "causal_p2p")
+    with relay.member("ann") as ann, relay.member("bob") as bob, relay.member("cem") as cem:
+        ann.send("for cem", to=["cem"])
+        ann.send("for both", to=["bob", "cem"])
+        assert take(bob, 1) == ["for both"]
+        bob.send("from bob", to=["cem", "ann"])
+        assert (take(cem, 3), take(ann, 1)) == (["for cem", "for both", "from bob"], ["from bob"])
+        with pytest.raises(ValueError, match="needs `to`"):
+            ann.send("for nobody")
+    with relay.member("cem") as cem:
+        cem.send("again", to=["cem"])
+        assert take(cem, 1) == ["again"]
+    assert relay.dead == []
+
+
 @pytest.mark.parametrize("order", ["lamport", "two_clock"])
 def test_members_of_a_group_by_clocks_let_each_other_s_messages_go_without_speaking(relay: Relay, order: str) -> None:
     create(relay, order, "ann", "bob")

@@ -119,6 +119,13 @@ class PointToPointPublisher(CausalPublisher):
         for name in record["to"]:  # the others too get this message, and so does who sends to oneself
             _merge(self.sent.setdefault(name, {}), clock)
 
+    def dump(self) -> dict[str, Any]:
+        return {**super().dump(), "sent": {name: _written(clock) for name, clock in self.sent.items()}}
+
+    def load(self, dumped: Mapping[str, Any]) -> None:
+        super().load(dumped)
+        self.sent = {name: _read(entries) for name, entries in dumped.get("sent", {}).items()}
+
 
 def _merge(clock: Clock, other: Clock) -> None:
     for who, seq in other.items():
