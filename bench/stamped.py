@@ -27,8 +27,7 @@ class Conversation:
         self.lasts: Ids = []
         self.time = 0
         self.knew: dict[str, dict[str, int]] = {}
-        self.mail: dict[str, Ids] = {}
-        """Of each member, the vector of the last message to it."""
+        self.sent: dict[str, list[Any]] = {}
 
     def say(self, stamp: "Stamp", sender: str | None = None) -> bytes:
         """The next message, of this sender or any."""
@@ -52,13 +51,13 @@ class Conversation:
         self.knew[sender] = dict(self.seqs)
         return [[name, 0, seq] for name, seq in self.seqs.items() if name == sender or knew.get(name) != seq]
 
-    def mailed(self) -> dict[str, Any]:
-        """To two members, with what was sent to these before; of all others it is known that they have got theirs."""
+    def addressed(self, sender: str) -> dict[str, Any]:
+        """To two members, each of whom was sent something before; the rest of the table is known to be delivered."""
         to = self.chance.sample(self.names, min(2, len(self.names)))
-        sent = {name: self.mail[name] for name in to if name in self.mail}
-        seen = self.vector()
-        self.mail |= dict.fromkeys(to, seen)
-        return {"to": to, "seen": seen, "sent": sent}
+        stamp = {name: [self.sent[name]] for name in to if name in self.sent}
+        own = [sender, 0, self.seqs[sender]]
+        self.sent |= dict.fromkeys(to, own)
+        return {"to": to, "seen": [own], "sent": stamp}
 
 
 Stamp = Callable[[Conversation, str], dict[str, Any]]
@@ -68,7 +67,7 @@ STAMPS: dict[str, Stamp] = {
     "fifo": lambda *_: {},
     "causal": lambda talk, _: {"seen": talk.vector()},
     SPARSE: lambda talk, sender: {"seen": talk.changed(sender)},
-    "causal_p2p": lambda talk, _: talk.mailed(),
+    "causal_p2p": lambda talk, sender: talk.addressed(sender),
     "total": lambda *_: {},
     "lamport": lambda talk, _: {"time": talk.time},
     "two_clock": lambda talk, _: {"time": talk.time, "clock_ms": 10 * talk.time},

@@ -13,7 +13,7 @@ from tests.simulation import NEEDS, converse
 from udfs.limits import Limits
 from udfs.messages import Message, Options
 from udfs.orders import ORDERS
-from udfs.relation import Named, Relation
+from udfs.relation import Named, Relation, Sent
 from udfs.wire import encode_message, read
 
 
@@ -103,6 +103,19 @@ def test_of_many_messages_some_are_counted_and_stand_for_all() -> None:
     estimated = relation.pairs()
     assert estimated.every == 8
     assert abs(estimated.found - exact.found) < 0.03 * exact.found
+
+
+def test_of_many_messages_to_some_members_some_are_counted_too() -> None:
+    chain = [
+        message(f"A{seq}", to=["B"], seen=ids(f"A{seq}"), sent={"B": ids(f"A{seq - 1}")} if seq > 1 else {})
+        for seq in range(1, 401)
+    ]
+    relation = Sent(chain)
+    assert relation.pairs() == (400 * 399 // 2, 1)
+    relation.looked_max = 20_000
+    estimated = relation.pairs()
+    assert estimated.every == 8
+    assert abs(estimated.found - 400 * 399 // 2) < 0.03 * 400 * 399 // 2
 
 
 def test_a_long_chain_costs_neither_stack_nor_a_square_of_memory() -> None:
