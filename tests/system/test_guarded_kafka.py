@@ -81,7 +81,7 @@ def test_what_is_sent_is_ordered_kept_and_read_and_the_password_shows_nowhere(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"password": "wrong"}, f"does not let '{JOB}' in: the name, the password or the sasl_mechanism is wrong"),
+        ({"password": "a-guess"}, f"does not let '{JOB}' in: the name, the password or the sasl_mechanism is wrong"),
         ({"username": "nobody"}, "does not let 'nobody' in"),
         ({"mechanism": "SCRAM-SHA-256"}, "does not take the sasl_mechanism SCRAM-SHA-256"),
     ],
@@ -90,7 +90,7 @@ def test_who_is_kept_out_is_told_why(guarded: Guarded, wrong: dict[str, str], se
     refused = clients.unreachable(address(guarded, **wrong))
     assert isinstance(refused, KeptOut)
     assert sentence in str(refused)
-    assert wrong.get("password", PASSWORD) not in str(refused).replace("the name, the password or the", "")
+    assert wrong.get("password", PASSWORD) not in str(refused)
 
 
 def test_a_certificate_of_an_unknown_authority_is_not_trusted(guarded: Guarded) -> None:
