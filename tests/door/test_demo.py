@@ -130,5 +130,6 @@ def test_the_summary_names_commands_that_work(tmp_path: Path) -> None:
     (tmp_path / "raw.jsonl").write_bytes(played(5).dump())
     for command in commands(tmp_path):
         done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, timeout=30, check=False)
-        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.returncode == 0
+        assert done.stderr == b"" or done.stderr.startswith(b"Exact copies dropped: ")  # the demo repeats some
         assert done.stdout
