@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from tests.records import Row, by_group, by_kernel, conversation, log
 from udfs import shard
 from udfs.limits import Limits
+from udfs.own_records import Own
 from udfs.shard import HOME_SHARD, Records, Shard, StateTooNew, decode_state, encode_state, unpack
 from udfs.wire import encode_message
 
@@ -250,3 +251,27 @@ def test_a_state_of_a_newer_precede_is_refused_in_a_sentence(function: Shard) ->
 
 def test_a_batch_without_rows_does_nothing(function: Shard) -> None:
     assert call(function, [], None) == ([], None, False)
+
+
+def test_what_the_job_itself_says_names_the_tick_behind_it_however_the_log_is_cut(function: Shard) -> None:
+    waits = [encode_message(f"g{number}", "bob", 0, 1, after=[("ann", 0, 1)]) for number in range(20)]
+    rows: list[Row] = [(f"g{at}".encode(), value, 0, at, 1_000) for at, value in enumerate(waits)]
+    rows += [(None, b'{"kind":"tick"}', 0, 20 + second, 1_000 * (second + 2)) for second in range(8)]
+    whole, state, _ = call(function, rows, None)
+    own = [one for records in records_of(whole) for one in records.own]
+    assert {one.offset for one in own} == {21, 23, 27}, "asked after 2 s, 2 s later, 4 s later"
+    cut: list[Own] = []
+    blob: bytes | None = None
+    for at in range(0, len(rows), 3):
+        packed, blob, _ = call(function, rows[at : at + 3], blob)
+        cut += [one for records in records_of(packed) for one in records.own]
+    assert sorted(map(msgspec.json.encode, cut)) == sorted(map(msgspec.json.encode, own))
+    assert blob == state
+
+
+def test_a_tick_where_nothing_is_due_writes_no_state(function: Shard) -> None:
+    rows = log(conversation(300), partitions=1)
+    _, blob, _ = call(function, rows, None)
+    _, after, written = call(function, [(None, b'{"kind":"tick"}', 0, 10_000, rows[-1][4] + 1)], blob)
+    assert not written
+    assert after == blob

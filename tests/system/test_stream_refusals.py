@@ -29,7 +29,8 @@ def stream(broker: Broker, tmp_path: Path) -> Stream:
     """A stream whose checkpoint was written as a job writes it when its checks are passed."""
     stream = Stream(broker.bootstrap, tmp_path)
     settings = stream.settings
-    names = [settings.raw_topic, settings.ordered_topic, settings.dead_letter_topic, settings.progress_topic]
+    outputs = [settings.ordered_topic, settings.dead_letter_topic, settings.control_topic]
+    names = [settings.raw_topic, settings.progress_topic, *outputs]
     found = kafka.describe(settings.bootstrap, names)
     folder = Path(settings.checkpoint)
     folder.mkdir()
