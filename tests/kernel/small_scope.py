@@ -25,8 +25,7 @@ from udfs.orders import ORDERS
 
 Id = tuple[str, int]
 ACCURACY_MS = 10
-UNDER = tuple(order for order in ORDERS if order != "causal_p2p")
-"""The orders of one sequence."""
+UNDER = tuple(ORDERS)
 
 
 class Story(NamedTuple):
@@ -88,7 +87,7 @@ def _told(
             publishers[name].observe(records[known])
             observed[name].add(known)
         parents = [(records[up]["sender"], 0, records[up]["seq"]) for up in sorted(after[at])]
-        stamp = publishers[name].stamp(after=parents, clock_ms=ACCURACY_MS * at)
+        stamp = publishers[name].stamp(after=parents, to=list(names), clock_ms=ACCURACY_MS * at)
         records.append({"group": "g", **stamp})
         publishers[name].observe(records[at])
         observed[name].add(at)
@@ -162,7 +161,14 @@ class Walk:
     def _judge(self, path: tuple[int, ...], said: list[bytes], kernel: Holdback) -> None:
         """What is delivered by now is what the order promises, and all of it."""
         assert not kernel.dead, self._told(path, said)
-        delivered = [self.number[one["sender"], one["seq"]] for one in map(json.loads, said)]
+        of: dict[str | None, list[int]] = {}
+        for one in map(json.loads, said):
+            of.setdefault(one.get("destination"), []).append(self.number[one["sender"], one["seq"]])
+        places = self.story.members if self.order == "causal_p2p" else [None]
+        for destination in places:
+            self._judge_sequence(path, said, of.get(destination, []))
+
+    def _judge_sequence(self, path: tuple[int, ...], said: list[bytes], delivered: list[int]) -> None:
         assert len(set(delivered)) == len(delivered), self._told(path, said)
         for place, one in enumerate(delivered):
             lacking = self.story.past[one] & set(path) - set(delivered[:place])

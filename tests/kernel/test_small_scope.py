@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.kernel import small_scope
-from udfs.orders import ORDERS
 
 MESSAGES_MAX = 4
 HISTORIES = {"s_b": 395, "fifo": 23, "total": 23}
@@ -16,7 +15,3 @@ HISTORIES = {"s_b": 395, "fifo": 23, "total": 23}
 def test_every_small_history_in_every_arrival_order_and_cut_keeps_the_promise_of_its_order(order: str) -> None:
     checked = [small_scope.check(order, messages) for messages in range(1, MESSAGES_MAX + 1)]
     assert sum(count for count, _ in checked) == HISTORIES.get(order, 218)
-
-
-def test_no_order_is_left_out_but_the_one_of_many_sequences() -> None:
-    assert set(ORDERS) - set(small_scope.UNDER) <= {"causal_p2p"}
