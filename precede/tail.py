@@ -133,5 +133,6 @@ def _letter_line(letter: dict[str, object]) -> str:
         if letter.get("sender")
         else letter.get("group")
     )
+    whom = f" for {letter['destination']}" if letter.get("destination") else ""
     place = f"partition {letter.get('partition')} offset {letter.get('offset')}"
-    return f"{letter.get('code')}  {who or '-'}  {place}  {letter.get('reason')}"
+    return f"{letter.get('code')}  {who or '-'}{whom}  {place}  {letter.get('reason')}"

@@ -44,9 +44,11 @@ class Destination:
     def is_ready(self, one: HeldMessage) -> bool:
         """Whether the clock meets what `sent` says of this destination; if not, the last entry left is to watch."""
         entries = entries_of(one, self.name)
+        clock = self.clock
         while entries:
             name, epoch, seq = entries[-1]
-            if not self.meets(sender_key(name, epoch), seq):
+            who = (name, epoch) if epoch else name
+            if seq > clock.get(who, 0) and not self.destinations.is_past(who, seq):
                 return False
             entries.pop()  # met once is met for ever, so each entry is looked at once
         return True
@@ -73,16 +75,22 @@ class Destination:
         """How a message that is ready here ranks."""
         return one.offset, 0, self.name, one
 
-    def merge(self, who: SenderKey, seq: int) -> list[Place]:
-        """Let the clock of one sender rise; what is ready now is returned."""
+    def merge(self, stamp: list[Id]) -> list[Place]:
+        """Let the clock rise to a stamp that is delivered here; what is ready now is returned."""
+        clock, waiting = self.clock, self.waiting
         ready: list[Place] = []
-        if seq <= self.clock.get(who, 0):
-            return ready
-        self.clock[who] = seq
-        heap = self.waiting.get(who)
-        if heap is None:
-            return ready
-        while heap and heap[0][0] <= seq:
+        for name, epoch, seq in stamp:
+            who = (name, epoch) if epoch else name
+            if seq > clock.get(who, 0):
+                clock[who] = seq
+                if who in waiting:
+                    self._wake(who, seq, ready)
+        return ready
+
+    def _wake(self, who: SenderKey, reached: int, ready: list[Place]) -> None:
+        """Judge those again that wait for no more of this sender than that."""
+        heap = self.waiting[who]
+        while heap and heap[0][0] <= reached:
             awaited, _, one = heappop(heap)
             if self.watches(one, who, awaited):
                 if self.is_ready(one):
@@ -91,7 +99,6 @@ class Destination:
                     self.watch(one)
         if not heap:
             del self.waiting[who]
-        return ready
 
     def unmet(self, one: HeldMessage) -> list[Id]:
         """Up to which seq of which senders a message waits here."""

@@ -68,11 +68,15 @@ class Destinations:
         self.welcome(names)
         for name in names:
             self.by_name[name].named = True
-        if watch == QUEUED:
-            self._settle(self._place(one), offset, now_ms)
-        else:
+        if watch != QUEUED:
             group.hold(one, watch)
             self.places_held += more
+        elif more or not names:
+            self._settle(self._place(one), offset, now_ms)
+        else:  # the usual one: ready everywhere, so it is never held
+            self.places[one.id] = set(names)
+            self.places_held += len(names)
+            self._settle([(one.offset, 0, name, one) for name in names], offset, now_ms)
         return None
 
     def welcome(self, names: Iterable[str]) -> None:
@@ -112,10 +116,8 @@ class Destinations:
         assert one.message is not None
         assert one.value is not None
         self._emit(destination, one.value[:-1], destination.delivered, one, offset, now_ms)
-        del destination.held[one.id]
-        freed: list[Place] = []
-        for other, epoch, seq in one.message.seen:  # type: ignore[union-attr]  # judged before
-            freed += destination.merge((other, epoch) if epoch else other, seq)  # type: ignore[arg-type]
+        destination.held.pop(one.id, None)
+        freed = destination.merge(one.message.seen)  # type: ignore[arg-type]  # judged before
         left = self.places[one.id]
         left.remove(name)
         self.places_held -= 1
@@ -133,8 +135,9 @@ class Destinations:
         """No destination waits for this message any more; what that frees."""
         group = self.group
         del self.places[one.id]
-        group.stop_watching(one)
-        group.release(one)
+        if one.watch is not None:
+            group.stop_watching(one)
+            group.release(one)
         name, epoch, seq = one.id
         sender = group.senders[sender_key(name, epoch)]
         sender.add(seq)
@@ -273,7 +276,7 @@ class Destinations:
             destination = self.by_name[at]
             if destination.named and at not in got_by:
                 self._emit(destination, head, destination.abandoned, one, offset, now_ms)
-                freed += destination.merge(who, seq)
+                freed += destination.merge([one.id])
         sender = self.group.senders[who]
         sender.add(seq)
         return freed + self._freed_by_end(one.id, sender)
