@@ -63,6 +63,7 @@ class Churn:
         self.random = random
         self.order = order
         self.by_clocks = ORDERS[order].by_clocks
+        self.by_destination = order == "causal_p2p"
         self.closed = closed or self.by_clocks
         self.loss = loss
         self.repeats = repeats
@@ -77,6 +78,7 @@ class Churn:
         self.pasts: dict[Id, frozenset[Id]] = {}
         """What each message's sender had said or heard by then: what causally precedes it, itself included."""
         self.parents: dict[Id, Id | None] = {}
+        self.to: dict[Id, list[str]] = {}
         self.did: Counter[str] = Counter()
         self._path: list[tuple[int, int, bytes]] = []
         self._number = count()
@@ -141,7 +143,7 @@ class Churn:
 
     def _member(self, name: str, epoch: int = 0) -> Member:
         # Who must know how far the clocks have come reads from the beginning; others may begin where they are.
-        begins = 0 if self.by_clocks else self.random.choice([0, len(self.ordered)])
+        begins = 0 if self.by_clocks or self.by_destination else self.random.choice([0, len(self.ordered)])
         return Member(name, epoch, ORDERS[self.order].publisher(name, epoch), begins, read=begins, position=begins)
 
     def come(self, name: str) -> None:
@@ -175,24 +177,26 @@ class Churn:
             return  # it learns how far the clocks are by seeing its own join
         known = [id_ for id_ in list(member.texts)[-5:] if id_ in self.parents]
         parent = self.random.choice(known) if known and self.random.random() < 0.7 else None
-        stamp = member.publisher.stamp(after=[] if parent is None else [parent], clock_ms=self.now, to=list(NAMES))
+        to = self.random.sample(NAMES, self.random.randint(1, 3)) if self.by_destination else list(NAMES)
+        stamp = member.publisher.stamp(after=[] if parent is None else [parent], clock_ms=self.now, to=to)
         fields = {name: value for name, value in stamp.items() if name not in ("sender", "epoch", "seq")}
         id_ = (member.name, member.epoch, stamp["seq"])
         value = encode_message(GROUP, *id_, data=f"message {len(self.pasts)}", **fields)
         member.said[id_] = member.texts[id_] = value
         member.past.add(id_)
-        self.pasts[id_], self.parents[id_] = frozenset(member.past), parent
+        self.pasts[id_], self.parents[id_], self.to[id_] = frozenset(member.past), parent, to
         self.publish(value, loss=self.loss)
         self.did["said"] += 1
         for other in self.alive.values():
-            if other is not member and self.random.random() < 0.5:
+            if other is not member and other.name in to and self.random.random() < 0.5:
                 self._hear(other, id_, value)
 
     def _hear(self, member: Member, id_: Id, value: bytes) -> None:
         member.texts[id_] = value
         for known in sorted(self.pasts[id_] - member.past):
             member.past.add(known)
-            member.publisher.observe(json.loads(self._text(known)))
+            if member.name in self.to[known]:
+                member.publisher.observe(json.loads(self._text(known)))
 
     def _text(self, id_: Id) -> bytes:
         return next(one.said[id_] for one in [*self.alive.values(), *self.gone] if id_ in one.said)
@@ -203,7 +207,7 @@ class Churn:
         end = min(len(self.ordered), member.read + at_most)
         for record in self.ordered[begin:end]:
             fields = json.loads(record)
-            if fields["position"] <= member.position:
+            if fields.get("destination", member.name) != member.name or fields["position"] <= member.position:
                 continue
             assert fields["position"] == member.position + 1, "a hole"
             member.position += 1
