@@ -77,8 +77,19 @@ def test_a_topic_deleted_and_made_anew_is_another_topic(stream: Stream) -> None:
 
 def test_a_checkpoint_of_a_newer_version_is_refused(stream: Stream) -> None:
     path = Path(stream.settings.checkpoint) / checkpoint.FILE
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"v": 2, "something": "new"}))
-    with pytest.raises(Refused, match="has version 2, written by a newer precede"):
+    newer = checkpoint.VERSION + 1
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"v": newer, "something": "new"}))
+    with pytest.raises(Refused, match=f"has version {newer}, written by a newer precede"):
+        start(stream)
+
+
+def test_a_checkpoint_that_knows_no_control_topic_yet_goes_on_with_the_one_there_is(stream: Stream) -> None:
+    path = Path(stream.settings.checkpoint) / checkpoint.FILE
+    kept = json.loads(path.read_text())
+    for part in ("order", "history"):
+        del kept[part]["control"]
+    path.write_text(json.dumps(kept | {"v": 1}))
+    with pytest.raises(SparkStarted):
         start(stream)
 
 
