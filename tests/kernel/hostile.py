@@ -58,7 +58,8 @@ def accident(seed: str) -> None:
     ended = len(kernel.ordered) + len(kernel.dead) + sum(1 for _ in kernel.held())
     if ended == 0:
         fields = json.loads(value)
-        assert fields["kind"] in ("heartbeat", "tick"), value
+        silent = ("heartbeat", "tick") if kernel.order != "causal_p2p" else ("heartbeat", "tick", "create", "abandon")
+        assert fields.get("kind") in silent, value  # what takes a place at every destination takes none where none is
     blobs = dict(kernel.dump())
     again = Holdback(order=kernel.order)
     again.load(dict(blobs))

@@ -36,6 +36,7 @@ def test_create_counts_only_before_anything_else_of_its_group_was_accepted() -> 
         {"sender": "A", "seq": 1, "after": [["A", 0, 1]]},
         {"kind": "join", "sender": "A"},
         {"kind": "abandon", "ids": [["A", 0, 1, 1]]},
+        {"kind": "heartbeat", "sender": "A", "seq": 1},
     ],
 )
 def test_a_later_create_is_bad_stamp(first: dict[str, Any]) -> None:
