@@ -31,7 +31,7 @@ HOME = Path(__file__).resolve().parent.parent
 GROUPS = 1_000
 BATCH = 20_000
 SAMPLE_S = 2.0
-START_S_MAX = 180
+START_S_MAX = 600
 DRAIN_S_MAX = 240
 EARLY, LATE = (0.15, 0.38), (0.78, 1.0)
 """The parts of the run that are compared; the restarts are between them, and time to catch up after those."""
