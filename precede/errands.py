@@ -11,7 +11,6 @@ again.
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import Literal
 
 import msgspec
 
@@ -19,6 +18,7 @@ from ingest.errors import Refused
 from ingest.producer import Publisher
 from precede.log_readers import LogReader, LogRecord
 from precede.voice import SENT_MAX, Voice
+from udfs.own_records import GapRecord
 
 LOOK_S = 0.1
 AGAIN_S = 2.0
@@ -30,16 +30,6 @@ class _Spoken(msgspec.Struct):
 
     kind: str = "message"
     time: int = 0
-
-
-class Asked(msgspec.Struct, kw_only=True):
-    """A record of the control topic: a run of seqs that the group waits for, or no longer waits for."""
-
-    kind: Literal["ask", "filled", "abandoned", "dropped"]
-    sender: str
-    epoch: int
-    first: int
-    last: int
 
 
 class Errand(threading.Thread):
@@ -121,7 +111,7 @@ class Repair(Errand):
     def turn(self, records: list[LogRecord], publisher: Publisher) -> None:
         for record in records:
             try:
-                asked = msgspec.json.decode(record.value or b"", type=Asked)
+                asked = msgspec.json.decode(record.value or b"", type=GapRecord)
             except msgspec.DecodeError:
                 continue  # of a newer version
             self._note(asked)
@@ -130,7 +120,7 @@ class Repair(Errand):
                 for value in self.voice.again(asked.epoch, asked.first, asked.last):
                     publisher.publish(self.voice.known.group, value)
 
-    def _note(self, asked: Asked) -> None:
+    def _note(self, asked: GapRecord) -> None:
         knowledge = self.voice.knowledge
         with self.voice.lock:
             for seq in range(asked.first, min(asked.last, asked.first + SENT_MAX) + 1):

@@ -12,7 +12,9 @@ import precede
 from ingest import topics
 from precede.embedded_broker import Broker
 from precede.log_readers import open_reader
+from streaming.ticker import TICK
 from udfs.holdback import Holdback
+from udfs.patience import Patience
 
 
 class Relay:
@@ -26,7 +28,7 @@ class Relay:
         wanted = [topics.raw(self.raw, 2)]
         wanted += [topics.output(topic, 2) for topic in (self.ordered, self.control, self.dead_letters)]
         topics.ensure(self.bootstrap, wanted)
-        self.kernel = Holdback(order=order)
+        self.kernel = Holdback(order=order, patience=Patience(ask_after_ms=100))
         self.lose: Callable[[bytes], bool] = lambda _: False
         """Which raw records are lost on their way, as far as the kernel can tell."""
         self.dead: list[bytes] = []
@@ -54,6 +56,14 @@ class Relay:
     def publish(self, topic: str, value: bytes, *, group: str = "g") -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random"})
         producer.produce(topic, value, group.encode())
+        assert producer.flush(30) == 0
+
+    def tick(self) -> None:
+        """Time passes in every partition, once what is overdue by now is old enough to be asked for."""
+        time.sleep(0.2)
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for partition in range(2):
+            producer.produce(self.raw, TICK, partition=partition)
         assert producer.flush(30) == 0
 
     def _run(self) -> None:
