@@ -338,7 +338,6 @@ class Member:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
         if kind is None or kind is KeyboardInterrupt:
             self.close()
         else:

@@ -49,7 +49,7 @@ class Relay:
             "bootstrap": self.bootstrap,
             "raw_topic": self.raw,
             "ordered_topic": self.ordered,
-            "patience_s": 3.0,
+            "patience_s": 20.0,
         }
         return precede.Member(group, name, **(given | {"control_topic": self.control} | more))
 
@@ -79,8 +79,10 @@ class Relay:
                     self.kernel.receive(
                         record.value, record.key, record.partition, record.offset, timestamp_ms=record.timestamp_ms
                     )
-            if self.kernel.ordered or self.kernel.dead:
+            if self.kernel.ordered or self.kernel.dead or self.kernel.own:
                 producer.begin_transaction()
+                for own in self.kernel.own:
+                    producer.produce(self.control if own.topic == "control" else self.raw, own.value, own.key)
                 for key, value in zip(self.kernel.ordered_keys, self.kernel.ordered, strict=True):
                     producer.produce(self.ordered, value, key)
                 for dead_key, value in zip(self.kernel.dead_keys, self.kernel.dead, strict=True):
