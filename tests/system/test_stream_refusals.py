@@ -1,6 +1,7 @@
 """What no job may start with is refused before Spark starts, in a sentence that says how to mend it."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def test_a_topic_deleted_and_made_anew_is_another_topic(stream: Stream) -> None:
     name = stream.settings.raw_topic
     admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
     admin.delete_topics([name])[name].result()
+    while name in admin.list_topics(timeout=10).topics:  # it lingers for a moment, and would be taken for the new one
+        time.sleep(0.05)
     topics.ensure(stream.settings.bootstrap, [topics.raw(name, 2)])
     with pytest.raises(Refused, match=r"belongs to an earlier topic .*deleted and made anew"):
         start(stream)
