@@ -117,7 +117,8 @@ def _draw(sizes: tuple[int, ...], costs: dict[str, list[float]]) -> None:
     picture = Picture(figsize=(8, 5), layout="constrained")
     axes = picture.subplots()
     for number, (name, of) in enumerate(costs.items()):
-        axes.plot(sizes, of, marker="os^vD"[number % 5], markersize=4, linewidth=1, label=name)
+        dashes = "-" if number < 10 else "--"  # there are ten colours
+        axes.plot(sizes, of, dashes, marker="os^vD"[number % 5], markersize=4, linewidth=1, label=name)
     axes.set(xscale="log", xlabel="messages held at once", ylabel="µs a message, held and let go", ylim=(0, None))
     axes.legend(frameon=False, fontsize=7, ncols=2)
     axes.spines[["top", "right"]].set_visible(False)
