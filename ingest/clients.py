@@ -34,6 +34,16 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient(settings(bootstrap))
 
 
+def is_new(error: KafkaError) -> bool:
+    """Whether a partition has no leader yet: one that is new, or moves, has none for a moment."""
+    return error.code() in {
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+
+
 # ── why not ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 LISTEN_S, LISTEN_PAUSE_S = 3.0, 0.3

@@ -17,6 +17,7 @@ from ingest.errors import Refused
 from udfs.messages import Create
 
 READ_S_MAX = 5.0
+RETRY_S = 0.1
 BATCH_RECORDS = 5000
 
 
@@ -72,7 +73,7 @@ def _values(bootstrap: str, topic: str, group: str) -> Iterator[bytes]:
 def _read(consumer: Consumer, topic: str, key: bytes) -> Iterator[bytes]:
     deadline = time.monotonic() + READ_S_MAX
     for partition in consumer.list_topics(topic, timeout=READ_S_MAX).topics[topic].partitions:
-        start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=READ_S_MAX)
+        start, end = _ends(consumer, TopicPartition(topic, partition), deadline)
         if start == end:
             continue
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
@@ -86,6 +87,16 @@ def _read(consumer: Consumer, topic: str, key: bytes) -> Iterator[bytes]:
                 ended = message.error() is not None
                 if message.key() == key and not ended:
                     yield message.value() or b""
+
+
+def _ends(consumer: Consumer, place: TopicPartition, deadline: float) -> tuple[int, int]:
+    while True:
+        try:
+            return consumer.get_watermark_offsets(place, timeout=READ_S_MAX)
+        except KafkaException as error:
+            if not clients.is_new(error.args[0]) or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_S)
 
 
 def _epoch(value: bytes, sender: str) -> int:

@@ -90,14 +90,8 @@ class ConfluentReader:
         self._ended: set[int | None] = set()
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
-        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka import KafkaException
 
-        no_leader = {
-            KafkaError._UNKNOWN_PARTITION,
-            KafkaError.LEADER_NOT_AVAILABLE,
-            KafkaError.NOT_LEADER_FOR_PARTITION,
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-        }
         deadline = time.monotonic() + self._request_s
         while True:
             try:
@@ -106,9 +100,9 @@ class ConfluentReader:
                     time.sleep(timeout_s)
                 return {partition: self._ends(topic, partition)[at_end] for partition in partitions}
             except KafkaException as error:
-                if error.args[0].code() not in no_leader or time.monotonic() > deadline:
+                if not clients.is_new(error.args[0]) or time.monotonic() > deadline:
                     raise unreadable(self._bootstrap, topic, error.args[0]) from error
-                time.sleep(RETRY_S)  # a partition that is new, or moves, has no leader for a moment
+                time.sleep(RETRY_S)
 
     def _partitions(self, topic: str) -> list[int]:
         metadata = self._consumer.list_topics(topic, timeout=self._request_s).topics[topic]
