@@ -48,6 +48,7 @@ class Voice:
         self._promised = 0
         """Below which time nothing more is said, as far as the log was told."""
         self._is_mute = False
+        self._heartbeats: Publisher | None = None
         self._shown_ms = 0
         self._sent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sent_bytes = 0
@@ -133,6 +134,8 @@ class Voice:
         """The last record of this epoch; the next one begins when the member is opened again."""
         with self.lock:
             self._is_mute = True
+            if self._heartbeats is not None:
+                self._heartbeats.flush()  # one still on its way would come after the leave, and be fenced
             self.control(kind="leave", sender=self.known.sender, epoch=self.known.epoch, last=self.known.seq)
             self.begin(self.known.epoch + 1)
 
@@ -144,6 +147,7 @@ class Voice:
                 fields = self.stamps.heartbeat(clock_ms=self._clock_ms())
                 self.known.stamps = self.stamps.dump()
                 self._state.save()  # before it is sent, for what was promised must hold after a crash, too
+                self._heartbeats = publisher
                 publisher.publish(self.known.group, self._encode(fields))
                 self._promised = self.time
 
