@@ -26,14 +26,14 @@ TARGET = 3.0
 
 def run(stage: Stage, quick: bool) -> Report:
     """Both jobs by turns at each rate; one runs at a time."""
-    seconds, repeats = (3, 1) if quick else (15, 3)
+    warm_s, seconds, repeats = (1, 3, 1) if quick else (WARM_S, 15, 3)
     rates = (200,) if quick else (1_000, 5_000)
     figures: list[Figure] = []
     for per_s in rates:
         times: dict[str, list[Times]] = {"precede": [], "copy": []}
         for _ in range(repeats):
             for side, measure in (("precede", _precede), ("copy", _copy)):
-                times[side].append(measure(stage, per_s, seconds))
+                times[side].append(measure(stage, per_s, warm_s, seconds))
                 print(f"  {side}: {times[side][-1]}", file=sys.stderr, flush=True)
         for quantile in ("p50", "p99"):
             mine, theirs = ([getattr(one, quantile) for one in times[side]] for side in ("precede", "copy"))
@@ -49,36 +49,39 @@ def run(stage: Stage, quick: bool) -> Report:
             )
     return Report(
         "latency",
-        f"{seconds} s each time after {WARM_S} s to warm up, 1,000 groups, in order, {Settings().shards} shards, "
+        f"{seconds} s each time after {warm_s} s to warm up, 1,000 groups, in order, {Settings().shards} shards, "
         "read_committed",
         figures,
     )
 
 
-def _precede(stage: Stage, per_s: int, seconds: int) -> Times:
+def _precede(stage: Stage, per_s: int, warm_s: int, seconds: int) -> Times:
     settings = stage.settings()
     topics = kafka.describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
     publisher = Publisher(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     publisher.open()
     try:
         query = order_query.start(stage.spark, settings, lambda batch, _: publisher.publish(batch))
-        return _under_load(query, settings, per_s, seconds)
+        return _under_load(query, settings, per_s, warm_s, seconds)
     finally:
         publisher.close()
 
 
-def _copy(stage: Stage, per_s: int, seconds: int) -> Times:
+def _copy(stage: Stage, per_s: int, warm_s: int, seconds: int) -> Times:
     settings = stage.settings()
     rows = plain.copy(stage.spark, settings)
-    return _under_load(plain.to_topic(rows, settings, settings.checkpoint, drain=False), settings, per_s, seconds)
+    copying = plain.to_topic(rows, settings, settings.checkpoint, drain=False)
+    return _under_load(copying, settings, per_s, warm_s, seconds)
 
 
-def _under_load(query: "StreamingQuery", settings: Settings, per_s: int, seconds: int) -> Times:
+def _under_load(query: "StreamingQuery", settings: Settings, per_s: int, warm_s: int, seconds: int) -> Times:
     """Send and read in a process of its own, so that this one has its hands free to publish."""
     try:
         command = [sys.executable, "-m", "bench.load", settings.bootstrap, settings.raw_topic, settings.ordered_topic]
-        command += [str(per_s), str(WARM_S), str(seconds)]
-        said = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=HOME, timeout=60 + 4 * seconds).stdout
+        command += [str(per_s), str(warm_s), str(seconds)]
+        said = subprocess.run(
+            command, stdout=subprocess.PIPE, check=True, cwd=HOME, timeout=60 + 4 * (warm_s + seconds)
+        ).stdout
         return msgspec.json.decode(said, type=Times)
     finally:
         query.stop()
