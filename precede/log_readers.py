@@ -5,13 +5,16 @@ Both read committed transactions only and commit nothing: where to go on is the 
 
 import time
 from collections.abc import Callable
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from ingest import clients
 from ingest.errors import Refused
-from udfs.access import TLS, access_to
+from udfs.access import TLS, Access, access_to
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from confluent_kafka import KafkaError
 
 REQUEST_S = 10.0  # how long one question to the broker may take
@@ -157,16 +160,28 @@ class ConfluentReader:
 
 def access_of_kafka_python(bootstrap: str) -> dict[str, Any]:
     """How to get in, in the words of kafka-python."""
-    from ssl import create_default_context
-
     access = access_to(bootstrap)
     return {
         "security_protocol": access.protocol,
-        "ssl_context": create_default_context(cadata=access.ca) if access.protocol in TLS else None,
+        "ssl_context": _tls(access) if access.protocol in TLS else None,
         "sasl_mechanism": access.mechanism,
         "sasl_plain_username": access.username,
         "sasl_plain_password": access.password,
     }
+
+
+def _tls(access: Access) -> "SSLContext":
+    """Whom we trust, and who we are."""
+    from ssl import create_default_context
+
+    context = create_default_context(cadata=access.ca)
+    if access.certificate is not None:
+        # Python takes its own certificate from a file alone; this one is nobody else's, and gone at once.
+        with NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(f"{access.private_key}\n{access.certificate}")
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context
 
 
 class KafkaPythonReader:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 PASSWORD = "PRECEDE_SASL_PASSWORD"  # noqa: S105 (the name of the variable that holds it)
 SECRET_SETTING = "sasl_password"  # noqa: S105 (what a config file may not hold)
+LOGIN = ("sasl_username", "sasl_mechanism")
+FILES = ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file")
+CERTIFICATE = "CERTIFICATE"
+PRIVATE_KEY = "PRIVATE KEY"
+"""PKCS #8, the one form of a key that Kafka's own client reads from PEM."""
 PASSWORD_WANTED = f"a password comes from the variable {PASSWORD}, or from a file that sasl_password_file names"
 
 
@@ -23,23 +28,43 @@ def address(settings: "Settings", environ: Mapping[str, str]) -> str:
     """The bootstrap servers, and what it takes to get in there."""
     protocol = _protocol(settings)
     logs_in = protocol.startswith("SASL")
-    for name, wanted in (("sasl_username", logs_in), ("sasl_mechanism", logs_in), ("ssl_ca_file", protocol in TLS)):
-        if getattr(settings, name) is not None and not wanted:
-            kind = "SASL_SSL" if name.startswith("sasl") else "SSL or SASL_SSL"
-            raise Refused(f"The setting {name} is of no use while security_protocol is {protocol}: set it to {kind}.")
-    ca = None if settings.ssl_ca_file is None else _text("ssl_ca_file", settings.ssl_ca_file)
-    if ca is not None and "-----BEGIN CERTIFICATE-----" not in ca:
-        raise Refused(f"The file {settings.ssl_ca_file}, which ssl_ca_file names, holds no certificate in PEM form.")
+    for names, wanted, kind in ((LOGIN, logs_in, "SASL_SSL"), (FILES, protocol in TLS, "SSL or SASL_SSL")):
+        for name in names:
+            if getattr(settings, name) is not None and not wanted:
+                raise Refused(
+                    f"The setting {name} is of no use while security_protocol is {protocol}: set it to {kind}."
+                )
+    files = _files(settings)
     if not logs_in:
-        return Address(settings.bootstrap, Access(protocol=protocol, ca=ca))
+        return Address(settings.bootstrap, Access(protocol=protocol, **files))
     mechanism = settings.sasl_mechanism or MECHANISMS[0]
     if mechanism not in MECHANISMS:
         raise Refused(f"The setting sasl_mechanism is {mechanism!r}, but must be one of {', '.join(MECHANISMS)}.")
     if settings.sasl_username is None:
         raise Refused(f"The setting sasl_username is missing: with {protocol} Kafka asks who it is.")
     password = _password(settings, environ)
-    access = Access(protocol=protocol, mechanism=mechanism, username=settings.sasl_username, password=password, ca=ca)
+    access = Access(protocol=protocol, mechanism=mechanism, username=settings.sasl_username, password=password, **files)
     return Address(settings.bootstrap, access)
+
+
+def _files(settings: "Settings") -> dict[str, str | None]:
+    """What stands in the files: whom we trust, and who we are."""
+    if (settings.ssl_certificate_file is None) != (settings.ssl_key_file is None):
+        raise Refused("The settings ssl_certificate_file and ssl_key_file belong together: set both or neither.")
+    return {
+        "ca": _pem("ssl_ca_file", settings.ssl_ca_file, CERTIFICATE),
+        "certificate": _pem("ssl_certificate_file", settings.ssl_certificate_file, CERTIFICATE),
+        "private_key": _pem("ssl_key_file", settings.ssl_key_file, PRIVATE_KEY),
+    }
+
+
+def _pem(name: str, file: str | None, what: str) -> str | None:
+    text = None if file is None else _text(name, file)
+    if text is not None and f"-----BEGIN {what}-----" not in text:
+        mend = "; make one with openssl pkcs8 -topk8 -nocrypt" if what == PRIVATE_KEY else ""
+        kind = "unencrypted private key of the form PKCS #8" if what == PRIVATE_KEY else "certificate"
+        raise Refused(f"The file {file}, which {name} names, holds no {kind} in PEM form{mend}.")
+    return text
 
 
 def _protocol(settings: "Settings") -> str:

@@ -65,6 +65,8 @@ FIXED = {
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "true",  # or a null would make floats of integers
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # Spark's own pattern does not know that a client's private key stands among the options of a source.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
     "spark.driver.maxResultSize": "0",  # a batch of large records must not stick for ever on a limit of its result
     "spark.python.worker.faulthandler.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",  # their log is small; fifty tasks would read it slower

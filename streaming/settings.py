@@ -70,6 +70,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     sasl_username: str | None = None
     sasl_password_file: str | None = None
     ssl_ca_file: str | None = None
+    ssl_certificate_file: str | None = None
+    ssl_key_file: str | None = None
 
     jars: str | None = None
     master: str | None = None  # None: what spark-submit says, or else every core of this machine

@@ -14,13 +14,15 @@ MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How to get in, in the words of each client; `ca` is PEM text, so that no machine needs a file of it."""
+    """How to get in, in the words of each client; keys and certificates are PEM text, so no machine needs files."""
 
     protocol: str = "PLAINTEXT"
     mechanism: str | None = None
     username: str | None = None
     password: str | None = None
     ca: str | None = None
+    certificate: str | None = None
+    private_key: str | None = None
 
     def __repr__(self) -> str:
         return f"Access(protocol={self.protocol!r}, mechanism={self.mechanism!r}, username={self.username!r})"
@@ -34,6 +36,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
                 "sasl.username": self.username,
                 "sasl.password": self.password,
                 "ssl.ca.pem": self.ca,
+                "ssl.certificate.pem": self.certificate,
+                "ssl.key.pem": self.private_key,
             }
         )
 
@@ -53,6 +57,9 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
                 "sasl.jaas.config": login,
                 "ssl.truststore.type": None if self.ca is None else "PEM",
                 "ssl.truststore.certificates": self.ca,
+                "ssl.keystore.type": None if self.certificate is None else "PEM",
+                "ssl.keystore.certificate.chain": self.certificate,
+                "ssl.keystore.key": self.private_key,
             }
         )
 

@@ -19,6 +19,8 @@ from tests.door.command import precede
 from udfs.access import Access, Address, access_to
 
 SECRET = {"PRECEDE_SASL_PASSWORD": "s3cret"}
+CERTIFICATE = __file__
+"""A file in which a certificate begins: -----BEGIN CERTIFICATE-----"""
 SASL = {"security_protocol": "SASL_SSL", "sasl_username": "ann"}
 
 
@@ -80,6 +82,12 @@ def test_each_client_is_told_in_its_own_words() -> None:
         (SASL | {"sasl_password_file": "/nowhere"}, {}, "/nowhere, which sasl_password_file names, cannot be read"),
         (SASL | {"ssl_ca_file": "/nowhere"}, SECRET, "/nowhere, which ssl_ca_file names, cannot be read"),
         (SASL | {"ssl_ca_file": settings.__file__}, SECRET, "holds no certificate in PEM form"),
+        ({"security_protocol": "SSL", "ssl_key_file": "x"}, {}, "ssl_key_file belong together"),
+        (
+            {"security_protocol": "SSL", "ssl_certificate_file": CERTIFICATE, "ssl_key_file": CERTIFICATE},
+            {},
+            "no unencrypted private key of the form PKCS #8 in PEM form; make one with openssl pkcs8",
+        ),
         (SASL | {"sasl_password_file": "/dev/null"}, {}, "is empty"),
         (SASL | {"sasl_password_file": __file__}, {}, "more than one line"),
     ],

@@ -27,6 +27,7 @@ from cryptography.x509.oid import NameOID
 from precede.embedded_broker import HOST, Broker, free_port
 
 JOB, PASSWORD = "the-job", 'p"a\\ss, $w;ord='
+CERTIFIED = "the-certified"
 STRANGER = "stranger"
 
 # What docs/security.md says that the job needs, and no more.
@@ -54,24 +55,38 @@ RULES = [
 
 
 class Guarded:
-    """The broker; `broker.bootstrap` is its open door for whoever sets the stage, `bootstrap` the guarded one."""
+    """The broker; `broker.bootstrap` is its open door for whoever sets the stage.
+
+    `bootstrap` is the one that asks for a password, `certified` the one that asks for a certificate.
+    """
 
     def __init__(self, folder: Path) -> None:
-        port, inside, controller = free_port(), free_port(), free_port()
-        self.bootstrap = f"{HOST}:{port}"
+        port, certified, inside, controller = free_port(), free_port(), free_port(), free_port()
+        self.bootstrap, self.certified = f"{HOST}:{port}", f"{HOST}:{certified}"
         self.ca_file = folder / "ca.pem"
         self.other_ca_file = folder / "other-ca.pem"
         self.password_file = folder / "password"
         self.password_file.write_text(PASSWORD + "\n")
+        self.certificate_file, self.key_file = folder / "client.pem", folder / "client.key"
         server = write_certificates(folder, self.ca_file)
         write_certificates(folder / "other", self.other_ca_file)
         self.broker = Broker(
             inside,
             properties={
-                "listeners": f"PLAINTEXT://{HOST}:{inside},GUARDED://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
+                "listeners": (
+                    f"PLAINTEXT://{HOST}:{inside},GUARDED://{HOST}:{port},CERTIFIED://{HOST}:{certified},"
+                    f"CONTROLLER://{HOST}:{controller}"
+                ),
                 "controller.quorum.voters": f"1@{HOST}:{controller}",
-                "advertised.listeners": f"PLAINTEXT://{HOST}:{inside},GUARDED://{HOST}:{port}",
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,GUARDED:SASL_SSL",
+                "advertised.listeners": (
+                    f"PLAINTEXT://{HOST}:{inside},GUARDED://{HOST}:{port},CERTIFIED://{HOST}:{certified}"
+                ),
+                "listener.security.protocol.map": (
+                    "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,GUARDED:SASL_SSL,CERTIFIED:SSL"
+                ),
+                "listener.name.certified.ssl.client.auth": "required",
+                "listener.name.certified.ssl.truststore.type": "PEM",
+                "listener.name.certified.ssl.truststore.location": str(self.ca_file),
                 "inter.broker.listener.name": "PLAINTEXT",
                 "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
                 "listener.name.guarded.scram-sha-512.sasl.jaas.config": (
@@ -98,7 +113,7 @@ class Guarded:
             future.result(10)
         allowed = [
             AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
-            for user in (JOB, "plain")
+            for user in (JOB, "plain", f"CN={CERTIFIED}")
             for kind, name, pattern, operations in RULES
             for operation in operations
         ]
@@ -107,14 +122,16 @@ class Guarded:
 
 
 def write_certificates(folder: Path, ca_file: Path) -> Path:
-    """A certificate authority of our own, and the key and certificate that it gave to this machine's broker."""
+    """A certificate authority of our own, and what it gave to this machine's broker and to one client."""
     folder.mkdir(parents=True, exist_ok=True)
-    ca_key, server_key = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
-    ca = certificate("precede test CA", ca_key, "precede test CA", ca_key, is_ca=True)
-    server = certificate("broker", server_key, "precede test CA", ca_key, is_ca=False)
-    ca_file.write_bytes(ca)
-    key = server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "broker.pem").write_bytes(key + server)
+    ca_key = generate_private_key(SECP256R1())
+    ca_file.write_bytes(certificate("precede test CA", ca_key, "precede test CA", ca_key, is_ca=True))
+    for name, file in (("broker", "broker.pem"), (CERTIFIED, "client.pem")):
+        key = generate_private_key(SECP256R1())
+        own = certificate(name, key, "precede test CA", ca_key, is_ca=False)
+        secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (folder / file).write_bytes(own + secret if name == "broker" else own)
+        (folder / file).with_suffix(".key").write_bytes(secret)
     return folder / "broker.pem"
 
 

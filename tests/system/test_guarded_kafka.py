@@ -13,11 +13,12 @@ from ingest.clients import KeptOut
 from ingest.errors import Refused
 from ingest.producer import Publisher
 from precede.following import follow
-from streaming import settings
+from precede.log_readers import KafkaPythonReader
+from streaming import kafka, settings
 from tests.door.command import precede
 from tests.system.guarded import JOB, PASSWORD, STRANGER, Guarded
 from tests.system.stream import Stream
-from udfs.access import Access, Address
+from udfs.access import Access, Address, access_to
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +123,35 @@ def test_who_lacks_an_access_rule_is_told_which_name_lacks_it(guarded: Guarded) 
 def test_a_plain_password_over_tls_is_enough_where_the_broker_takes_it(guarded: Guarded) -> None:
     plain = address(guarded, mechanism="PLAIN", username="plain", password="plain-password")
     assert isinstance(topics.names(clients.admin(plain), plain), set)
+
+
+def test_a_certificate_of_one_s_own_opens_the_door_to_every_client_and_its_key_shows_nowhere(
+    guarded: Guarded, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "precede.toml"
+    config.write_text(
+        f'bootstrap = "{guarded.certified}"\nsecurity_protocol = "SSL"\nssl_ca_file = "{guarded.ca_file}"\n'
+        f'ssl_certificate_file = "{guarded.certificate_file}"\nssl_key_file = "{guarded.key_file}"\n'
+    )
+    found = settings.load({}, {}, config)
+    topics.ensure(found.bootstrap, [topics.raw("certified.raw")])
+    with Publisher(found.bootstrap, topic="certified.raw") as publisher:
+        publisher.publish("g", b'{"group":"g","sender":"ann","seq":1,"after":[]}')
+    options = kafka.spark_options(found.bootstrap)
+    frame = spark.read.format("kafka").options(**options, subscribe="certified.raw").load()
+    assert [row.key for row in frame.select("key").collect()] == [b"g"]
+    python = KafkaPythonReader(found.bootstrap)
+    assert sum(python.starts("certified.raw", at_end=True, timeout_s=5).values()) == 1
+    python.close()
+
+    frame.explain(extended=True)
+    shown = capsys.readouterr().out + repr(found) + repr(access_to(found.bootstrap))
+    assert "certified.raw" in shown
+    for line in guarded.key_file.read_text().splitlines()[1:-1]:
+        assert line not in shown
+
+
+def test_who_brings_no_certificate_where_one_is_asked_for_is_told_so(guarded: Guarded) -> None:
+    refused = clients.unreachable(Address(guarded.certified, Access(protocol="SSL", ca=guarded.ca_file.read_text())))
+    assert isinstance(refused, KeptOut)
+    assert "asks who it is by a certificate of its own: set ssl_certificate_file and ssl_key_file" in str(refused)
