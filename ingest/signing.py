@@ -68,6 +68,11 @@ def load_key(path: str | Path) -> Ed25519PrivateKey:
     return key
 
 
+def key_in(file: str | Path | None) -> Ed25519PrivateKey | None:
+    """The private key in a file, where one is named."""
+    return None if file is None else load_key(file)
+
+
 def public_text(key: Ed25519PrivateKey) -> str:
     """The public key, as `create` and `join` name it."""
     return b64encode(key.public_key().public_bytes_raw()).decode()

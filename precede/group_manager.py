@@ -27,7 +27,7 @@ from ingest.errors import Refused
 from ingest.group_records import Writer, Written
 from ingest.producer import Publisher
 from ingest.sending import log_of
-from ingest.signing import load_key
+from ingest.signing import key_in
 from ingest.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from precede.group_catalogue import CatalogueReader
 from precede.log_readers import LogReader, LogRecord, open_reader
@@ -82,7 +82,7 @@ class Groups:
         """How long to wait for the job to order what is sent here; 0 does not wait."""
         log = log_of(bootstrap, raw_topic)
         self._publisher = Publisher(bootstrap, topic=raw_topic, linger_ms=0)
-        self._writer = Writer(self._publisher, log, state, name, None if key is None else load_key(key))
+        self._writer = Writer(self._publisher, log, state, name, key_in(key))
         self._directory = Directory(name)
         self._reader = CatalogueReader(bootstrap, ordered_topic, client=client)
         self._dead_letter_topic = dead_letter_topic

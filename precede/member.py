@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Self
 from ingest import sender_state, sending
 from ingest.errors import Refused
 from ingest.producer import Publisher
-from ingest.signing import load_key, public_text
+from ingest.signing import key_in, public_text
 from ingest.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_TOPIC, RAW_TOPIC
 from precede.errands import Clock, Errand, Repair
 from precede.following import IDLE_S, Delivery, Follower, Hole
@@ -119,7 +119,7 @@ class Member:
         is_new = known is None
         if known is None:
             known = kept.memory.add(sender_state.Sender(log, self.group, self.name))
-        private = None if key is None else load_key(key)
+        private = key_in(key)
         publisher = opened.enter_context(Publisher(self._bootstrap, topic=raw, linger_ms=0))
         self._voice = Voice(kept, known, publisher, private)
         self._reader = self._new_reader()

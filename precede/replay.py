@@ -14,8 +14,10 @@ import typer
 from precede.options import Config, WrongUse, done_when_the_reader_leaves, load_settings, say
 
 if TYPE_CHECKING:
+    from streaming.settings import Settings
     from udfs.holdback import Holdback
     from udfs.own_records import Own
+    from udfs.patience import Patience
 
 REASONS_SHOWN = 3
 
@@ -63,7 +65,7 @@ def replay(
         raise WrongUse("Standard output is closed; replay writes there.")
     from udfs.holdback import Holdback
 
-    holdback = Holdback(order=settings.order, limits=settings.limits, patience=settings.patience)
+    holdback = Holdback(order=settings.order, limits=settings.limits, patience=_patience(settings))
     with ExitStack() as files, done_when_the_reader_leaves():
         source = open_source(file, files)
         outputs = [None if path is None else _target(path, source, files) for path in (dead_letters, held, own)]
@@ -71,6 +73,14 @@ def replay(
         if outputs[1] is not None:
             _write_held(holdback, outputs[1])
     summary.tell(holdback, dead_letters, held)
+
+
+def _patience(settings: "Settings") -> "Patience":
+    if settings.service_key is None:
+        return settings.patience()  # without loading what reads keys
+    from ingest.signing import load_key
+
+    return settings.patience(load_key(settings.service_key))
 
 
 class Summary:

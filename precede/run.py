@@ -60,9 +60,9 @@ def run(
         rebuild_delta=rebuild_delta or None,
     )
     from ingest import topics
-    from ingest.signing import load_key
+    from ingest.signing import key_in
 
-    service_key = None if settings.service_key is None else load_key(settings.service_key)
+    service_key = key_in(settings.service_key)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the job itself listens
     try:
         topics.ensure_patiently(

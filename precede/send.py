@@ -43,7 +43,7 @@ def send(
     parents = [] if after is None else [parse_id(after)]
     from ingest.sender_state import default_file
     from ingest.sending import send_one
-    from ingest.signing import load_key
+    from ingest.signing import key_in
 
     id_ = send_one(
         settings.bootstrap,
@@ -53,7 +53,7 @@ def send(
         sender=sender,
         after=parents,
         data=msgspec.Raw(_json_text(text)) if as_json else text,
-        key=None if settings.key is None else load_key(settings.key),
+        key=key_in(settings.key),
     )
     typer.echo(id_text(id_))
 

@@ -39,7 +39,7 @@ def _shards(settings: Settings, group: str | None, spark: "SparkSession | None")
     with ExitStack() as stack:
         session = spark or _start(settings, stack)
         for blob in _blobs(session, settings.order_checkpoint, order.shards, group):
-            holdback = Holdback(order=order.order, limits=order.limits, patience=settings.patience)
+            holdback = Holdback(order=order.order, limits=order.limits, patience=settings.patience())
             holdback.load(decode_state(blob)[0])
             yield holdback
 

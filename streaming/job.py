@@ -264,7 +264,7 @@ class Job:
 
         assert self.publisher is not None
         self.publisher.open()
-        return order_query.start(spark, self.settings, self._publish, drain=self.settings.once)
+        return order_query.start(spark, self.settings, self._publish, key=self.key, drain=self.settings.once)
 
     def _publish(self, batch: "DataFrame", _batch_id: int) -> None:
         """Spark calls this once a micro-batch; a job that is stopping begins no new one."""

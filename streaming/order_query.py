@@ -12,6 +12,7 @@ from streaming.settings import Settings
 from udfs.shard import ROW_TYPE, STATE_TYPE, Shard
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -72,11 +73,16 @@ def ordered(rows: "DataFrame", function: Callable[..., Any], row_type: str = ROW
 
 
 def start(
-    spark: "SparkSession", settings: Settings, publish: Callable[["DataFrame", int], None], *, drain: bool = False
+    spark: "SparkSession",
+    settings: Settings,
+    publish: Callable[["DataFrame", int], None],
+    *,
+    key: "Ed25519PrivateKey | None" = None,
+    drain: bool = False,
 ) -> "StreamingQuery":
-    """Start the query; with `drain` it ends when all that is there now is through."""
+    """Start the query; the job signs with `key`. With `drain` it ends when all that is there now is through."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", ORDER_POOL)
-    function = faults.around(Shard(settings.order, settings.limits, settings.patience), "order")
+    function = faults.around(Shard(settings.order, settings.limits, settings.patience(key)), "order")
     packed = ordered(rows(spark, settings), function)
     writer = packed.writeStream.queryName("order").foreachBatch(publish)
     writer = writer.option("checkpointLocation", str(settings.order_checkpoint.absolute()))

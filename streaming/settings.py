@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,6 +14,9 @@ from streaming.errors import Refused
 from udfs.limits import Limits
 from udfs.orders import ORDERS
 from udfs.patience import Patience
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PREFIX = "PRECEDE_"
 OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", "PRECEDE_STATE", PASSWORD)
@@ -78,14 +81,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory: str = "2g"
     ui: bool = False
 
-    @property
-    def patience(self) -> Patience:
-        """How long the job waits for what is missing."""
+    def patience(self, key: "Ed25519PrivateKey | None" = None) -> Patience:
+        """How long the job waits for what is missing; where that is up to the service of a group, `key` is its own."""
         return Patience(
             ask_after_ms=self.ask_after_ms,
             give_up_ms=self.give_up_ms,
             loss="hold" if self.loss == "hold" else "abandon",
             silent_ms=self.silent_ms,
+            service_key=None if key is None else key.public_key().public_bytes_raw(),
         )
 
     @property

@@ -43,6 +43,8 @@ ATTEMPTS = 3
 SLICE_BYTES_MAX = 64 * 1024 * 1024
 SHORT_BYTES_MAX = 64 * 1024  # of a packed row: a shard has about one such for each raw partition
 PARTS_MAX = 1 << 32
+SAID_MAX = 100
+"""How many sentences of the kernel's a job says, each once: one a group, and there may be many groups."""
 QUEUE_KIB_MAX = 256 * 1024
 ANY_PARTITION = -1
 """The one its key says."""
@@ -69,6 +71,8 @@ class Publisher:
         self.refused: Refused | None = None
         self.stopping = False
         self._away = self._said_away = False
+        self._sentences: dict[str, bool] = {}
+        """What the kernel had to say to a person, and whether it was said."""
         self._producer: Producer | None = None
         # Only to commit offsets for lag tools; it never subscribes.
         self._group = Consumer(
@@ -127,13 +131,16 @@ class Publisher:
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def listen(self, say: Callable[[str], object]) -> None:
-        """Let the producer tell what it noticed: that no broker answers any more, once each time."""
+        """Say what was noticed: once each time that no broker answers any more, and once what the kernel tells."""
         producer = self._producer
         if producer is not None:
             producer.poll(0)
         if self._away and not self._said_away:
             say(f"Kafka at {self.settings.bootstrap} does not answer; nothing is lost, and it goes on when it is back.")
         self._said_away = self._away
+        for sentence in [sentence for sentence, said in list(self._sentences.items()) if not said]:
+            self._sentences[sentence] = True
+            say(sentence)
 
     def _noticed(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -229,8 +236,10 @@ class Publisher:
             if one.topic == "raw":
                 value = one.value if self.key is None else sign(one.value, self.key)
                 self._produce(self.settings.raw_topic, [value], [one.key], partition)
-            else:
+            elif one.topic == "control":
                 self._produce(self.settings.control_topic, [one.value], [one.key])
+            elif len(self._sentences) < SAID_MAX:
+                self._sentences.setdefault(msgspec.json.decode(one.value, type=str), False)
 
     def _commit(self, producer: Producer, upto: dict[int, int]) -> None:
         token = {partition: after for partition, after in upto.items() if after > self.token.get(partition, 0)}

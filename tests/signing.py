@@ -13,9 +13,14 @@ def private(word: str) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(sha256(word.encode()).digest())
 
 
+def public_bytes(word: str) -> bytes:
+    """The public key of a word."""
+    return private(word).public_key().public_bytes_raw()
+
+
 def public(word: str) -> str:
     """The public key of a word, as `create` and `join` name it."""
-    return b64encode(private(word).public_key().public_bytes_raw()).decode()
+    return b64encode(public_bytes(word)).decode()
 
 
 def publics(*words: str) -> dict[str, str]:

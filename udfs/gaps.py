@@ -19,7 +19,7 @@ from udfs.circles import closing_messages
 from udfs.giving_up import ABANDONED_MAX
 from udfs.held import QUEUED, HeldMessage, arrival
 from udfs.intervals import Runs
-from udfs.keyring import believes_the_job
+from udfs.keyring import believes_the_job, is_service, tell_which_key_lacks
 from udfs.messages import SEQ_MAX, Id
 from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.own_records import GapRecord, encode_abandon, encode_gap
@@ -216,6 +216,9 @@ class _Care:
         self.now_ms = now_ms
         self.ask_after_ms = ask_after_ms(group, patience)
         self.hope_ms = hope_ends_ms(group, patience)
+        self.may_decide = is_service(group, patience)
+        self.is_told = False
+        """Whether it was said in this look that it may not."""
 
     def run(self) -> None:
         runs = missing_runs(self.group)
@@ -313,8 +316,10 @@ class _Care:
         sender = self.group.senders.get(sender_key(gap.name, gap.epoch))
         fenced = sender is not None and gap.last > sender.fence  # it would be refused if it came
         hope_ends_ms = SEQ_MAX if self.hope_ms is None else gap.opened_ms + self.hope_ms
-        if self.hope_ms is not None and (fenced or (gap.asked and self.now_ms >= hope_ends_ms)):
+        hopeless = self.hope_ms is not None and (fenced or (gap.asked and self.now_ms >= hope_ends_ms))
+        if hopeless:
             self._give_up(gap, sender, waiting)
+        if hopeless and (fenced or self.may_decide):
             gap.next_ms = self.now_ms + ASK_AGAIN_MS_MAX  # should the log refuse it, or take long to come to it
         elif fenced:
             gap.next_ms = SEQ_MAX
@@ -338,6 +343,11 @@ class _Care:
                 self._abandon(*one.id, one.id[2])
 
     def _abandon(self, name: str, epoch: int, first: int, last: int) -> None:
+        if not self.may_decide:
+            if not self.is_told:
+                tell_which_key_lacks(self.group, self.offset)
+            self.is_told = True
+            return
         value = encode_abandon(self.group.name, name, epoch, first, last)
         self.group.outbox.say("raw", self.group.key, value, self.offset)
 

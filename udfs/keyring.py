@@ -23,6 +23,8 @@ from msgspec import UNSET
 from udfs import codes
 from udfs.codes import Refusal
 from udfs.messages import Abandon, Create, Evict, Join, Record
+from udfs.own_records import encode_sentence
+from udfs.patience import Patience
 from udfs.signatures import UNFIT_KEY, is_by, read_key, signature_in
 
 if TYPE_CHECKING:
@@ -43,6 +45,20 @@ SERVICE_ONLY = Refusal(codes.FORGED, "Only the group's service key may sign this
 def believes_the_job(group: "Group") -> bool:
     """Whether the job's own `evict` and `abandon` can count: a group with keys takes them from its service alone."""
     return group.keyring is None or group.keyring.has_service
+
+
+def is_service(group: "Group", patience: Patience) -> bool:
+    """Whether what the job signs is taken for the service's; without its key a record would only be `forged`."""
+    return group.keyring is None or group.keyring.newest(SERVICE) == patience.service_key
+
+
+def tell_which_key_lacks(group: "Group", offset: int) -> None:
+    """Whoever runs the job reads why this group waits on, and what to set."""
+    sentence = (
+        f"In group {group.name!r} the job may not give up on what is missing, nor put out who is silent: "
+        f"set `service_key` to the private key whose public half that group has under {SERVICE!r}."
+    )
+    group.outbox.say("person", group.key, encode_sentence(sentence), offset)
 
 
 def unfit(keys: dict[str, str]) -> Refusal | None:
@@ -102,7 +118,7 @@ class Keyring:
         speaker = _speaker(record)
         if isinstance(record, Evict | Abandon) and not self._may(speaker, record):
             return SERVICE_ONLY
-        return [self._newest(speaker)]
+        return [self.newest(speaker)]
 
     def _signers_of_join(self, record: Join) -> list[bytes | None] | Refusal:
         name = record.sender
@@ -110,14 +126,14 @@ class Keyring:
         if brought is None and record.key is not UNSET:
             return Refusal(codes.BAD_STAMP, f"The `key` it brings {UNFIT_KEY}.")
         if name in self.keys:
-            return [self._newest(name), self._newest(SERVICE)]
+            return [self.newest(name), self.newest(SERVICE)]
         if name == SERVICE:
             return Refusal(codes.FORGED, f"The key of the service {SERVICE!r} can only be named in `create`.")
         if brought is None:
             return Refusal(codes.FORGED, f"It brings no `key`, and the log has none of {name!r}.")
         if self.group.closed and not self.has_service:
             return Refusal(codes.FORGED, "The service lets newcomers into a closed group, and `create` named none.")
-        return [self._newest(SERVICE), None if self.group.closed else brought]
+        return [self.newest(SERVICE), None if self.group.closed else brought]
 
     def _may(self, speaker: str, record: Evict | Abandon) -> bool:
         """Whether the speaker may put others out, or give up on what is named there."""
@@ -133,7 +149,8 @@ class Keyring:
         keys = [key for since, key in self.keys.get(name, ()) if since <= epoch]
         return keys[-1] if keys else None
 
-    def _newest(self, name: str) -> bytes | None:
+    def newest(self, name: str) -> bytes | None:
+        """The key that counts for what is of no epoch."""
         keys = self.keys.get(name)
         return keys[-1][1] if keys else None
 

@@ -1,13 +1,13 @@
 """Where the kernel puts what it decided: ordered records, dead letters and the job's own records, in order."""
 
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
 from udfs.codes import Refusal
 from udfs.messages import Id, Identity
-from udfs.own_records import Own
+from udfs.own_records import Own, Topic
 from udfs.wire import DeadLetter, encode_dead_letter, encode_name
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Outbox:
         self.dead.append(encode_dead_letter(letter, value))
         self.dead_keys.append(key)
 
-    def say(self, topic: Literal["raw", "control"], key: bytes, value: bytes, offset: int) -> None:
+    def say(self, topic: Topic, key: bytes, value: bytes, offset: int) -> None:
         """Add one record of the job's own."""
         self.own.append(Own(topic, key, value, offset))
 

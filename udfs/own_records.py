@@ -1,4 +1,4 @@
-"""What the job itself says: requests for repair and what became of them, and records of its own for the raw log.
+"""What the job itself says: requests for repair and how gaps ended, records of its own, sentences for who runs it.
 
 The kernel decides on them when it reads a record that lets time pass, from the log alone, so the same log gives the
 same ones in any batches. They act when they are read: no timer ever changes a group.
@@ -12,13 +12,16 @@ from udfs.messages import Id
 
 VERSION = 1
 
+Topic = Literal["raw", "control", "person"]
+"""One of Kafka's, or whoever watches the job, who is told a sentence."""
+
 _encode = msgspec.json.Encoder().encode
 
 
 class Own(msgspec.Struct, array_like=True, gc=False):
     """One record of the job's own, and the raw offset at which it was decided on."""
 
-    topic: Literal["raw", "control"]
+    topic: Topic
     key: bytes
     value: bytes
     offset: int
@@ -57,3 +60,8 @@ def encode_abandon(group: str, name: str, epoch: int, first: int, last: int) -> 
 def encode_evict(group: str, name: str, epoch: int, cut: int) -> bytes:
     """Write the record by which a group goes on without a member that fell silent."""
     return _encode({"group": group, "kind": "evict", "member": [name, epoch], "cut": cut})
+
+
+def encode_sentence(sentence: str) -> bytes:
+    """Write what the job shall say to a person."""
+    return _encode(sentence)

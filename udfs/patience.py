@@ -1,4 +1,4 @@
-"""How long a group waits for what is missing before it asks, and before it gives up.
+"""What the job decides by: how long a group waits before it asks and before it gives up, and whose word that is.
 
 None of this changes what a log delivers: what the job decides by it goes into the log as a record and acts when that is
 read. So it may be changed at any start, where a limit may not.
@@ -23,3 +23,5 @@ class Patience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """What happens then: the gap is abandoned, or all that waits for it is held for ever."""
     silent_ms: int = 60_000
     """So long may a member that others wait for say nothing before it is evicted; 0: for ever."""
+    service_key: bytes | None = None
+    """The public half of the key that the job signs its own records with; None: it signs nothing."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from udfs.gaps import longest_queued
-from udfs.keyring import believes_the_job
+from udfs.keyring import believes_the_job, is_service, tell_which_key_lacks
 from udfs.orders.clocked import Clocked
 from udfs.own_records import encode_evict
 from udfs.patience import Patience
@@ -44,9 +44,13 @@ def evict_silent(group: "Group", patience: Patience, offset: int, now_ms: int) -
     """Put an `evict` into the log for each member that is silent too long."""
     if not patience.silent_ms or not believes_the_job(group):
         return
-    for (name, epoch), since_ms in list(_awaited(group)):
-        if since_ms + patience.silent_ms <= now_ms:
+    silent = [who for who, since_ms in _awaited(group) if since_ms + patience.silent_ms <= now_ms]
+    may_decide = is_service(group, patience)
+    if silent and not may_decide:
+        tell_which_key_lacks(group, offset)
+    for name, epoch in silent:
+        if may_decide:
             assert isinstance(group.order, Clocked)
             cut = group.order.entered_up_to(name, epoch)
             group.outbox.say("raw", group.key, encode_evict(group.name, name, epoch, cut), offset)
-            hear(group, name, epoch, now_ms)  # not again before as long a time has passed once more
+        hear(group, name, epoch, now_ms)  # not again before as long a time has passed once more

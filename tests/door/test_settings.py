@@ -106,5 +106,5 @@ def test_the_reason_of_a_failed_query_is_one_line_and_what_no_retry_mends_is_tol
 
 def test_the_job_s_patience_is_what_the_settings_say() -> None:
     found = settings.load({}, {"PRECEDE_GIVE_UP_MS": "5000", "PRECEDE_LOSS": "hold", "PRECEDE_SILENT_MS": "0"})
-    assert found.patience == Patience(give_up_ms=5_000, loss="hold", silent_ms=0)
-    assert Settings().patience == Patience()
+    assert found.patience() == Patience(give_up_ms=5_000, loss="hold", silent_ms=0)
+    assert Settings().patience() == Patience()

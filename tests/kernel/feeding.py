@@ -154,12 +154,14 @@ class Tale:
         }
 
 
-def _own_text(topic: str, one: dict[str, Any]) -> str:
+def _own_text(topic: str, one: Any) -> str:
     if topic == "raw":
         if one["kind"] == "evict":
             name, epoch = one["member"]
             return f"writes evict {name}{f'@{epoch}' if epoch else ''} cut {one['cut']}"
         return f"writes abandon {', '.join(_run_text(*run) for run in one['ids'])}"
+    if topic == "person":
+        return str(one)
     run = _run_text(one["sender"], one["epoch"], one["first"], one["last"])
     return f"asks {one['to'] or 'everybody'} for {run}" if one["kind"] == "ask" else f"{one['kind']} {run}"
 

@@ -13,7 +13,7 @@ from tests.kernel import traffic
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, feed
 from tests.kernel.traffic import LogRecord
-from tests.signing import private, publics
+from tests.signing import private, public, public_bytes, publics
 from udfs.gaps import NOTICED_MAX
 from udfs.holdback import Holdback
 from udfs.limits import Limits
@@ -217,13 +217,44 @@ def test_the_options_of_a_group_stand_over_the_job_s() -> None:
 def test_in_a_group_with_keys_the_job_decides_only_where_there_is_a_service(
     keys: tuple[str, ...], decides: bool
 ) -> None:
-    tale = Tale().take(kind="create", options={"keys": publics(*keys)}).say("B1", "A1", by="B")
+    tale = Tale(patience=Patience(service_key=public_bytes("precede")))
+    tale.take(kind="create", options={"keys": publics(*keys)}).say("B1", "A1", by="B")
     assert tale.tick(3).own == ["asks A for A1"]
     tale.tick(901)
     assert ("writes abandon A1" in tale.own) is decides
     for one in list(tale.kernel.own):
         if one.topic == "raw":
             assert tale.raw(sign(one.value, private("precede"))).out == ["(A1)", "B1"]
+
+
+@pytest.mark.parametrize("key", [None, "another"])
+def test_a_job_that_lacks_the_service_s_key_says_so_and_goes_on_asking(key: str | None) -> None:
+    patience = Patience(service_key=None if key is None else public_bytes(key))
+    tale = Tale(patience=patience).take(kind="create", options={"keys": publics("A", "B", "precede")})
+    tale.say("B1", "A1", by="B").say("B2", "A9", by="B").tick(3)
+    for _ in range(3):
+        told, *asked = sorted(tale.tick(901).own, key=lambda said: "service_key" not in said)
+        assert "'g'" in told
+        assert "`service_key`" in told
+        assert asked == ["asks everybody for A1", "asks everybody for A9"]
+    assert tale.held == {"B1": ["A1"], "B2": ["A9"]}
+    assert [(gap.first, gap.asked) for gap in tale.kernel.gaps()] == [(1, 4), (9, 4)]
+
+
+def test_a_job_that_is_given_the_service_s_key_ends_what_it_could_not_end_before() -> None:
+    before = Tale().take(kind="create", options={"keys": publics("A", "B", "precede")}).say("B1", "A1", by="B")
+    assert "`service_key`" in before.tick(3).tick(901).own[0]
+    after = Tale(patience=Patience(service_key=public_bytes("precede")))
+    after.kernel.load(before.kernel.dump())
+    after.offset, after.waited_ms = before.offset, before.waited_ms
+    assert after.tick(301).own == ["writes abandon A1"]
+
+
+def test_a_new_key_of_the_service_is_the_one_that_the_job_must_have() -> None:
+    tale = Tale(patience=Patience(service_key=public_bytes("precede")))
+    tale.take(kind="create", options={"keys": publics("A", "B", "precede")})
+    tale.take(kind="join", sender="precede", epoch=1, key=public("renewed"), by="precede")
+    assert tale.say("B1", "A1", by="B").tick(3).tick(901).own[1:] == ["asks everybody for A1"]
 
 
 def test_a_parent_far_beyond_the_window_cannot_be_abandoned_so_what_waits_for_it_is() -> None:

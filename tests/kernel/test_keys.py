@@ -12,7 +12,7 @@ import pytest
 
 from tests.kernel.feeding import Tale, feed, parsed
 from tests.records import conversation
-from tests.signing import private, public, publics
+from tests.signing import private, public, public_bytes, publics
 from udfs.limits import Limits
 from udfs.messages import Options
 from udfs.orders import ORDERS
@@ -28,8 +28,10 @@ STAMPS: dict[str, Any] = {
 }
 
 
-def created(*words: str, members: tuple[str, ...] = ("A", "B"), **options: Any) -> Tale:
-    tale = Tale()
+def created(
+    *words: str, members: tuple[str, ...] = ("A", "B"), patience: Patience | None = None, **options: Any
+) -> Tale:
+    tale = Tale(patience=patience)
     tale.take(kind="create", options={**options, "keys": publics(*words)}, members=members)
     assert tale.out in (["create"], [f"{name}:create" for name in members])
     return tale
@@ -321,14 +323,19 @@ def test_without_a_member_s_key_nobody_changes_a_byte_of_what_is_delivered(seed:
 # ── the job ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("has_key", [True, False])
 @pytest.mark.parametrize("service", [(), ("precede",)])
-def test_the_job_says_nothing_where_nobody_would_believe_it(service: tuple[str, ...]) -> None:
-    lacking = created("A", "B", *service, give_up_ms=100).say("B1", "A1", by="B")
-    silent = created("A", "B", *service, order="lamport").take(sender="B", seq=1, time=5, by="B")
+def test_the_job_writes_nothing_where_nobody_would_believe_it(service: tuple[str, ...], has_key: bool) -> None:
+    patience = Patience(service_key=public_bytes("precede") if has_key else None)
+    lacking = created("A", "B", *service, patience=patience, give_up_ms=100).say("B1", "A1", by="B")
+    silent = created("A", "B", *service, patience=patience, order="lamport").take(sender="B", seq=1, time=5, by="B")
+    told = False
     kinds: set[str] = set()
     for tale in (lacking, silent):
         for _ in range(20):
             tale.offset += 100_000
             tale.raw(b'{"kind":"tick"}', key=None)
             kinds |= {json.loads(own.value)["kind"] for own in tale.kernel.own if own.topic == "raw"}
-    assert kinds == ({"abandon", "evict"} if service else set())
+            told = told or any("`service_key`" in said for said in tale.own)
+    assert kinds == ({"abandon", "evict"} if service and has_key else set())
+    assert told is (bool(service) and not has_key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.kernel.feeding import Tale
+from tests.signing import publics
 from udfs.orders import ORDERS
 from udfs.patience import Patience
 
@@ -25,6 +26,18 @@ def test_who_never_spoke_is_evicted_with_nothing_of_it_counting(order: str) -> N
     assert tale.tick(2).own == ["writes evict B cut 0", "writes evict C cut 0"]
     tale.take(kind="evict", member=["B", 0], cut=0)
     assert tale.take(kind="evict", member=["C", 0], cut=0).out == ["evict", "A1"]
+
+
+@pytest.mark.parametrize("order", CLOCKED)
+def test_a_job_that_lacks_the_service_s_key_says_so_and_evicts_nobody(order: str) -> None:
+    tale = Tale()
+    options = {"order": order, "keys": publics("A", "B", "C", "precede")}
+    tale.take(kind="create", options=options, members=["A", "B", "C"])
+    tale.take(sender="A", seq=1, time=5, clock_ms=5, by="A")
+    (told,) = tale.tick(61).own
+    assert "`service_key`" in told
+    assert tale.tick(59).own == []
+    assert tale.tick(2).own == [told], "once for all who are silent, as seldom as it would evict them"
 
 
 @pytest.mark.parametrize("order", CLOCKED)

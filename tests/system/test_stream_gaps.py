@@ -52,7 +52,7 @@ def test_a_lost_message_is_asked_for_and_given_up_once_whatever_crashes(
     assert row["opened_at"] < row["asked_at"] < row["closed_at"]
 
 
-def test_in_a_group_with_keys_the_job_signs_that_it_gives_up(
+def test_in_a_group_with_keys_the_job_gives_up_once_it_has_the_service_s_key(
     broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(broker.bootstrap, tmp_path, partitions=1, ask_after_ms=100, give_up_ms=400)
@@ -63,6 +63,11 @@ def test_in_a_group_with_keys_the_job_signs_that_it_gives_up(
     for pause in (0.2, 0.5):
         time.sleep(pause)
         stream.send([(None, TICK)])
+    (lacking,) = [sentence for sentence in stream.once(spark, only="order") if "`service_key`" in sentence]
+    assert "'travel'" in lacking
+    assert stream.raw()[-1][1] == TICK, "what would be forged is not written"
+
+    stream.send([(None, TICK)])
     stream.once(spark, key=private("precede"), only="order")
     said = stream.raw()[-1][1] or b""
     assert said == sign(b'{"group":"travel","kind":"abandon","ids":[["ann",0,1,1]]}', private("precede"))
