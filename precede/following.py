@@ -19,31 +19,18 @@ import msgspec
 from ingest.errors import Refused
 from ingest.topics import ORDERED_TOPIC
 from precede.log_readers import REQUEST_S, LogReader, LogRecord, open_reader
-from udfs.leniently import read_leniently
+from udfs.leniently import reader
+from udfs.messages import Id
+from udfs.ordered_record import OrderedRecord
 
 IDLE_S = 0.5  # how long one look for new records lasts; a follower that was told to end is late by this much
 
-Id = tuple[str, int, int]
 
+class Delivery(OrderedRecord, kw_only=True):
+    """One delivered record of the ordered topic, as an application takes it."""
 
-class Delivery(msgspec.Struct, kw_only=True):
-    """One delivered record of the ordered topic (contract, section 4)."""
-
-    group: str
-    position: int
-    order: str
-    status: str
-    partition: int
-    offset: int
-    arrived_ms: int
-    released_offset: int
-    released_ms: int
-    sender: str | None = None
     epoch: int = 0
-    seq: int | None = None
-    kind: str = "message"
-    after: list[Id] = []
-    destination: str | None = None
+    after: list[Id] = msgspec.field(default_factory=list)
     raw_data: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="data")
     record: bytes = b""  # all of it, as it stands in the topic; no record carries such a field itself
 
@@ -62,18 +49,15 @@ class Delivery(msgspec.Struct, kw_only=True):
         return self.released_ms - self.arrived_ms
 
 
-_decode = msgspec.json.Decoder(Delivery).decode
+_read = reader(Delivery)
 
 
 def as_delivery(record: bytes, where: str) -> Delivery:
     """Read one ordered record."""
     try:
-        delivery = _decode(record)
-    except (msgspec.DecodeError, RecursionError):
-        try:
-            delivery = read_leniently(record, Delivery)
-        except msgspec.DecodeError as error:
-            raise Refused(f"{where} holds a record precede did not write: {error}.") from error
+        delivery = _read(record)
+    except msgspec.DecodeError as error:
+        raise Refused(f"{where} holds a record precede did not write: {error}.") from error
     delivery.record = record
     return delivery
 

@@ -3,6 +3,7 @@
 JSON allows what msgspec does not: odd escapes and depth inside `data`, and any `seq` where none is needed.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,6 +13,19 @@ from udfs.strict import Malformed, top_level_fields
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 _MESSAGE = b'"message"'
+
+
+def reader(type_: type[Struct]) -> Callable[[bytes], Struct]:
+    """What reads a record as this type, fast where it can; it raises msgspec.DecodeError where the record is none."""
+    decode = msgspec.json.Decoder(type_).decode
+
+    def read(value: bytes) -> Struct:
+        try:
+            return decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            return read_leniently(value, type_)
+
+    return read
 
 
 def read_leniently(value: bytes, type_: type[Struct]) -> Struct:

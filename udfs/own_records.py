@@ -27,8 +27,8 @@ class Own(msgspec.Struct, array_like=True, gc=False):
     offset: int
 
 
-class GapRecord(msgspec.Struct, kw_only=True):
-    """What topic `precede.control` says of a gap: that it shall be filled, or how it ended."""
+class GapRecord(msgspec.Struct, kw_only=True, gc=False):
+    """What topic `precede.control` says of a gap: that it shall be filled, or how it ended; the newest says all."""
 
     v: int = VERSION
     kind: Literal["ask", "filled", "abandoned", "dropped"]
