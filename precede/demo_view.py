@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console, Group
@@ -28,9 +27,7 @@ class View(Protocol):
     """Both kinds."""
 
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def arrived(self, arrival: Arrival) -> None:
         """A record came into the raw topic."""
@@ -61,9 +58,7 @@ class PlainView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def arrived(self, arrival: Arrival) -> None:
@@ -104,9 +99,7 @@ class LiveView:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def arrived(self, arrival: Arrival) -> None:

@@ -11,7 +11,6 @@ To go on later where one stopped, keep `follower.token` together with what was m
 """
 
 import json
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
@@ -184,9 +183,7 @@ class Follower:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _admitted(self, record: LogRecord) -> Delivery | None:

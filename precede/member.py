@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 from ingest import sender_state, sending
@@ -335,9 +334,7 @@ class Member:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or kind is KeyboardInterrupt:
             self.close()
         else:
