@@ -23,7 +23,7 @@ from udfs.held import QUEUED, HeldMessage, Watch, arrival
 from udfs.keyring import Keyring
 from udfs.limits import Limits
 from udfs.membership import Membership
-from udfs.messages import Id, Identity, Message, Options
+from udfs.messages import Id, Identity, LogRecord, Message, Options
 from udfs.orders import ORDERS
 from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.orders.order import Order
@@ -414,14 +414,13 @@ class Group:
 
     def refuse(self, refusal: Refusal, identity: Identity, value: bytes, offset: int, arrived_ms: int) -> None:
         """Write the dead letter of one record of this group."""
-        self.outbox.refuse(refusal, identity, self.key, value, self.partition, offset, arrived_ms)
+        self.outbox.refuse(refusal, identity, LogRecord(value, self.key, self.partition, offset, arrived_ms))
 
     def refuse_held(self, one: HeldMessage, refusal: Refusal, destination: str | UnsetType = UNSET) -> None:
         """Write the dead letter of a message that was, or would have been, held; perhaps of one destination of it."""
         assert one.value is not None
-        identity = Identity(self.name, *one.id)
-        place = self.key, one.value, self.partition, one.offset, one.arrived_ms
-        self.outbox.refuse(refusal, identity, *place, destination)
+        record = LogRecord(one.value, self.key, self.partition, one.offset, one.arrived_ms)
+        self.outbox.refuse(refusal, Identity(self.name, *one.id), record, destination)
 
 
 def _whose(id_: Id) -> str:

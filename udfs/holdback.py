@@ -18,7 +18,7 @@ from udfs.group import Group
 from udfs.held import Held
 from udfs.limits import Limits
 from udfs.looking import OpenGap, held_messages, oldest_and_gaps, open_gaps
-from udfs.messages import Abandon, Create, Evict, Heartbeat, Identity, Join, Leave, Message, Record, Tick
+from udfs.messages import Abandon, Create, Evict, Heartbeat, Identity, Join, Leave, LogRecord, Message, Record, Tick
 from udfs.orders import ORDERS
 from udfs.outbox import Outbox
 from udfs.patience import Patience
@@ -92,7 +92,8 @@ class Holdback:
     ) -> None:
         """Take one log record; what it lets go is appended to `ordered` and `dead`. Offsets must grow."""
         if value is None or len(value) > self._record_bytes_max:
-            return self._refuse_unread(value, key, partition, offset, timestamp_ms)
+            came = LogRecord(value, None if isinstance(key, OwnKey) else key, partition, offset, timestamp_ms)
+            return self._refuse_unread(came)
         trimmed = value
         if not value or value[0] != OPENING or value[-1] != CLOSING:
             if not isinstance(value, bytes):
@@ -104,12 +105,12 @@ class Holdback:
             refusal = Refusal(codes.MALFORMED, error.reason)
             if isinstance(key, OwnKey):
                 key = _own_key(error.identity.group)
-            return self._refuse(refusal, error.identity, key, value, partition, offset, timestamp_ms)
+            return self._refuse(refusal, error.identity, LogRecord(value, key, partition, offset, timestamp_ms))
         group = self._groups.get(record.group)  # type: ignore[arg-type]
         if group is None or (key is not OWN_KEY and key != group.key) or partition != group.plain_partition:
             if isinstance(key, OwnKey):
                 key = _own_key(record.group)
-            found = self._find_group(record, value, key, partition, offset, timestamp_ms)
+            found = self._find_group(record, LogRecord(value, key, partition, offset, timestamp_ms))
             if found is None:
                 return None
             group = found
@@ -121,58 +122,44 @@ class Holdback:
 
     def refuse(self, value: bytes, reason: str, offset: int) -> None:
         """Make a dead letter of what its reader could not even take for a record of the log."""
-        self.outbox.refuse(Refusal(codes.MALFORMED, reason), NOBODY, None, value, 0, offset, 0)
+        self.outbox.refuse(Refusal(codes.MALFORMED, reason), NOBODY, LogRecord(value, None, 0, offset, 0))
 
-    def _refuse_unread(
-        self, value: bytes | None, key: bytes | OwnKey | None, partition: int, offset: int, timestamp_ms: int
-    ) -> None:
+    def _refuse_unread(self, came: LogRecord) -> None:
         """Refuse a record that is not even looked into."""
-        if value is None:
+        if came.value is None:
             refusal = Refusal(codes.MALFORMED, "The record has no value.")
         else:
             most = self.limits.record_bytes_max
-            refusal = Refusal(codes.OVERSIZE, f"The record has {len(value)} bytes, and {most} are allowed.")
-        known = None if isinstance(key, OwnKey) else key
-        self._refuse(refusal, NOBODY, known, value, partition, offset, timestamp_ms)
+            refusal = Refusal(codes.OVERSIZE, f"The record has {len(came.value)} bytes, and {most} are allowed.")
+        self._refuse(refusal, NOBODY, came)
 
-    def _find_group(
-        self, record: Record, value: bytes, key: bytes | None, partition: int, offset: int, timestamp_ms: int
-    ) -> Group | None:
+    def _find_group(self, record: Record, came: LogRecord) -> Group | None:
         """The group of a record that is not in its usual place, or must be signed; None where that ends it."""
         group = None
         refusal = None
         if record.__class__ is Tick:
-            if key is None:
-                self._tick(partition, offset, timestamp_ms)
+            if came.key is None:
+                self._tick(came.partition, came.offset, came.timestamp_ms)
                 return None
             refusal = KEYED_TICK
-        elif key is None:
+        elif came.key is None:
             refusal = Refusal(codes.WRONG_KEY, "The record has no Kafka key; it must be the group in UTF-8.")
-        elif record.group.encode() != key:  # type: ignore[union-attr]
+        elif record.group.encode() != came.key:  # type: ignore[union-attr]
             refusal = Refusal(codes.WRONG_KEY, "The Kafka key is not the record's group.")
         else:
-            group = self._group(key, partition)
-            if partition != group.partition:
+            group = self._group(came.key, came.partition)
+            if came.partition != group.partition:
                 refusal = Refusal(codes.WRONG_PARTITION, f"The group lives in partition {group.partition}.")
             elif group.keyring is not None:
-                refusal = group.keyring.judge(record, value.strip(SPACE))
+                refusal = group.keyring.judge(record, came.value.strip(SPACE))  # type: ignore[union-attr]  # it was read
         if refusal is None:
             return group
-        self._refuse(refusal, _identity(record), key, value, partition, offset, timestamp_ms)
+        self._refuse(refusal, _identity(record), came)
         return None
 
-    def _refuse(
-        self,
-        refusal: Refusal,
-        identity: Identity,
-        key: bytes | None,
-        value: bytes | None,
-        partition: int,
-        offset: int,
-        timestamp_ms: int,
-    ) -> None:
-        if key is not None or self.home:
-            self.outbox.refuse(refusal, identity, key, value, partition, offset, timestamp_ms)
+    def _refuse(self, refusal: Refusal, identity: Identity, came: LogRecord) -> None:
+        if came.key is not None or self.home:
+            self.outbox.refuse(refusal, identity, came)
 
     def _tick(self, partition: int, offset: int, timestamp_ms: int) -> None:
         """Time passes for every group of a partition; a group where nothing is due is neither decoded nor changed."""

@@ -4,7 +4,7 @@ The field types are the wire rules: the fast reader decodes a whole record by th
 An integer is declared `int | float` because msgspec would take 1.0 for an int; the readers then refuse the float.
 """
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -182,6 +182,16 @@ class Tick(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     seq: Raw | UnsetType = UNSET
     v: Version = 1
     signature: str | UnsetType = UNSET
+
+
+class LogRecord(NamedTuple):
+    """A record as the log took it, not read yet: what `Holdback.receive` takes."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int
+    offset: int
+    timestamp_ms: int
 
 
 class Identity(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 from udfs.codes import Refusal
-from udfs.messages import Id, Identity
+from udfs.messages import Id, Identity, LogRecord
 from udfs.own_records import Own, Topic
 from udfs.wire import DeadLetter, encode_dead_letter, encode_name
 
@@ -35,11 +35,7 @@ class Outbox:
         self,
         refusal: Refusal,
         identity: Identity,
-        key: bytes | None,
-        value: bytes | None,
-        partition: int,
-        offset: int,
-        arrived_ms: int,
+        record: LogRecord,
         destination: str | UnsetType = UNSET,
     ) -> None:
         """Write the dead letter of one record, or of one destination of it."""
@@ -51,12 +47,12 @@ class Outbox:
             epoch=identity.epoch,
             seq=identity.seq,
             destination=destination,
-            partition=partition,
-            offset=offset,
-            arrived_ms=arrived_ms,
+            partition=record.partition,
+            offset=record.offset,
+            arrived_ms=record.timestamp_ms,
         )
-        self.dead.append(encode_dead_letter(letter, value))
-        self.dead_keys.append(key)
+        self.dead.append(encode_dead_letter(letter, record.value))
+        self.dead_keys.append(record.key)
 
     def say(self, topic: Topic, key: bytes, value: bytes, offset: int) -> None:
         """Add one record of the job's own."""

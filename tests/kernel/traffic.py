@@ -6,20 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.kernel.oracle_clocks import BY_CLOCKS
 from udfs.limits import Limits
-
-
-class LogRecord(NamedTuple):
-    """What `Holdback.receive` takes."""
-
-    value: bytes | None
-    key: bytes | None
-    partition: int
-    offset: int
-    timestamp_ms: int
+from udfs.messages import LogRecord
 
 
 @dataclass(frozen=True)
