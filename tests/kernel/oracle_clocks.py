@@ -109,7 +109,7 @@ def joiner_floor(group: Group, who: Who) -> int:
     """Where the floor of a larger epoch begins; who is new begins where it speaks."""
     name, epoch = who
     delivered = last(group)
-    return delivered[0] + 1 if delivered and name in group.members and group.members[name][0] < epoch else 1
+    return delivered[0] + 1 if delivered and name in group.members and group.members[name][0] < epoch else 0
 
 
 def fault_on_entry(group: Group, one: Waiting) -> str | None:

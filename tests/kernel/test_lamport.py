@@ -149,6 +149,14 @@ def test_a_newcomer_of_an_open_group_must_be_above_everything_delivered() -> Non
     assert say(tale, "A2", 9) == ["C1", "A2"]  # the refused one left no trace: nobody waits for B
 
 
+def test_a_clock_that_begins_at_0_is_good_where_nothing_is_delivered_yet() -> None:
+    tale = Tale("lamport")
+    assert (say(tale, "A1", 0), tale.dead) == (["A1"], [])
+    assert (say(tale, "B1", 0), tale.dead) == (["B1"], [])  # (0, B) is above (0, A), and both say 1 at least now
+    assert (say(tale, "C1", 0), tale.dead) == (["C1"], [])
+    assert tale.take(sender="AB", seq=1, time=0).out == [] and tale.dead == ["late AB1"]  # (0, AB) is not above (0, C)
+
+
 def test_in_an_open_group_a_larger_epoch_acts_as_a_join_and_ends_the_older_one() -> None:
     tale = Tale("lamport")
     say(tale, "A1", 5)

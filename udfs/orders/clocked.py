@@ -106,9 +106,9 @@ class Clocked(Order):
         return max(self.entered[key], settled) if key in self.entered else settled
 
     def _floor_of_joiner(self, name: str, epoch: int) -> int:
-        """Where the floor of a larger epoch begins; a name never heard of begins where it speaks."""
+        """Where the floor of a larger epoch begins; a name never heard of begins where it speaks, which 0 may be."""
         known = self.group.membership.members.get(name)
-        return self.last[0] + 1 if known is not None and known[0] < epoch and self.last != BEGINNING else 1
+        return self.last[0] + 1 if known is not None and known[0] < epoch and self.last != BEGINNING else 0
 
     # ── members and floors ────────────────────────────────────────────────────────────────────────────────────────
 
