@@ -101,9 +101,14 @@ class Membership:
         return Refusal(codes.FENCED, f"{name!r} has used epoch {newest} already: it must join with a larger one.")
 
     def speaks(self, name: str, epoch: int) -> None:
-        """Where clocks decide, whoever speaks in an open group is a member, as if it had joined just now."""
-        self._fence_older(name, epoch)
-        self.members[name] = (epoch, True)
+        """Where clocks decide, whoever speaks in an open group is a member, as if it had joined just now.
+
+        What is still in flight of an epoch that has ended brings nobody back.
+        """
+        known = self.members.get(name)
+        if known is None or known[0] < epoch:
+            self._fence_older(name, epoch)
+            self.members[name] = (epoch, True)
 
     def after_join(self, record: Join, offset: int, now_ms: int) -> None:
         """What the join lets go: what waited for it is judged again."""

@@ -42,8 +42,9 @@ def heard(oracle: Oracle, group: Group, who: Who, time: int, *, begins_at_time: 
     group.clocks.time_max = max(group.clocks.time_max, time)
     if who not in group.clocks.began:
         oracle_clocks.begin(group, who, time if begins_at_time else 1)
-        oracle._fence_older(group, *who)
-        group.members[who[0]] = (who[1], True)
+        if group.members.get(who[0], (-1, False))[0] < who[1]:
+            oracle._fence_older(group, *who)
+            group.members[who[0]] = (who[1], True)
 
 
 def heartbeat(oracle: Oracle, group: Group, fields: Fields) -> str | None:

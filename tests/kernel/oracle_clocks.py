@@ -160,7 +160,7 @@ def begin(group: Group, who: Who, time: int) -> None:
 
 def join(group: Group, fields: Fields) -> str | None:
     """Where the floor of a joiner begins."""
-    time, delivered = fields.get("time", 1), last(group)
+    time, delivered = fields.get("time", 0), last(group)
     if is_poison(group, time):
         return "clock_poison"
     group.clocks.began[fields["sender"], fields["epoch"]] = max(time, delivered[0] + 1 if delivered else 1)

@@ -117,7 +117,7 @@ class Clocked(Order):
             self.begin(name, 0, 1)
 
     def on_join(self, record: Join) -> None:
-        time = 1 if record.time is UNSET else record.time
+        time = 0 if record.time is UNSET else record.time
         delivered = 1 if self.last == BEGINNING else self.last[0] + 1
         self.time_max = max(self.time_max, time)  # type: ignore[assignment]  # the reader let only integers through
         self.begin(record.sender, record.epoch, max(time, delivered))  # type: ignore[arg-type]
