@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from precede.following import Delivery
-from precede.log_readers import LogRecord
 from udfs.held import Held
 from udfs.holdback import Holdback
-from udfs.messages import Id
+from udfs.messages import Id, LogRecord
 
 
 class _Sent(msgspec.Struct):
@@ -52,7 +51,7 @@ class Watch:
         """Take a raw record; None for one that is no message."""
         self.records.append(record)
         copies = self.holdback.duplicates
-        self.holdback.receive(record.value, record.key, record.partition, record.offset, record.timestamp_ms)
+        self.holdback.receive(*record)
         freed = len(self.holdback.ordered)
         self.expected += self.holdback.ordered
         self.dead_letters += len(self.holdback.dead)

@@ -16,8 +16,9 @@ import msgspec
 
 from ingest.errors import Refused
 from ingest.producer import Publisher
-from precede.log_readers import LogReader, LogRecord
+from precede.log_readers import LogReader
 from precede.voice import SENT_MAX, Voice
+from udfs.messages import LogRecord
 from udfs.own_records import GapRecord
 
 LOOK_S = 0.1

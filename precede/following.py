@@ -17,9 +17,9 @@ import msgspec
 
 from ingest.errors import Refused
 from ingest.topics import ORDERED_TOPIC
-from precede.log_readers import REQUEST_S, LogReader, LogRecord, open_reader
+from precede.log_readers import REQUEST_S, LogReader, open_reader
 from udfs.leniently import reader
-from udfs.messages import Id
+from udfs.messages import Id, LogRecord
 from udfs.ordered_record import OrderedRecord
 
 IDLE_S = 0.5  # how long one look for new records lasts; a follower that was told to end is late by this much

@@ -7,8 +7,9 @@ from typing import Literal
 import msgspec
 
 from ingest.errors import Refused
-from precede.log_readers import LogRecord, open_reader
+from precede.log_readers import open_reader
 from udfs.knowledge import heard
+from udfs.messages import LogRecord
 from udfs.peers.catalogue import Catalogue, Listing
 
 LOOK_S = 0.2

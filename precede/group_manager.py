@@ -29,7 +29,8 @@ from ingest.sending import log_of
 from ingest.signing import key_in
 from ingest.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from precede.group_catalogue import CatalogueReader
-from precede.log_readers import LogReader, LogRecord, open_reader
+from precede.log_readers import LogReader, open_reader
+from udfs.messages import LogRecord
 from udfs.peers.catalogue import Listing
 from udfs.peers.directory import Directory, GroupsInfo, Offer, Row
 from udfs.peers.views import IN, Standing

@@ -6,11 +6,12 @@ Both read committed transactions only and commit nothing: where to go on is the 
 import time
 from collections.abc import Callable
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ingest import clients
 from ingest.errors import Refused
 from udfs.access import TLS, Access, access_to
+from udfs.messages import LogRecord
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -21,16 +22,6 @@ REQUEST_S = 10.0  # how long one question to the broker may take
 RETRY_S = 0.1
 BATCH_RECORDS = 1000
 QUIET_S = 1.0
-
-
-class LogRecord(NamedTuple):
-    """One record of one partition."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
 
 
 class LogReader(Protocol):
@@ -141,11 +132,11 @@ class ConfluentReader:
                 self._ended.add(message.partition())
         return [
             LogRecord(
+                message.value(),
+                message.key(),
                 cast(int, message.partition()),
                 cast(int, message.offset()),
                 message.timestamp()[1],
-                message.key(),
-                message.value(),
             )
             for message in messages
             if message.error() is None  # a broker that is away: the client itself goes on trying
@@ -229,7 +220,7 @@ class KafkaPythonReader:
         if found:
             self._quiet_since = time.monotonic()
         return [
-            LogRecord(record.partition, record.offset, record.timestamp, record.key, record.value)
+            LogRecord(record.value, record.key, record.partition, record.offset, record.timestamp)
             for records in found.values()
             for record in records
         ]

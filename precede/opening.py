@@ -15,12 +15,12 @@ import msgspec
 from ingest import epochs
 from ingest.errors import Refused
 from precede.following import Delivery, Token, as_delivery
-from precede.log_readers import LogReader, LogRecord
+from precede.log_readers import LogReader
 from precede.past import Past
 from precede.voice import Voice
 from streaming import kafka, progress
 from udfs.knowledge import heard
-from udfs.messages import Id
+from udfs.messages import Id, LogRecord
 
 LOOK_S = 0.2
 PATIENCE_S = 60.0

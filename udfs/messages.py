@@ -185,7 +185,7 @@ class Tick(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class LogRecord(NamedTuple):
-    """A record as the log took it, not read yet: what `Holdback.receive` takes."""
+    """A record as a topic has it, not read yet; of the raw log, what `Holdback.receive` takes."""
 
     value: bytes | None
     key: bytes | None

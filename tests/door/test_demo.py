@@ -14,8 +14,8 @@ from precede.demo_summary import commands
 from precede.demo_view import LiveView, PlainView, View, open_view
 from precede.demo_watch import Watch
 from precede.following import Delivery
-from precede.log_readers import LogRecord
 from tests.door.command import ROOT, precede
+from udfs.messages import LogRecord
 
 
 def played(seconds: float, *, seed: int = 7, view: View | None = None, watch: Watch | None = None) -> Watch:
@@ -24,7 +24,7 @@ def played(seconds: float, *, seed: int = 7, view: View | None = None, watch: Wa
     now_s = 0.0
 
     def publish(said: Said) -> None:
-        record = LogRecord(0, len(watch.records), int(now_s * 1000), GROUP.encode(), said.value)
+        record = LogRecord(said.value, GROUP.encode(), 0, len(watch.records), int(now_s * 1000))
         arrival = watch.arrive(record)
         assert arrival is not None
         if view is not None:

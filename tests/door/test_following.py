@@ -7,7 +7,7 @@ import pytest
 
 from ingest.errors import Refused
 from precede.following import ConsumersRule, Delivery, Follower, Hole, follow
-from precede.log_readers import LogRecord
+from udfs.messages import LogRecord
 
 
 def ordered(position: int, *, group: str = "g", destination: str | None = None) -> bytes:
@@ -48,7 +48,7 @@ class Topic:
         for partition, offset in self.next.items():
             for place, value in enumerate(self.partitions[partition][offset:], start=offset):
                 key = None if value is None else json.loads(value)["group"].encode()
-                found.append(LogRecord(partition, place, 0, key, value))
+                found.append(LogRecord(value, key, partition, place, 0))
             self.next[partition] = len(self.partitions[partition])
         return found
 

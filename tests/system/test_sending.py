@@ -15,9 +15,10 @@ from ingest.sender_state import opened
 from ingest.sending import send_one
 from ingest.topics import Wanted
 from precede.embedded_broker import Broker
-from precede.log_readers import LogRecord, open_reader
+from precede.log_readers import open_reader
 from tests.door.command import precede
 from udfs.holdback import Holdback
+from udfs.messages import LogRecord
 
 
 class Sender:
