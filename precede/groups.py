@@ -89,7 +89,7 @@ def list_groups(
 def create(
     group: Group,
     name: Name,
-    order: Annotated[str | None, typer.Option(metavar="O", help="Its order. Default: the job's.")] = None,
+    order: Annotated[str | None, typer.Option(metavar="ORDER", help="Its order. Default: the job's.")] = None,
     member: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="One more first member; may be given again and again.")
     ] = None,

@@ -3,12 +3,11 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from precede.options import Config, done_when_the_reader_leaves, load_settings, say
+from precede.options import Checkpoint, Config, done_when_the_reader_leaves, load_settings, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +20,7 @@ NAMED_MAX = 3  # of what one message waits for, in the table; --json names all
 
 def held(
     group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group; without it, all.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="The job's checkpoint.")] = None,
+    checkpoint: Checkpoint = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, as `precede replay --held` writes.")
     ] = False,

@@ -23,6 +23,17 @@ Config = Annotated[
         help="A TOML file of settings, also by PRECEDE_CONFIG; a flag and a PRECEDE_* variable stand over it.",
     ),
 ]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="The job's progress and state. Default: PRECEDE_CHECKPOINT, else checkpoints/."),
+]
+Order = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ORDER",
+        help="The order of groups nobody created, one of the README's table. Default: PRECEDE_ORDER, else s_b.",
+    ),
+]
 State = Annotated[
     Path | None,
     typer.Option(

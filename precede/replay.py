@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from precede.options import Config, WrongUse, done_when_the_reader_leaves, load_settings, say
+from precede.options import Config, Order, WrongUse, done_when_the_reader_leaves, load_settings, say
 
 if TYPE_CHECKING:
     from streaming.settings import Settings
@@ -26,17 +26,16 @@ def replay(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Raw messages, one a line, in arrival order; - is standard input.")
     ],
-    order: Annotated[
-        str | None,
-        typer.Option(help="The order of groups nobody created: s_b (the default), or another of the README's table."),
-    ] = None,
+    order: Order = None,
     dead_letters: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write what can never be delivered here.")
     ] = None,
     held: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what is held at the end here.")] = None,
     own: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write here what a running job would ask of members and add to the log."),
+        typer.Option(
+            metavar="FILE", help="Write here what a running job would ask for, add to the log, or say to a person."
+        ),
     ] = None,
     config: Config = None,
 ) -> None:

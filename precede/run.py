@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from precede.options import Bootstrap, Config, load_settings, say
+from precede.options import Bootstrap, Checkpoint, Config, Order, load_settings, say
 
 
 class Query(StrEnum):
@@ -17,18 +17,20 @@ class Query(StrEnum):
 
 def run(
     bootstrap: Bootstrap = None,
-    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Where progress and state are kept.")] = None,
-    delta: Annotated[Path | None, typer.Option(metavar="DIR", help="Root of the Delta tables.")] = None,
-    order: Annotated[
-        str | None, typer.Option(help="The order of groups nobody created: s_b, or another of the README's table.")
+    checkpoint: Checkpoint = None,
+    delta: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Root of the Delta tables. Default: PRECEDE_DELTA, else delta/.")
     ] = None,
+    order: Order = None,
     shards: Annotated[
         int | None,
         typer.Option(
-            help="Parts the groups are spread over, 64 unless told (docs/benchmarks.md); fixed by the checkpoint."
+            metavar="N",
+            help="Into how many parts the groups are spread (docs/benchmarks.md); fixed by the checkpoint. "
+            "Default: PRECEDE_SHARDS, else 16.",
         ),
     ] = None,
-    only: Annotated[Query | None, typer.Option(help="Run one of the two queries.")] = None,
+    only: Annotated[Query | None, typer.Option(help="Run one of the two queries; the other runs elsewhere.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Handle what is there, Delta included, and stop.")] = False,
     rebuild_delta: Annotated[
         bool, typer.Option("--rebuild-delta", help="Throw the Delta tables away and write them anew from the topics.")

@@ -9,13 +9,16 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
+from itertools import zip_longest
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 
 from precede import __version__
 from precede.command_line import COMMANDS, application
+from streaming.settings import Settings
 from udfs.orders import ORDERS
 
 ROOT = Path(__file__).parent.parent
@@ -152,6 +155,24 @@ def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: 
     )
     titles = re.findall(r"^## (.*)$", (pages / f"{order}.md").read_text(), re.MULTILINE)
     assert titles == PAGE_OF_AN_ORDER, f"docs/orders/{order}.md has other sections"
+
+
+def test_the_settings_have_the_defaults_that_the_readme_and_the_help_name() -> None:
+    table = (ROOT / "README.md").read_text().partition("### Settings")[2].partition("| `[limits]`")[0]
+    told: dict[str, str] = {}
+    for names, defaults in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", table, re.MULTILINE):
+        told |= zip_longest(re.findall(r"`(\w+)`", names), defaults.split(", "), fillvalue="none")
+    run = typer.main.get_command(application(["run"])).commands["run"]  # type: ignore[attr-defined]
+    for option in run.params:
+        found = re.search(r"Default: PRECEDE_\w+, else (\S+)\.$", getattr(option, "help", None) or "")
+        told |= {} if found is None else {f"--{option.name}": found[1]}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Settings)}
+    for name, text in told.items():
+        default = defaults[name.removeprefix("--")]
+        if default not in (None, -1, 0) or text == "0":  # those are said in words
+            plain = str(default).lower().removesuffix(".0")
+            assert text.strip("`").replace(",", "") == plain, f"{name} is {plain} unless told"
+    assert defaults.keys() - told.keys() == {"limits", "once", "rebuild_delta"}, "the README tells of all but flags"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
