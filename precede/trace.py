@@ -13,7 +13,8 @@ from udfs.messages import Create, Id, Message, Options, Record, Tick
 from udfs.orders import ORDERS
 from udfs.orders.object import ObjectBased
 from udfs.relation import Named, Pairs
-from udfs.wire import Malformed, read
+from udfs.strict import Malformed
+from udfs.wire import read
 
 LOOKED_MAX = 5_000
 """Up to so many messages still held at the end are asked what they wait for."""

@@ -9,7 +9,6 @@ import msgspec
 from streaming.errors import Refused
 
 Say = Callable[[str], object]
-FORMATS = ("text", "json")
 
 
 class Voice:

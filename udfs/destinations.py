@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from udfs.codes import Refusal
 from udfs.destination import Destination, Place, entries_of
-from udfs.held import QUEUED, HeldMessage, Watch
+from udfs.held import QUEUED, WALK_MAX, HeldMessage, Watch
 from udfs.messages import Id
 from udfs.outbox import stand_in_head
 from udfs.senders import Sender, SenderKey, sender_key
 
 if TYPE_CHECKING:
     from udfs.group import Group
-
-WALK_MAX = 1_000
-"""Through how many held messages the search for what is missing goes."""
 
 
 class Destinations:

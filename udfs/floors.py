@@ -2,11 +2,10 @@
 
 from heapq import heapify, heappop, heappush, heapreplace
 
+from udfs.messages import Who
+
 SPARE = 64
 """How many entries of a heap that have gone may stay until they come to its top, beside as many as are there."""
-
-Who = tuple[str, int]
-"""(sender, epoch)"""
 
 
 class Floors(dict[Who, int]):

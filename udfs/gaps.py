@@ -17,24 +17,21 @@ from msgspec.structs import replace
 
 from udfs.circles import closing_messages
 from udfs.giving_up import ABANDONED_MAX
-from udfs.held import QUEUED, HeldMessage, arrival
+from udfs.held import LISTED_MAX, QUEUED, HeldMessage, arrival
 from udfs.intervals import Runs
 from udfs.keyring import believes_the_job, is_service, tell_which_key_lacks
-from udfs.messages import SEQ_MAX, Id
+from udfs.messages import SEQ_MAX, Id, Who
 from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.own_records import GapRecord, encode_abandon, encode_gap
 from udfs.patience import ASK_AGAIN_MS_MAX, Patience
 from udfs.senders import Sender, sender_key
-from udfs.waits import Gap, Who, waits_of
+from udfs.waits import Gap, waits_of
 
 if TYPE_CHECKING:
     from udfs.group import Group
 
 NOTICED_MAX = 200
 """How many gaps of one group are in hand at once; the others wait until one of these has ended."""
-
-LISTED_MAX = 20
-"""How many missing ids are looked for behind one message, and how many waiting ones are named."""
 
 
 Watchers = HeldMessage | dict[Id, HeldMessage]

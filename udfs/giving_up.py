@@ -14,7 +14,7 @@ from udfs.codes import Refusal
 from udfs.group import Group
 from udfs.held import HeldMessage
 from udfs.intervals import merged
-from udfs.messages import SEQ_MAX, Abandon, Id
+from udfs.messages import SEQ_MAX, Abandon, Id, Who
 from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
@@ -50,7 +50,7 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
     """Refuse what reaches past the window, and what would give up nothing."""
     count = 0
     idle = True
-    ranges_of: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    ranges_of: dict[Who, list[tuple[int, int]]] = {}
     for name, epoch, first, last in record.ids:
         sender = _sender(group, name, epoch)  # type: ignore[arg-type]
         if last > sender.highest + group.window:

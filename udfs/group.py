@@ -23,7 +23,7 @@ from udfs.held import QUEUED, HeldMessage, Watch, arrival
 from udfs.keyring import Keyring
 from udfs.limits import Limits
 from udfs.membership import Membership
-from udfs.messages import Id, Identity, LogRecord, Message, Options
+from udfs.messages import Id, Identity, LogRecord, Message, Options, Who
 from udfs.orders import ORDERS
 from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.orders.order import Order
@@ -80,7 +80,7 @@ class Group:
         self.held_bytes = 0
         self.waiting: dict[Watch, HeldMessage | dict[Id, HeldMessage]] = {}
         """Who waits for what: one message, or where there are more, all by their ids."""
-        self.looked: dict[tuple[str, int], list[int]] = {}
+        self.looked: dict[Who, list[int]] = {}
         """Of each sender the first seqs that are absent, as far as one look at the group has found them."""
         self.waits: Waits | None = None
         """What is known of those it has been waiting for a while; mostly nothing."""

@@ -2,13 +2,19 @@
 
 import msgspec
 
-from udfs.messages import Id, Message
+from udfs.messages import Id, Message, Who
 
-Watch = tuple[str, int, int] | tuple[str, int] | tuple[()]
+Watch = Id | Who | tuple[()]
 """What a held message waits for: a message's id, or the join of (sender, epoch), or (it is empty) the clocks."""
 
 QUEUED: tuple[()] = ()
 """The watch of a message that waits for nothing but the clocks."""
+
+
+LISTED_MAX = 20
+"""How many of those that one message waits for are named, and how many that wait for one gap."""
+WALK_MAX = 1_000
+"""Through how many held messages the search for what is missing goes."""
 
 
 class HeldMessage(msgspec.Struct, gc=False):

@@ -11,7 +11,7 @@ import msgspec
 
 from udfs.intervals import Runs
 from udfs.leniently import raw_fields
-from udfs.messages import Create, Id
+from udfs.messages import Create, Id, Who
 from udfs.orders import ORDERS
 from udfs.peers.views import IN, View, raise_to, standings, view_of
 
@@ -53,7 +53,7 @@ class Knowledge:
         """Who has a key; a group in which nobody has one takes unsigned records."""
         self.time = 0
         """The largest linear time that was delivered."""
-        self.delivered: dict[tuple[str, int], Runs] = {}
+        self.delivered: dict[Who, Runs] = {}
         """Of each (sender, epoch), which seqs were delivered here or given up."""
         self.given_up = 0
         self.missing: dict[Id, None] = {}

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from udfs.gaps import missing_runs
-from udfs.held import Held, HeldMessage, arrival
+from udfs.held import LISTED_MAX, Held, HeldMessage, arrival
 from udfs.messages import Id
 from udfs.orders.causal_p2p import CausalPointToPoint
 
 if TYPE_CHECKING:
     from udfs.group import Group
-
-LISTED_MAX = 20
-"""How many missing ids, and silent members, of one held message are listed."""
 
 
 def held_messages(group: "Group") -> list[Held]:

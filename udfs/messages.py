@@ -26,6 +26,8 @@ WireId: TypeAlias = tuple[Name, Epoch, Seq]
 ShortWireId: TypeAlias = tuple[ShortName, Epoch, Seq]
 WireRange: TypeAlias = tuple[Name, Epoch, Seq, Seq]
 
+Who: TypeAlias = tuple[str, int]
+"""(sender, epoch): one life of a sender, within which its seqs are dense."""
 Id: TypeAlias = tuple[str, int, int]
 """(sender, epoch, seq), the identity of a message; never glued into one string."""
 

@@ -8,10 +8,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from udfs.messages import Id, Message
-
-Who = tuple[str, int]
-"""(sender, epoch)"""
+from udfs.messages import Id, Message, Who
 
 COUNTED_MAX = 4_000
 """Of how many messages of a group the followers are counted one by one."""

@@ -7,9 +7,9 @@ import msgspec
 from udfs import codes
 from udfs.codes import Refusal
 from udfs.intervals import Runs
-from udfs.messages import SEQ_MAX
+from udfs.messages import SEQ_MAX, Who
 
-SenderKey = str | tuple[str, int]
+SenderKey = str | Who
 
 
 def sender_key(name: str, epoch: int) -> SenderKey:

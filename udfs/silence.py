@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from udfs.gaps import longest_queued
 from udfs.keyring import believes_the_job, is_service, tell_which_key_lacks
+from udfs.messages import Who
 from udfs.orders.clocked import Clocked
 from udfs.own_records import encode_evict
 from udfs.patience import Patience
-from udfs.waits import Who, hear
+from udfs.waits import hear
 
 if TYPE_CHECKING:
     from udfs.group import Group

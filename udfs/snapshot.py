@@ -14,7 +14,7 @@ from udfs.group import NO_OPTIONS, Group
 from udfs.held import HeldMessage
 from udfs.intervals import Runs
 from udfs.limits import Limits
-from udfs.messages import SEQ_MAX, Message, Options
+from udfs.messages import SEQ_MAX, Id, Message, Options
 from udfs.outbox import Outbox
 from udfs.patience import Patience
 from udfs.senders import Sender, sender_key
@@ -53,7 +53,7 @@ class DumpedHeld(msgspec.Struct, array_like=True):
     arrived_ms: int
     rank: int
     value: bytes | None
-    id: tuple[str, int, int] | None
+    id: Id | None
     watch: list[str | int]
 
 

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from udfs.messages import Id
+from udfs.messages import Id, Who
 
 if TYPE_CHECKING:
     from udfs.group import Group
-
-Who = tuple[str, int]
-"""(sender, epoch)"""
 
 
 class Gap(msgspec.Struct, array_like=True, gc=False, kw_only=True):

@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from udfs.limits import Limits
 from udfs.messages import SHORT_NAME_MAX, Heartbeat, Id, Message, ObjectStamp, Record
-from udfs.strict import DEPTH_MAX, Malformed, read_strictly
+from udfs.strict import DEPTH_MAX, read_strictly
 
 VALUE_BYTES_MAX = 64 * 1024
 """How much of a refused value its dead letter carries."""
@@ -217,13 +217,3 @@ def encode_dead_letter(letter: DeadLetter, value: bytes | None) -> bytes:
     else:
         letter.value_base64 = b64encode(head).decode()
     return _encode(letter)
-
-
-__all__ = [
-    "DeadLetter",
-    "Malformed",
-    "encode_dead_letter",
-    "encode_message",
-    "encode_name",
-    "read",
-]

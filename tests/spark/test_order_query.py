@@ -15,7 +15,6 @@ from tests.records import Row, by_group, by_kernel, conversation, log
 from udfs.limits import Limits
 from udfs.shard import Records, Shard
 
-ROW = "key binary, value binary, partition int, offset long, timestamp_ms long"
 Batches = dict[int, list[Records]]
 
 

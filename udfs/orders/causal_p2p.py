@@ -25,7 +25,7 @@ from udfs import codes
 from udfs.codes import Refusal
 from udfs.destinations import Destinations
 from udfs.held import QUEUED, HeldMessage, Watch
-from udfs.messages import Id, Message, Options
+from udfs.messages import Id, Message, Options, Who
 from udfs.orders.causal import Causal, CausalPublisher
 from udfs.relation import Relation, Sent
 
@@ -84,7 +84,7 @@ class CausalPointToPoint(Causal):
         return PointToPointPublisher(name, epoch)
 
 
-Clock = dict[tuple[str, int], int]
+Clock = dict[Who, int]
 
 
 class PointToPointPublisher(CausalPublisher):

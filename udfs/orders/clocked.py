@@ -17,7 +17,7 @@ from udfs import codes
 from udfs.codes import Refusal
 from udfs.floors import Floors
 from udfs.held import QUEUED, HeldMessage, Watch
-from udfs.messages import SEQ_MAX, Heartbeat, Id, Join, Message
+from udfs.messages import SEQ_MAX, Heartbeat, Id, Join, Message, Who
 from udfs.orders.order import Order
 from udfs.senders import Sender, SenderKey, sender_key
 from udfs.waits import hear
@@ -53,7 +53,7 @@ class Clocked(Order):
         self.just_entered: list[Id] = []
         """What entered since the engine last asked: their senders' next ones may enter too."""
         self.queue: list[tuple[Key, HeldMessage]] = []
-        self.promises: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+        self.promises: dict[Who, dict[int, tuple[int, int]]] = {}
         """Heartbeats that came before what they cover: next seq -> (time, clock_ms)."""
         self.time_max = 0
         """The largest `time` of the group."""
@@ -296,7 +296,7 @@ class Clocked(Order):
             return []
         return [name for name, _ in self.awaited(held)[:at_most]]
 
-    def awaited(self, held: HeldMessage) -> list[tuple[str, int]]:
+    def awaited(self, held: HeldMessage) -> list[Who]:
         """Whose word a queued message waits for: members that hold it back and of whom nothing known is missing."""
         return [who for who in sorted(self.floors) if self.blocks(held, *who) and not self._gap(*who, 1)]
 

@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from udfs.codes import Refusal
-from udfs.held import HeldMessage, Watch
+from udfs.held import WALK_MAX, HeldMessage, Watch
 from udfs.messages import Id, Message, Options
 from udfs.orders.publisher import Publisher
 from udfs.relation import Named, Relation
 
 if TYPE_CHECKING:
     from udfs.group import Group
-
-WALK_MAX = 1_000
-"""Through how many held messages the search for what is missing goes."""
 
 
 class Order:

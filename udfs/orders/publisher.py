@@ -7,7 +7,7 @@ it was given. All that is kept is plain data, so that it can be saved: a member 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from udfs.messages import Id
+from udfs.messages import Id, Who
 
 
 class Publisher:
@@ -19,7 +19,7 @@ class Publisher:
         self.epoch = epoch
         self.seq = 0
         """The last seq this member used."""
-        self.delivered: dict[tuple[str, int], int] = {}
+        self.delivered: dict[Who, int] = {}
         """Of each (sender, epoch) the highest seq that was delivered here."""
 
     def stamp(self, *, after: list[Id] | None = None, to: list[str] | None = None, clock_ms: int = 0) -> dict[str, Any]:

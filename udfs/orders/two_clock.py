@@ -30,9 +30,8 @@ from msgspec import UNSET
 
 from udfs import codes
 from udfs.codes import Refusal
-from udfs.floors import Who
 from udfs.held import QUEUED, HeldMessage
-from udfs.messages import SEQ_MAX, Id, Message, Options
+from udfs.messages import SEQ_MAX, Id, Message, Options, Who
 from udfs.orders.clocked import UNKNOWN, Clocked, Key
 from udfs.orders.lamport import LamportPublisher
 from udfs.relation import ByTwoClocks, Relation

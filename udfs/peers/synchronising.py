@@ -30,7 +30,7 @@ from itertools import pairwise
 import msgspec
 
 from udfs.intervals import Runs
-from udfs.messages import SEQ_MAX, Id
+from udfs.messages import SEQ_MAX, Id, Who
 
 TIME_TO_LIVE_MS = 60_000
 REQUESTERS_MAX = 10_000
@@ -95,7 +95,7 @@ class Synchroniser:
         """Of the last request sent."""
         self.messages: dict[Id, bytes | None] = {}
         """What was received, in that order; None where the text was forgotten."""
-        self._have: dict[tuple[str, int], Runs] = {}
+        self._have: dict[Who, Runs] = {}
         self._latest: dict[str, SyncId] = {}
         """Of each member the latest request heard of: the document's PSSIT."""
         self._notes: dict[str, _Notes] = {}
@@ -116,7 +116,7 @@ class Synchroniser:
         if id_ in self.messages:
             self.messages[id_] = None
 
-    def _lack(self, have: dict[tuple[str, int], Runs]) -> bool:
+    def _lack(self, have: dict[Who, Runs]) -> bool:
         """Whether somebody who has these has anything that is not here."""
         nothing = Runs()
         return any(
@@ -125,7 +125,7 @@ class Synchroniser:
             for low, high in runs.runs()
         )
 
-    def _not_in(self, have: dict[tuple[str, int], Runs]) -> Iterator[Id]:
+    def _not_in(self, have: dict[Who, Runs]) -> Iterator[Id]:
         """The messages that are here with their texts, and not among these."""
         nothing = Runs()
         for (name, epoch), runs in self._have.items():
@@ -244,9 +244,9 @@ def _later(one: SyncId, other: SyncId) -> bool:
     return (one.epoch, one.number) > (other.epoch, other.number)
 
 
-def _runs_of(request: SyncRequest) -> dict[tuple[str, int], Runs]:
+def _runs_of(request: SyncRequest) -> dict[Who, Runs]:
     """The runs a request names, checked: they come from somebody else."""
-    found: dict[tuple[str, int], Runs] = {}
+    found: dict[Who, Runs] = {}
     count = 0
     for name, epoch, dumped in request.have:
         numbers = [dumped] if isinstance(dumped, int) else dumped
