@@ -10,7 +10,6 @@ joins. What its stamps need and how far it has read are kept in a small file, so
 """
 
 import contextlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import monotonic
@@ -21,6 +20,7 @@ from ingest.errors import Refused
 from ingest.producer import Publisher
 from ingest.signing import key_in, public_text
 from ingest.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_TOPIC, RAW_TOPIC
+from precede.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
 from precede.errands import Clock, Errand, Repair
 from precede.following import IDLE_S, Delivery, Follower, Hole
 from precede.log_readers import LogReader, open_reader
@@ -28,7 +28,7 @@ from precede.opening import Opening, search
 from precede.past import Past
 from precede.voice import Voice
 from udfs.knowledge import heard
-from udfs.messages import EPOCH_MAX, NAME_BYTES_MAX, SEQ_MAX, Id
+from udfs.messages import Id
 from udfs.peers.views import members
 
 PLACE_S = 1.0
@@ -81,12 +81,11 @@ class Member:
         control_topic: str = CONTROL_TOPIC,
         progress_topic: str = PROGRESS_TOPIC,
     ) -> None:
-        self.group = _name("group", group)
-        self.name = _name("name", name)
-        _check_start(history, since)
-        for what, seconds in (("patience_s", patience_s), ("heartbeat_s", heartbeat_s)):
-            if seconds is not None and not seconds > 0:
-                raise ValueError(f"{what} is a number of seconds above 0, or None, not {seconds!r}")
+        self.group = as_name("group", group)
+        self.name = as_name("name", name)
+        check_start(history, since)
+        check_seconds("patience_s", patience_s)
+        check_seconds("heartbeat_s", heartbeat_s)
         self._bootstrap = bootstrap
         self._topics = raw_topic, ordered_topic, progress_topic
         self._control_topic = control_topic
@@ -190,7 +189,7 @@ class Member:
         with voice.lock:
             self._check_may_speak()
             parents = self._parents(after)
-            return voice.say(_json(data), parents, self._destinations(to), object)
+            return voice.say(as_json(data), parents, self._destinations(to), object)
 
     def leave(self) -> None:
         """End this member's epoch; what it said so far still counts. Opened again, it comes with a new epoch."""
@@ -213,9 +212,7 @@ class Member:
             )
 
     def _parents(self, after: Any) -> list[Id]:
-        if after is None:
-            return []
-        ids = [_as_id(one) for one in ([after] if isinstance(after, Delivery) or _looks_like_id(after) else after)]
+        ids = as_ids(after)
         for id_ in ids:
             own = id_[:2] == (self.name, self.epoch) and id_[2] <= self._voice.known.seq
             if not own and not self._voice.knowledge.has(id_):
@@ -235,7 +232,7 @@ class Member:
             raise ValueError(f"in {order} every message is for the whole group: leave `to` out")
         if isinstance(to, str):
             raise ValueError(f"`to` is a list of members: write [{to!r}]")
-        return [_name("a member in `to`", name) for name in to]
+        return [as_name("a member in `to`", name) for name in to]
 
     # ── listening ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -274,7 +271,7 @@ class Member:
         It is looked for in Delta, where the member was told of it, and in the whole ordered topic. What was found may
         be answered.
         """
-        wanted = _as_id(id_)
+        wanted = as_id(id_)
         past = self._past()
         found = None if past is None else past.find(wanted)
         if found is None:
@@ -339,46 +336,3 @@ class Member:
             self.close()
         else:
             self._opened.close()  # what the message handed over last was to do is not done: it comes again
-
-
-def _name(what: str, name: Any) -> str:
-    try:
-        size = len(name.encode())
-    except (AttributeError, UnicodeEncodeError):
-        raise ValueError(f"{what} is text that UTF-8 can write, not {name!r}") from None
-    if not 1 <= size <= NAME_BYTES_MAX:
-        raise ValueError(f"{what} has 1 to {NAME_BYTES_MAX} bytes, not {size}")
-    return str(name)
-
-
-def _check_start(history: Any, since: Any) -> None:
-    if history not in ("all", "none") and (history.__class__ is not int or history < 0):
-        raise ValueError(f'history is "all", "none" or how many of the last messages to get, not {history!r}')
-    if since is not None and (since.__class__ is not int or since < 0):
-        raise ValueError(f"since is the position handed over last, 0 or more, or None, not {since!r}")
-
-
-def _looks_like_id(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 3 and isinstance(value[0], str)
-
-
-def _as_id(value: Any) -> Id:
-    if isinstance(value, Delivery):
-        value = value.id
-    if not _looks_like_id(value):
-        raise ValueError(f"an id is (sender, epoch, seq), not {value!r}")
-    sender, epoch, seq = value
-    _name("the sender of an id", sender)
-    if epoch.__class__ is not int or not 0 <= epoch <= EPOCH_MAX or seq.__class__ is not int or not 1 <= seq <= SEQ_MAX:
-        raise ValueError(
-            f"in an id the epoch is 0 to {EPOCH_MAX} and the seq 1 to {SEQ_MAX}, not {epoch!r} and {seq!r}"
-        )
-    return sender, epoch, seq
-
-
-def _json(data: Any) -> bytes:
-    """The value as JSON that every reader takes: no NaN, nothing that only Python knows."""
-    try:
-        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"data is a JSON value (text, numbers, lists, objects, true, false, null): {error}") from error
