@@ -11,41 +11,34 @@ and gives up at the same places, in any batches.
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
 from udfs.circles import closing_messages
 from udfs.giving_up import ABANDONED_MAX
-from udfs.held import LISTED_MAX, QUEUED, HeldMessage, arrival
+from udfs.held import LISTED_MAX, HeldMessage
 from udfs.intervals import Runs
 from udfs.keyring import believes_the_job, is_service, tell_which_key_lacks
 from udfs.messages import SEQ_MAX, Id, Who
-from udfs.orders.causal_p2p import CausalPointToPoint
+from udfs.missing import (
+    Run,
+    by_arrival,
+    first_of,
+    heads,
+    held_for_destinations,
+    is_here,
+    longest_queued,
+    missing_runs,
+    strangers,
+)
 from udfs.own_records import GapRecord, encode_abandon, encode_gap
 from udfs.patience import ASK_AGAIN_MS_MAX, Patience
 from udfs.senders import Sender, sender_key
-from udfs.waits import Gap, waits_of
+from udfs.waits import NO_WAITS, NOTICED_MAX, Gap, waits_of
 
 if TYPE_CHECKING:
     from udfs.group import Group
-
-NOTICED_MAX = 200
-"""How many gaps of one group are in hand at once; the others wait until one of these has ended."""
-
-
-Watchers = HeldMessage | dict[Id, HeldMessage]
-
-
-class Run(NamedTuple):
-    """A run of missing seqs as the group shows it now."""
-
-    name: str
-    epoch: int
-    first: int
-    last: int
-    opened_ms: int
-    waiting: list[HeldMessage]
 
 
 def hope_ends_ms(group: "Group", patience: Patience) -> int | None:
@@ -62,101 +55,13 @@ def ask_after_ms(group: "Group", patience: Patience) -> int:
     return patience.ask_after_ms if hope is None else min(patience.ask_after_ms, hope // 2)
 
 
-# ── what is missing ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def heads(group: "Group") -> Iterator[tuple[Id, Watchers]]:
-    """The ids that are not here and that something watches, with those that do."""
-    for watch, watchers in group.waiting.items():
-        if len(watch) == 3 and watch not in group.held:
-            yield watch, watchers
-
-
-def first_of(watchers: Watchers) -> HeldMessage:
-    """Who has waited longest."""
-    return min(watchers.values(), key=arrival) if isinstance(watchers, dict) else watchers
-
-
-def _by_arrival(watchers: Watchers) -> list[HeldMessage]:
-    return sorted(watchers.values(), key=arrival) if isinstance(watchers, dict) else [watchers]
-
-
-def longest_queued(group: "Group") -> HeldMessage | None:
-    """Where clocks decide: the message that has waited longest for nothing but the clocks."""
-    queued = group.waiting.get(QUEUED)
-    return None if queued is None else first_of(queued)
-
-
-def _of_destinations(group: "Group") -> list[HeldMessage]:
-    """Where destinations wait, the messages that wait first for something that is not here."""
-    if not isinstance(group.order, CausalPointToPoint):
-        return []
-    waiting = islice((one for one in group.held.values() if one.watch == QUEUED), NOTICED_MAX)
-    return [one for one in waiting if group.order.missing(one, 1)]
-
-
-def missing_runs(group: "Group") -> list[Run]:
-    """All runs that are missing, the one that opened first first."""
-    found = {id_: _by_arrival(watchers) for id_, watchers in heads(group)}
-    if not group.order.waits_once:  # such an order has one message wait for several, and shows one of them at a time
-        behind = sorted((watchers[0] for watchers in found.values()), key=arrival)[:NOTICED_MAX]
-        behind += closing_messages(group)[:NOTICED_MAX]
-        behind += _of_destinations(group)
-        queued = longest_queued(group)
-        group.looked.clear()
-        for one in behind if queued is None else [*behind, queued]:
-            for id_ in group.order.missing(one, LISTED_MAX):
-                if id_ not in group.held:
-                    found.setdefault(id_, [one])
-    runs = list(_runs(group, found))
-    runs.sort(key=lambda run: (run.opened_ms, run[:4]))
-    return runs
-
-
-def _runs(group: "Group", found: dict[Id, list[HeldMessage]]) -> Iterator[Run]:
-    """The runs that end at these ids; where each sender's order is kept, one may reach down over others of them."""
-    held = _held_seqs(group) if group.order.in_turn else {}
-    ids = sorted(found, reverse=True)
-    at = 0
-    while at < len(ids):
-        name, epoch, last = ids[at]
-        sender = group.senders.get(sender_key(name, epoch))
-        first = _first(sender, held.get((name, epoch), []), last) if group.order.in_turn else last
-        waiting = found[ids[at]]
-        opened_ms = waiting[0].arrived_ms
-        at += 1
-        while at < len(ids) and ids[at] >= (name, epoch, first):
-            opened_ms = min(opened_ms, found[ids[at]][0].arrived_ms)
-            at += 1
-        fence = SEQ_MAX if sender is None else sender.fence
-        if first <= fence < last:  # below it may still come what counts, above it nothing
-            yield Run(name, epoch, first, fence, opened_ms, waiting)
-            first = fence + 1
-        yield Run(name, epoch, first, last, opened_ms, waiting)
-
-
-def _held_seqs(group: "Group") -> dict[Who, list[int]]:
-    held: dict[Who, list[int]] = {}
-    for name, epoch, seq in sorted(group.held):
-        held.setdefault((name, epoch), []).append(seq)
-    return held
-
-
-def _first(sender: Sender | None, held: list[int], last: int) -> int:
-    """From where on everything up to this seq is missing."""
-    first = 1 if sender is None else sender.absent_from(last)
-    at = bisect_left(held, last)
-    return max(first, held[at - 1] + 1) if at else first
-
-
 # ── what is due ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def deadline_ms(group: "Group", patience: Patience) -> int | None:
     """From which time of the log on there is something to do about a gap; None where there never will be."""
-    noticed = {} if group.waits is None else group.waits.gaps
-    joins = {} if group.waits is None else group.waits.joins
-    circles = {} if group.waits is None else group.waits.circles
+    waits = group.waits or NO_WAITS
+    noticed, joins, circles = waits.gaps, waits.joins, waits.circles
     due = [0 if _has_ended(group, gap.key) else gap.next_ms for gap in noticed.values()]
     if len(noticed) < NOTICED_MAX and group.held:
         after = ask_after_ms(group, patience)
@@ -164,13 +69,13 @@ def deadline_ms(group: "Group", patience: Patience) -> int | None:
         queued = None if group.order.waits_once else longest_queued(group)
         if queued is not None:
             group.looked.clear()
-            for one in _of_destinations(group) or [queued]:
+            for one in held_for_destinations(group) or [queued]:
                 if not all(_is_noticed(id_, noticed) for id_ in group.order.missing(one, LISTED_MAX)):
                     due.append(one.arrived_ms + after)
                     break
     hope = hope_ends_ms(group, patience)
     if hope is not None:
-        due += [first_of(one).arrived_ms + hope if who not in joins else joins[who] for who, one in _strangers(group)]
+        due += [first_of(one).arrived_ms + hope if who not in joins else joins[who] for who, one in strangers(group)]
         due += [circles.get(one.id, one.arrived_ms + hope) for one in closing_messages(group)]
     return min(due, default=None)
 
@@ -182,18 +87,7 @@ def _is_noticed(id_: Id, noticed: dict[Id, Gap]) -> bool:
 
 def _has_ended(group: "Group", id_: Id) -> bool:
     """Whether a gap is seen to be over; where one message waits for several, that may take until the next look."""
-    return _is_here(group, id_) or not group.held or (group.order.waits_once and id_ not in group.waiting)
-
-
-def _is_here(group: "Group", id_: Id) -> bool:
-    """Whether nobody need wait for this id any more, for it is settled, or held itself."""
-    sender = group.senders.get(sender_key(id_[0], id_[1]))
-    return id_ in group.held or (sender is not None and id_[2] in sender)
-
-
-def _strangers(group: "Group") -> list[tuple[Who, Watchers]]:
-    """Who spoke in a closed group without having joined, with what is held of it."""
-    return sorted((watch, watchers) for watch, watchers in group.waiting.items() if len(watch) == 2)
+    return is_here(group, id_) or not group.held or (group.order.waits_once and id_ not in group.waiting)
 
 
 # ── what is done ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,7 +113,7 @@ class _Care:
 
     def run(self) -> None:
         runs = missing_runs(self.group)
-        noticed = {} if self.group.waits is None else self.group.waits.gaps
+        noticed = (self.group.waits or NO_WAITS).gaps
         gaps: list[Gap] = []
         in_place = sorted(run[:4] for run in runs)
         for gap in noticed.values():
@@ -280,7 +174,7 @@ class _Care:
 
     def _tell_other_end(self, gap: Gap, first: int, last: int) -> None:
         if first <= last:
-            here = _is_here(self.group, (gap.name, gap.epoch, last))
+            here = is_here(self.group, (gap.name, gap.epoch, last))
             self._tell(gap, first, last, "filled" if here else "dropped")
 
     def _tell(self, gap: Gap, first: int, last: int, kind: Literal["ask", "filled", "abandoned", "dropped"]) -> None:
@@ -350,11 +244,11 @@ class _Care:
 
     def _give_up_on_joins(self) -> None:
         """In a closed group, what somebody said who did not join in time."""
-        before = {} if self.group.waits is None else self.group.waits.joins
+        before = (self.group.waits or NO_WAITS).joins
         after: dict[Who, int] = {}
-        for who, watchers in [] if self.hope_ms is None else _strangers(self.group):
+        for who, watchers in [] if self.hope_ms is None else strangers(self.group):
             waiting = Runs()
-            for one in _by_arrival(watchers):
+            for one in by_arrival(watchers):
                 if one.arrived_ms + self.hope_ms <= self.now_ms:  # type: ignore[operator]
                     waiting.add(one.id[2])
             if waiting.run_count() and before.get(who, 0) <= self.now_ms:
@@ -368,7 +262,7 @@ class _Care:
 
     def _give_up_on_circles(self) -> None:
         """Of messages that wait for each other, the one that closed the circle."""
-        before = {} if self.group.waits is None else self.group.waits.circles
+        before = (self.group.waits or NO_WAITS).circles
         after: dict[Id, int] = {}
         for one in [] if self.hope_ms is None else closing_messages(self.group)[:NOTICED_MAX]:
             due_ms = before.get(one.id, one.arrived_ms + self.hope_ms)  # type: ignore[operator]

@@ -19,7 +19,7 @@ from udfs import codes
 from udfs.clock_steps import advance
 from udfs.codes import COPY, Refusal
 from udfs.condemning import condemn
-from udfs.held import QUEUED, HeldMessage, Watch, arrival
+from udfs.held import QUEUED, HeldMessage, Watch, Watchers, arrival
 from udfs.keyring import Keyring
 from udfs.limits import Limits
 from udfs.membership import Membership
@@ -78,8 +78,8 @@ class Group:
         """Of each name the epochs above 0 that were seen, in order, but for those that a later one has ended."""
         self.held: dict[Id, HeldMessage] = {}
         self.held_bytes = 0
-        self.waiting: dict[Watch, HeldMessage | dict[Id, HeldMessage]] = {}
-        """Who waits for what: one message, or where there are more, all by their ids."""
+        self.waiting: dict[Watch, Watchers] = {}
+        """Who waits for what."""
         self.looked: dict[Who, list[int]] = {}
         """Of each sender the first seqs that are absent, as far as one look at the group has found them."""
         self.waits: Waits | None = None

@@ -33,6 +33,10 @@ class HeldMessage(msgspec.Struct, gc=False):
     """In `s_b`, a nearer way than by `watch` to the top of the tree of held messages; None while there is none."""
 
 
+Watchers = HeldMessage | dict[Id, HeldMessage]
+"""Who waits for one thing: one message, or where there are more, all by their ids."""
+
+
 def arrival(held: HeldMessage) -> tuple[int, int]:
     """How held messages rank by their arrival."""
     return held.offset, held.rank

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from udfs.gaps import missing_runs
 from udfs.held import LISTED_MAX, Held, HeldMessage, arrival
 from udfs.messages import Id
+from udfs.missing import missing_runs
 from udfs.orders.causal_p2p import CausalPointToPoint
+from udfs.waits import NO_WAITS
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -69,7 +70,7 @@ class OpenGap(msgspec.Struct, kw_only=True):
 
 def open_gaps(group: "Group") -> list[OpenGap]:
     """What is missing, the oldest first."""
-    noticed = [] if group.waits is None else list(group.waits.gaps.values())
+    noticed = list((group.waits or NO_WAITS).gaps.values())
     found: list[OpenGap] = []
     for run in missing_runs(group):
         same = (gap for gap in noticed if gap.key[:2] == run[:2] and gap.first <= run.last <= gap.last)

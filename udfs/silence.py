@@ -10,13 +10,13 @@ acts when it is read from there.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from udfs.gaps import longest_queued
 from udfs.keyring import believes_the_job, is_service, tell_which_key_lacks
 from udfs.messages import Who
+from udfs.missing import longest_queued
 from udfs.orders.clocked import Clocked
 from udfs.own_records import encode_evict
 from udfs.patience import Patience
-from udfs.waits import hear
+from udfs.waits import NO_WAITS, hear
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -29,7 +29,7 @@ def _awaited(group: "Group") -> Iterator[tuple[Who, int]]:
     if longest is None:
         return
     assert isinstance(order, Clocked)
-    heard = {} if group.waits is None else group.waits.heard
+    heard = (group.waits or NO_WAITS).heard
     for who in order.awaited(longest):
         yield who, max(heard.get(who, longest.arrived_ms), longest.arrived_ms)
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from udfs.group import Group
 
 
+NOTICED_MAX = 200
+"""How many gaps of one group are in hand at once; the others wait until one of these has ended."""
+
+
 class Gap(msgspec.Struct, array_like=True, gc=False, kw_only=True):
     """A run of missing seqs of one sender and epoch that held messages wait for, old enough to be asked for."""
 
@@ -59,6 +63,10 @@ class Waits:
             [(*id_, time) for id_, time in self.circles.items()],
             [(*who, time) for who, time in self.heard.items()],
         )
+
+
+NO_WAITS = Waits()
+"""Of a group that has not been waiting for anything long; only read."""
 
 
 class DumpedWaits(msgspec.Struct, array_like=True):

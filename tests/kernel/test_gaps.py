@@ -13,13 +13,13 @@ from tests.kernel import traffic
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, feed
 from tests.signing import private, public, public_bytes, publics
-from udfs.gaps import NOTICED_MAX
 from udfs.holdback import Holdback
 from udfs.limits import Limits
 from udfs.messages import LogRecord
 from udfs.orders import ORDERS
 from udfs.patience import ASK_AGAIN_MS_MAX, Patience
 from udfs.signatures import sign
+from udfs.waits import NOTICED_MAX
 
 every_order = pytest.mark.parametrize("order", ORDERS)
 TICK = b'{"kind":"tick"}'
