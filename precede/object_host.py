@@ -291,6 +291,8 @@ def _as_message(wire: _Wire) -> ObjectMessage:
     if not (isinstance(stamp.instance, tuple) and isinstance(stamp.op, str) and isinstance(stamp.type, str)):
         raise ValueError("a message of this protocol names its instance, its method and its type")
     oid, name = stamp.instance
+    if not isinstance(name, str):
+        raise ValueError("an object of this protocol has a name, and not a number")
     return ObjectMessage(
         id=(wire.sender, wire.epoch, wire.seq),
         source=wire.sender,

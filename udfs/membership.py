@@ -123,8 +123,6 @@ class Membership:
     def evict(self, record: Evict) -> Refusal | None:
         """A member's epoch ends at the cut."""
         name, epoch = record.member
-        if record.sender == name:
-            return Refusal(codes.BAD_STAMP, f"{name!r} cannot evict itself: it may leave.")
         return self._put_out(name, epoch, record.cut, "was evicted from the group")  # type: ignore[arg-type]
 
     def _put_out(self, name: str, epoch: int, cut: int, what: str) -> Refusal | None:

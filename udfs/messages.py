@@ -35,7 +35,8 @@ Id: TypeAlias = tuple[str, int, int]
 class ObjectStamp(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What the object-based order's clients say of a message; the orderer only carries it."""
 
-    instance: tuple[Count, Name] | UnsetType = UNSET
+    instance: tuple[Count, Name | Count] | UnsetType = UNSET
+    """(oid, ono): ono is what the object is called, by a name or a number."""
     op: Name | UnsetType = UNSET
     sender_op: Name | UnsetType = UNSET
     type: Literal["request", "response", "data"] | UnsetType = UNSET

@@ -138,9 +138,15 @@ def _quotes_of_object(stamp: ObjectStamp) -> int:
         quotes += 4
     instance = stamp.instance
     if instance is not UNSET:
-        if instance[0].__class__ is not int or len(instance[1]) > SHORT_NAME_MAX:
+        oid, ono = instance
+        if oid.__class__ is not int:
             return -1
-        quotes += 4
+        if ono.__class__ is str and len(ono) <= SHORT_NAME_MAX:
+            quotes += 4
+        elif ono.__class__ is int:
+            quotes += 2
+        else:
+            return -1
     return quotes
 
 

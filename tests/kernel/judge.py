@@ -195,6 +195,11 @@ def _range(given: Any) -> None:
     _need(given[2] <= given[3])
 
 
+def _called(given: Any) -> None:
+    """An object is called by a name or a number."""
+    (_name if isinstance(given, str) else _count)(given)
+
+
 _id = _array(_name, _epoch, _seq)
 _ANY_KIND = {"v": _version, "kind": _text, "group": _name, "sender": _name, "epoch": _epoch, "signature": _text}
 _CONTROL = {**_ANY_KIND, "seq": _anything}
@@ -212,7 +217,7 @@ _OPTIONS = {
     "keys": _map_of(_text),
 }
 _OBJECT = {
-    "instance": _array(_count, _name),
+    "instance": _array(_count, _called),
     "op": _name,
     "sender_op": _name,
     "type": _one_of("request", "response", "data"),

@@ -81,7 +81,6 @@ REFUSED: dict[str, tuple[str, list[Fields], list[str]]] = {
     "delivered ids given up": ("s_b", [{"kind": "abandon", "ids": [["A", 0, 1, 1]]}], ["late"]),
     "cut past the end": ("s_b", [{"kind": "evict", "member": ["A", 0], "cut": FAR}], ["seq_jump"]),
     "last seq past the end": ("s_b", [{"kind": "leave", "sender": "A", "last": FAR}], ["seq_jump"]),
-    "evicting oneself": ("s_b", [{"kind": "evict", "sender": "A", "member": ["A", 0], "cut": 0}], ["bad_stamp"]),
     "evicting nobody": ("s_b", [{"kind": "evict", "member": ["M", 0], "cut": 0}], ["unknown_member"]),
     "joining as who is in": ("s_b", [{"kind": "join", "sender": "A"}], ["bad_stamp"]),
     "creating once more": ("s_b", [{"kind": "create", "options": {"order": "total"}}], ["bad_stamp"]),

@@ -200,6 +200,12 @@ def test_an_epoch_that_never_joined_a_closed_group_is_fenced_whole_by_the_join_o
     assert tale.say("C1").dead == ["fenced C1"]
 
 
+def test_the_sender_of_an_evict_may_be_anybody_also_who_is_put_out() -> None:
+    tale = created("A", "B", closed=True)
+    assert tale.take(kind="evict", sender="A", member=["A", 0], cut=0).out == ["evict"]
+    assert tale.take(kind="evict", sender="Z", member=["B", 0], cut=0).out == ["evict"]
+
+
 def test_control_records_of_nobody_need_no_sender() -> None:
     tale = created("A")
     assert tale.take(kind="evict", member=["A", 0], cut=0).out == ["evict"]

@@ -239,6 +239,7 @@ GOOD_ONES = {
     ),
     "a heartbeat and nothing more": b'{"group":"g","sender":"a","seq":4,"kind":"heartbeat"}',
     "a request": with_(object={"instance": [1, "o"], "op": "w", "sender_op": "r", "type": "request"}),
+    "an object called by a number": with_(object={"instance": [1, 2], "op": "w"}),
     "an object of nothing": with_(object={}),
     "an object of long names": with_(object={"op": "é" * 127, "instance": [0, "😀" * 63]}),
     "a create of nothing": b'{"group":"g","kind":"create"}',
