@@ -47,10 +47,10 @@ def held(
     with done_when_the_reader_leaves():
         if gaps:
             missing = list(reader.gaps(settings, group))
-            _show(missing, lambda now_ms: _gap_table(missing, now_ms), as_json=as_json)
+            _show(missing, lambda now_ms: table_of_gaps(missing, now_ms), as_json=as_json)
         else:
             messages = list(reader.read(settings, group))
-            _show(messages, lambda now_ms: _table(messages, now_ms), as_json=as_json)
+            _show(messages, lambda now_ms: table_of_held(messages, now_ms), as_json=as_json)
         if not as_json and not (missing if gaps else messages):
             say(f"Nothing is {'missing' if gaps else 'held'}{'' if group is None else f' in {group}'}.")
 
@@ -76,7 +76,7 @@ def _print_table(table: "Table") -> None:
     Console().print(table)
 
 
-def _gap_table(gaps: "list[OpenGap]", now_ms: float) -> "Table":
+def table_of_gaps(gaps: "list[OpenGap]", now_ms: float) -> "Table":
     """A row for each gap."""
     from rich.table import Table
 
@@ -93,7 +93,7 @@ def _gap_table(gaps: "list[OpenGap]", now_ms: float) -> "Table":
     return table
 
 
-def _table(messages: "list[Held]", now_ms: float) -> "Table":
+def table_of_held(messages: "list[Held]", now_ms: float) -> "Table":
     from rich.table import Table
 
     from precede.send import id_text

@@ -1,0 +1,68 @@
+"""The tables that `precede held` shows a person; what they are made of is read from a checkpoint elsewhere."""
+
+from rich.console import Console
+from rich.table import Table
+
+from precede.held import table_of_gaps, table_of_held
+from udfs.held import Held
+from udfs.looking import OpenGap
+
+ELI = Held(
+    group="travel",
+    sender="eli",
+    epoch=0,
+    seq=1,
+    partition=0,
+    offset=3,
+    since_ms=1_000,
+    missing=[("zoe", 0, 7)],
+    silent=[],
+)
+
+
+def rows(table: Table) -> list[list[str]]:
+    """What stands in a table, as a wide terminal shows it."""
+    console = Console(width=200, color_system=None)
+    with console.capture() as shown:
+        console.print(table)
+    lines = shown.get().splitlines()
+    return [[cell.strip() for cell in line.strip("│┃").split("│")] for line in lines if line.startswith("│")]
+
+
+def test_a_held_message_shows_what_it_waits_for_and_for_how_long() -> None:
+    many = [("ann", 1, seq) for seq in range(1, 6)]
+    silent = Held(
+        group="clocks", sender="bob", epoch=2, seq=4, partition=0, offset=5, since_ms=0, missing=[], silent=["ann"]
+    )
+    letter = Held(
+        group="post",
+        destination="dara",
+        sender="chen",
+        epoch=0,
+        seq=2,
+        partition=0,
+        offset=9,
+        since_ms=0,
+        missing=many,
+        silent=[],
+    )
+    assert rows(table_of_held([ELI, silent, letter], 91_000.0)) == [
+        ["travel", "eli:1", "zoe:7", "1.5 min"],
+        ["clocks", '["bob",2,4]', "a word of ann", "1.5 min"],
+        ["post for dara", "chen:2", '["ann",1,1], ["ann",1,2], ["ann",1,3] and 2 more', "1.5 min"],
+    ]
+
+
+def test_a_gap_shows_who_waits_for_it_and_how_often_it_was_asked_for() -> None:
+    gap = OpenGap(
+        group="travel",
+        sender="zoe",
+        epoch=0,
+        first=7,
+        last=9,
+        since_ms=0,
+        asked=2,
+        asked_ms=4_000,
+        waited=[("eli", 0, 1)],
+    )
+    assert rows(table_of_gaps([gap], 7_200_000.0)) == [["travel", "zoe:7 to 9", "eli:1", "2 times", "2.0 h"]]
