@@ -130,6 +130,13 @@ def test_the_kernel_only_computes() -> None:
             )
 
 
+def test_the_design_page_names_every_file_of_the_kernel() -> None:
+    page = (ROOT / "docs" / "design.md").read_text()
+    assert [short(path) for path in of_room("udfs") if path.parent.name == "udfs" and path.name not in page] == [
+        "udfs/__init__.py"
+    ]
+
+
 def test_every_kafka_client_gets_in_by_the_settings() -> None:
     homes = {"ingest/clients.py", "streaming/kafka.py"}  # all others take theirs from here, password and all
     homes.add("precede/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
