@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from udfs import codes
 from udfs.codes import Refusal
 from udfs.held import HeldMessage, arrival
-from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.senders import Sender, sender_key
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def fence(group: "Group", name: str, epoch: int, cut: int, why: str) -> None:
         order.on_fence(name, epoch)  # type: ignore[attr-defined]
     is_linked = False
     for one in _held_above(group, sender, cut):
-        if isinstance(order, CausalPointToPoint):
+        if order.destinations is not None:
             order.destinations.fence(one, Refusal(codes.FENCED, why))
         elif one.value is not None:
             group.stop_watching(one)

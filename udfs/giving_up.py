@@ -15,7 +15,6 @@ from udfs.group import Group
 from udfs.held import HeldMessage
 from udfs.intervals import merged
 from udfs.messages import SEQ_MAX, Abandon, Id, Who
-from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
 
@@ -59,8 +58,9 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
         count += sender.missing_count(first, last)  # type: ignore[arg-type]
         idle = idle and next(_open(sender, first, last), None) is None  # type: ignore[arg-type]
         ranges_of.setdefault((sender.name, sender.epoch), []).append((first, last))  # type: ignore[arg-type]
-    if isinstance(group.order, CausalPointToPoint):
-        count *= max(1, len(group.order.destinations.by_name))
+    destinations = group.order.destinations
+    if destinations is not None:
+        count *= max(1, len(destinations.by_name))
     if count > ABANDONED_MAX:
         return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than {ABANDONED_MAX}.")
     if idle:
@@ -68,10 +68,9 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
     for (name, epoch), ranges in ranges_of.items():
         if _sender(group, name, epoch).run_count_with(ranges) > group.limits.runs_max:
             return group.runs_refusal(name)
-    by_destination = isinstance(group.order, CausalPointToPoint)
-    if group.order.in_turn or by_destination:
+    if group.order.in_turn or destinations is not None:
         waiting = sum(_waiting(group, _sender(group, *who), ranges) for who, ranges in ranges_of.items())
-        held = group.order.destinations.places_held if by_destination else len(group.held)  # type: ignore[attr-defined]
+        held = len(group.held) if destinations is None else destinations.places_held
         if waiting and held + waiting > group.limits.held_max:
             most = group.limits.held_max
             return Refusal(
@@ -112,7 +111,7 @@ def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_
     sender.highest = max(sender.highest, id_[2])
     sender.give_up(id_[2], group.limits.runs_max)
     stand_in = HeldMessage(id_, None, None, offset, now_ms, rank)
-    if isinstance(group.order, CausalPointToPoint):
+    if group.order.destinations is not None:
         group.order.destinations.give_up(stand_in, held, refusal, offset, now_ms)
         return
     if held is not None:

@@ -25,7 +25,6 @@ from udfs.limits import Limits
 from udfs.membership import Membership
 from udfs.messages import Id, Identity, LogRecord, Message, Options, Who
 from udfs.orders import ORDERS
-from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.orders.order import Order
 from udfs.outbox import Outbox, ordered_form, stand_in_head
 from udfs.senders import Sender, SenderKey, fenced, sender_key
@@ -128,7 +127,7 @@ class Group:
             return
         one = HeldMessage(id_, message, value, offset, now_ms)
         if verdict.__class__ is tuple:
-            if isinstance(self.order, CausalPointToPoint):
+            if self.order.destinations is not None:
                 refusal = self.order.destinations.receive(sender, one, verdict, offset, now_ms)
                 if refusal is not None:
                     self.refuse_held(one, refusal)
@@ -371,14 +370,14 @@ class Group:
     def deliver_control(self, value: bytes, offset: int, now_ms: int) -> None:
         """A membership record that takes effect has its place in the sequence."""
         self.begun = True
-        if isinstance(self.order, CausalPointToPoint):
+        if self.order.destinations is not None:
             self.order.destinations.deliver_control(value, offset, now_ms)
             return
         self._emit(value[:-1], self._delivered, offset, now_ms, offset, now_ms)
 
     def wake(self, watch: Watch, offset: int, now_ms: int) -> None:
         """Something other than a delivery happened that held messages may wait for."""
-        if isinstance(self.order, CausalPointToPoint):
+        if self.order.destinations is not None:
             self.order.destinations.joined(watch, offset, now_ms)
             return
         self.settle(self.woken_by(watch), offset, now_ms)

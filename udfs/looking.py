@@ -8,7 +8,6 @@ import msgspec
 from udfs.held import LISTED_MAX, Held, HeldMessage, arrival
 from udfs.messages import Id
 from udfs.missing import missing_runs
-from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.waits import NO_WAITS
 
 if TYPE_CHECKING:
@@ -22,11 +21,11 @@ def held_messages(group: "Group") -> list[Held]:
 
 
 def _look(group: "Group") -> Iterator[Held]:
+    destinations = group.order.destinations
     for one in sorted(group.held.values(), key=arrival):
         if one.value is None:
             continue
-        if isinstance(group.order, CausalPointToPoint):
-            destinations = group.order.destinations
+        if destinations is not None:
             for name in destinations.waiting_for(one):
                 yield _held(group, one, destinations.missing(one, [] if name is None else [name], LISTED_MAX), name)
         elif one.watch is not None and len(one.watch) == 2:
@@ -95,6 +94,6 @@ def oldest_and_gaps(group: "Group") -> tuple[int, int]:
     """When the first of the held messages arrived, and how many gaps there are: things waited for that are not held."""
     first = next(iter(group.held.values()))  # they are kept in the order they arrived
     gaps = {watch for watch in group.waiting if watch and watch not in group.held}
-    if isinstance(group.order, CausalPointToPoint):
+    if group.order.destinations is not None:
         gaps |= group.order.destinations.watched() - group.held.keys()
     return first.arrived_ms, len(gaps)

@@ -16,7 +16,6 @@ from udfs.fences import fence
 from udfs.keyring import unfit
 from udfs.messages import SEQ_MAX, Create, Evict, Join, Leave
 from udfs.orders import ORDERS
-from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
 from udfs.waits import hear
@@ -68,7 +67,7 @@ class Membership:
             self.members[name] = (0, True)
         if isinstance(group.order, Clocked):
             group.order.on_create(record.members)
-        elif isinstance(group.order, CausalPointToPoint):
+        elif group.order.destinations is not None:
             group.order.destinations.welcome(record.members)
         return None
 
@@ -89,7 +88,7 @@ class Membership:
             if refusal is not None:
                 return refusal
             self.group.order.on_join(record)
-        elif isinstance(self.group.order, CausalPointToPoint):
+        elif self.group.order.destinations is not None:
             self.group.order.destinations.welcome([name])
         self._fence_older(name, epoch)
         self.members[name] = (epoch, True)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from udfs.circles import closing_messages
 from udfs.held import LISTED_MAX, QUEUED, HeldMessage, Watchers, arrival
 from udfs.messages import SEQ_MAX, Id, Who
-from udfs.orders.causal_p2p import CausalPointToPoint
 from udfs.senders import Sender, sender_key
 from udfs.waits import NOTICED_MAX
 
@@ -54,7 +53,7 @@ def longest_queued(group: "Group") -> HeldMessage | None:
 
 def held_for_destinations(group: "Group") -> list[HeldMessage]:
     """Where destinations wait, the messages that wait first for something that is not here."""
-    if not isinstance(group.order, CausalPointToPoint):
+    if group.order.destinations is None:
         return []
     waiting = islice((one for one in group.held.values() if one.watch == QUEUED), NOTICED_MAX)
     return [one for one in waiting if group.order.missing(one, 1)]

@@ -47,6 +47,7 @@ class CausalPointToPoint(Causal):
     name = "causal_p2p"
     after_seed = "001, 2.2"
     in_turn = False
+    destinations: Destinations
 
     def __init__(self, group: "Group") -> None:
         super().__init__(group)

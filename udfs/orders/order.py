@@ -13,6 +13,7 @@ from udfs.orders.publisher import Publisher
 from udfs.relation import Named, Relation
 
 if TYPE_CHECKING:
+    from udfs.destinations import Destinations
     from udfs.group import Group
 
 
@@ -37,6 +38,9 @@ class Order:
 
     by_clocks: ClassVar[bool] = False
     """Whether messages are let go by clocks (clocked.py), so that any record may free any message."""
+
+    destinations: "Destinations | None" = None
+    """Where every destination has a sequence of its own: all of them."""
 
     def __init__(self, group: "Group") -> None:
         self.group = group
