@@ -14,6 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 
 from ingest import clients
 from ingest.errors import Refused
+from udfs.leniently import lenient_reader
 from udfs.messages import Create
 
 READ_S_MAX = 5.0
@@ -28,7 +29,7 @@ class _Id(msgspec.Struct):
     epoch: int = 0
 
 
-_decode = msgspec.json.Decoder(_Id).decode
+_read_id = lenient_reader(_Id)
 
 
 class _TooLong(Exception):
@@ -40,7 +41,7 @@ def free_epoch(bootstrap: str, topic: str, group: str, sender: str) -> int:
     largest = -1
     try:
         for value in _values(bootstrap, topic, group):
-            largest = max(largest, _epoch(value, sender))
+            largest = max(largest, epoch_of(value, sender))
     except _TooLong:
         return int(time.time())
     return largest + 1
@@ -50,9 +51,18 @@ def created_as(bootstrap: str, topic: str, group: str) -> Create | None:
     """The record that creates the group, where that is the first the log has of it; a log too long is not asked."""
     try:
         first = next(_values(bootstrap, topic, group), None)
-        return None if first is None else msgspec.json.decode(first, type=Create)
-    except (_TooLong, msgspec.DecodeError):
+    except _TooLong:
         return None
+    return None if first is None else as_create(first)
+
+
+def as_create(value: bytes) -> Create | None:
+    """A raw record that begins a group, None where it is any other; read strictly, for it decides what is sent."""
+    try:
+        found = msgspec.json.decode(value, type=Create)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if found.kind == "create" else None
 
 
 def _values(bootstrap: str, topic: str, group: str) -> Iterator[bytes]:
@@ -99,9 +109,10 @@ def _ends(consumer: Consumer, place: TopicPartition, deadline: float) -> tuple[i
             time.sleep(RETRY_S)
 
 
-def _epoch(value: bytes, sender: str) -> int:
+def epoch_of(value: bytes, sender: str) -> int:
+    """The epoch of a raw record where it is this sender's, else -1; whoever else has published what may come here."""
     try:
-        found = _decode(value)
+        found = _read_id(value)
     except msgspec.DecodeError:
         return -1
     return found.epoch if found.sender == sender else -1

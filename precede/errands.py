@@ -18,6 +18,7 @@ from ingest.errors import Refused
 from ingest.producer import Publisher
 from precede.log_readers import LogReader
 from precede.voice import SENT_MAX, Voice
+from udfs.leniently import lenient_reader
 from udfs.messages import LogRecord
 from udfs.own_records import GapRecord
 
@@ -31,6 +32,10 @@ class _Spoken(msgspec.Struct):
 
     kind: str = "message"
     time: int = 0
+
+
+_spoken = lenient_reader(_Spoken)
+_gap = lenient_reader(GapRecord)
 
 
 class Errand(threading.Thread):
@@ -95,7 +100,7 @@ class Clock(Errand):
         if self.voice.order.by_clocks:
             for record in records:
                 try:
-                    spoken = msgspec.json.decode(record.value or b"", type=_Spoken)
+                    spoken = _spoken(record.value or b"")
                 except msgspec.DecodeError:
                     continue  # the kernel says what is wrong with it
                 if spoken.kind == "message":
@@ -112,7 +117,7 @@ class Repair(Errand):
     def turn(self, records: list[LogRecord], publisher: Publisher) -> None:
         for record in records:
             try:
-                asked = msgspec.json.decode(record.value or b"", type=GapRecord)
+                asked = _gap(record.value or b"")
             except msgspec.DecodeError:
                 continue  # of a newer version
             self._note(asked)

@@ -18,7 +18,7 @@ import msgspec
 from ingest.errors import Refused
 from ingest.topics import ORDERED_TOPIC
 from precede.log_readers import REQUEST_S, LogReader, open_reader
-from udfs.leniently import reader
+from udfs.leniently import lenient_reader
 from udfs.messages import Id, LogRecord
 from udfs.ordered_record import OrderedRecord
 
@@ -48,7 +48,7 @@ class Delivery(OrderedRecord, kw_only=True):
         return self.released_ms - self.arrived_ms
 
 
-_read = reader(Delivery)
+_read = lenient_reader(Delivery)
 
 
 def as_delivery(record: bytes, where: str) -> Delivery:

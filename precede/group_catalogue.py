@@ -9,6 +9,7 @@ import msgspec
 from ingest.errors import Refused
 from precede.log_readers import open_reader
 from udfs.knowledge import heard
+from udfs.leniently import lenient_reader
 from udfs.messages import LogRecord
 from udfs.peers.catalogue import Catalogue, Listing
 
@@ -25,7 +26,7 @@ class _Head(msgspec.Struct):
     destination: str | None = None
 
 
-_head = msgspec.json.Decoder(_Head).decode
+_head = lenient_reader(_Head)
 
 
 class CatalogueReader:

@@ -30,6 +30,7 @@ from ingest.signing import key_in
 from ingest.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from precede.group_catalogue import CatalogueReader
 from precede.log_readers import LogReader, open_reader
+from udfs.leniently import lenient_reader
 from udfs.messages import LogRecord
 from udfs.peers.catalogue import Listing
 from udfs.peers.directory import Directory, GroupsInfo, Offer, Row
@@ -58,7 +59,7 @@ class _Place(msgspec.Struct):
     reason: str = ""
 
 
-_place = msgspec.json.Decoder(_Place).decode
+_place = lenient_reader(_Place)
 
 
 class Groups:

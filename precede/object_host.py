@@ -176,7 +176,7 @@ class ObjectHost:
         try:
             wire = msgspec.json.decode(record, type=_Wire)
             message = _as_message(wire)
-        except (msgspec.DecodeError, ValueError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             return
         if wire.status != "delivered":
             return

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from udfs import codes
 from udfs.holdback import SPACE, Holdback, OwnKey
+from udfs.leniently import lenient_reader
 from udfs.limits import Limits
 from udfs.messages import Create, Id, Message, Options, Record, Tick
 from udfs.orders import ORDERS
@@ -106,7 +107,7 @@ class _Letter(msgspec.Struct):
     seq: int | None
 
 
-_decode_ordered = msgspec.json.Decoder(_Ordered).decode
+_decode_ordered = lenient_reader(_Ordered)
 _decode_letter = msgspec.json.Decoder(_Letter).decode
 _encode = msgspec.json.Encoder().encode
 

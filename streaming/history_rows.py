@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 
-from udfs.leniently import reader
+from udfs.leniently import lenient_reader
 from udfs.messages import Id
 from udfs.ordered_record import OrderedRecord
 from udfs.own_records import GapRecord
@@ -51,9 +51,9 @@ class NotOurs(Exception):
     """A record in an output topic that precede did not write."""
 
 
-_read_delivery = reader(Delivery)
-_read_letter = reader(Letter)
-_read_gap = reader(GapRecord)
+_read_delivery = lenient_reader(Delivery)
+_read_letter = lenient_reader(Letter)
+_read_gap = lenient_reader(GapRecord)
 
 
 def deliveries(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

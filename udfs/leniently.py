@@ -15,14 +15,14 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 _MESSAGE = b'"message"'
 
 
-def reader(type_: type[Struct]) -> Callable[[bytes], Struct]:
-    """What reads a record as this type, fast where it can; it raises msgspec.DecodeError where the record is none."""
+def lenient_reader(type_: type[Struct]) -> Callable[[bytes], Struct]:
+    """What reads any bytes as this type, fast where it can; all that it may raise is msgspec.DecodeError."""
     decode = msgspec.json.Decoder(type_).decode
 
     def read(value: bytes) -> Struct:
         try:
             return decode(value)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return read_leniently(value, type_)
 
     return read
@@ -31,14 +31,15 @@ def reader(type_: type[Struct]) -> Callable[[bytes], Struct]:
 def read_leniently(value: bytes, type_: type[Struct]) -> Struct:
     """The record as this type; raises msgspec.DecodeError where it is none."""
     columns: dict[str, Any] = {}
-    fields = raw_fields(value)
-    for field in msgspec.structs.fields(type_):
-        raw = fields.get(field.encode_name)
-        if raw is not None:
-            columns[field.name] = msgspec.Raw(raw) if _is_raw(field.type) else msgspec.json.decode(raw, type=field.type)
     try:
+        fields = raw_fields(value)
+        for field in msgspec.structs.fields(type_):
+            raw = fields.get(field.encode_name)
+            if raw is not None:
+                is_raw = _is_raw(field.type)
+                columns[field.name] = msgspec.Raw(raw) if is_raw else msgspec.json.decode(raw, type=field.type)
         return type_(**columns)
-    except TypeError as error:
+    except (TypeError, UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from error
 
 

@@ -118,6 +118,10 @@ def test_what_an_order_refuses_is_counted_by_its_code() -> None:
     assert run_of("object", *circle, b"{").still_held == 2
 
 
+def test_what_messages_carry_may_be_any_json() -> None:
+    assert run_of("s_b", b'{"group":"g","sender":"A","seq":1,"after":[],"data":"\\ud800"}').delivered == 1
+
+
 def test_one_group_may_be_compared_alone(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     file.write_bytes(raw("ann", 1) + b"\n" + b'{"group":"h","sender":"bob","seq":1}\n')

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 
+from precede.group_catalogue import CatalogueReader
 from tests.door.command import precede
 from tests.kernel.feeding import Tale, parsed
+from udfs.messages import LogRecord
 
 
 def delivered(*tales: Tale) -> pa.Table:
@@ -51,6 +54,16 @@ def test_groups_their_orders_and_members_are_read_from_delta_without_kafka(tmp_p
             "position": 2,
         },
     ]
+
+
+@pytest.mark.parametrize("data", ["\\ud800", "x"])
+def test_whatever_a_message_carries_its_group_is_listed(data: str) -> None:
+    tale = Tale(group="chat").raw(b'{"group":"chat","sender":"A","seq":1,"after":[],"data":"%b"}' % data.encode())
+    (record,) = tale.kernel.ordered
+    reader = CatalogueReader("127.0.0.1:1", "precede.ordered")
+    (found,) = reader.learn([LogRecord(record, b"chat", 0, 0, 0)])
+    reader.close()
+    assert found[1].group == "chat"
 
 
 def test_a_folder_without_the_table_is_refused_in_a_sentence(tmp_path: Path) -> None:
