@@ -107,72 +107,51 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     keys: dict[Name, str] | UnsetType = UNSET
 
 
-class Create(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Control(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What the kinds share that begin a group or change what counts in it; a seq that one carries is not read."""
+
+    group: Name
+    kind: str
+    sender: Name | UnsetType = UNSET
+    epoch: Epoch = 0
+    seq: Raw | UnsetType = UNSET
+    v: Version = 1
+    signature: str | UnsetType = UNSET
+
+
+class Create(Control, kw_only=True):
     """Begins a group: its order, its options and its first members."""
 
-    group: Name
-    kind: str
     options: Options = msgspec.field(default_factory=Options)
     members: list[Name] = []
-    sender: Name | UnsetType = UNSET
-    epoch: Epoch = 0
-    seq: Raw | UnsetType = UNSET
-    v: Version = 1
-    signature: str | UnsetType = UNSET
 
 
-class Join(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Join(Control, kw_only=True):
     """A sender becomes a member, or comes back with a larger epoch."""
 
-    group: Name
-    kind: str
     sender: Name
-    epoch: Epoch = 0
     time: Integer | UnsetType = UNSET
     key: str | UnsetType = UNSET
-    seq: Raw | UnsetType = UNSET
-    v: Version = 1
-    signature: str | UnsetType = UNSET
 
 
-class Leave(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Leave(Control, kw_only=True):
     """A member's last word: `last` is the last seq it used."""
 
-    group: Name
-    kind: str
     sender: Name
     last: Count
-    epoch: Epoch = 0
-    seq: Raw | UnsetType = UNSET
-    v: Version = 1
-    signature: str | UnsetType = UNSET
 
 
-class Evict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Evict(Control, kw_only=True):
     """A member is put out: of what it says, only seqs up to `cut` still count."""
 
-    group: Name
-    kind: str
     member: tuple[Name, Epoch]
     cut: Count
-    sender: Name | UnsetType = UNSET
-    epoch: Epoch = 0
-    seq: Raw | UnsetType = UNSET
-    v: Version = 1
-    signature: str | UnsetType = UNSET
 
 
-class Abandon(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Abandon(Control, kw_only=True):
     """Gives up on missing messages: [sender, epoch, first, last] each."""
 
-    group: Name
-    kind: str
     ids: list[WireRange]
-    sender: Name | UnsetType = UNSET
-    epoch: Epoch = 0
-    seq: Raw | UnsetType = UNSET
-    v: Version = 1
-    signature: str | UnsetType = UNSET
 
 
 class Tick(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -206,8 +185,7 @@ class Identity(msgspec.Struct, frozen=True):
     seq: int | None = None
 
 
-Control: TypeAlias = Create | Join | Leave | Evict | Abandon
-Record: TypeAlias = Message | Heartbeat | Control | Tick
+Record: TypeAlias = Message | Heartbeat | Create | Join | Leave | Evict | Abandon | Tick
 
 KINDS: dict[str, Any] = {
     "message": Message,
