@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ingest import topics
 from streaming import settings
 from streaming.errors import Refused
 from streaming.query_watch import FINAL, reason_of
@@ -108,3 +109,12 @@ def test_the_job_s_patience_is_what_the_settings_say() -> None:
     found = settings.load({}, {"PRECEDE_GIVE_UP_MS": "5000", "PRECEDE_LOSS": "hold", "PRECEDE_SILENT_MS": "0"})
     assert found.patience() == Patience(give_up_ms=5_000, loss="hold", silent_ms=0)
     assert Settings().patience() == Patience()
+
+
+def test_the_job_and_its_clients_call_the_topics_by_the_same_names() -> None:
+    names = [topics.RAW_TOPIC, topics.ORDERED_TOPIC, topics.DEAD_LETTER_TOPIC]
+    names += [topics.PROGRESS_TOPIC, topics.CONTROL_TOPIC]
+    settings = Settings()
+    assert names == [topic.name for topic in topics.wanted()]
+    assert names == [getattr(settings, field) for field in settings.__struct_fields__ if field.endswith("_topic")]
+    assert settings.partitions == topics.PARTITIONS
