@@ -63,6 +63,9 @@ FIXED = {
     "spark.sql.streaming.minBatchesToRetain": "20",  # each keeps what it changed, so a hundred is a lot of disk
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # no order waits for Spark's time
     "spark.sql.streaming.numRecentProgressUpdates": "20",
+    # The queries and Delta's own work have more pieces of generated code than the hundred that Spark remembers: with
+    # fewer kept, each batch would compile classes anew, and the JVM would never be warm.
+    "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "true",  # or a null would make floats of integers
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     # Spark's own pattern does not know that a client's private key stands among the options of a source.
