@@ -63,7 +63,7 @@ format: $(STAMP) ## Put the sources into the one style
 bench: setup ## Measure against the plain ways, as ratios
 	@$(BIN)/python -m bench $(ARGS)
 
-soak: setup ## Half an hour at 70 % of capacity, with loss, churn and restarts; ARGS="--minutes 4" makes it short
+soak: setup ## Half an hour at 70 % of capacity, with loss, churn and restarts; ARGS="--minutes 10" makes it short
 	@$(BIN)/python -m bench.soak $(ARGS)
 
 clean: ## Remove .venv and caches; data (checkpoints, delta) stays

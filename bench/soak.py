@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -31,6 +32,10 @@ HOME = Path(__file__).resolve().parent.parent
 GROUPS = 1_000
 BATCH = 20_000
 SAMPLE_S = 2.0
+MEMORY = "1g"
+"""Of the JVM: so small a heap is full early, and what grows after that is a leak."""
+MINUTES_MIN = 10.0
+"""A job that is started again needs a minute to be warm and another to catch up; both must be over before the end."""
 START_S_MAX = 600
 DRAIN_S_MAX = 240
 EARLY, LATE = (0.15, 0.38), (0.78, 1.0)
@@ -92,11 +97,12 @@ class Job:
     def memory_mb(self) -> float:
         """Of the driver, the JVM and the workers together."""
         assert self.process is not None
-        try:
-            whole = psutil.Process(self.process.pid)
-            return sum(one.memory_info().rss for one in [whole, *whole.children(recursive=True)]) / 1e6
-        except psutil.NoSuchProcess:
-            return 0.0
+        whole = psutil.Process(self.process.pid)
+        total = 0
+        for one in [whole, *whole.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):  # Spark's workers come and go
+                total += one.memory_info().rss
+        return total / 1e6
 
     def stop(self, *, kill: bool = False) -> None:
         assert self.process is not None
@@ -131,14 +137,14 @@ def run(minutes: float, share: float, backlog: int) -> bool:
     console.print(" · ".join(machine.describe().values()), f"load {machine.load()}")
     with Stage() as stage:
         # The backlog has a stream of its own, so that its messages are none of those that are counted.
-        probe = Job(stage.settings(max_offsets_per_trigger=BATCH), free_port())
+        probe = Job(stage.settings(max_offsets_per_trigger=BATCH, memory=MEMORY), free_port())
         try:
             can = capacity(stage, probe, backlog)
         finally:
             probe.stop()
         per_s = can * share
         console.print(f"Capacity {can:,.0f} messages/s; {per_s:,.0f} messages/s for {minutes:g} minutes now.")
-        job = Job(stage.settings(max_offsets_per_trigger=BATCH), free_port())
+        job = Job(stage.settings(max_offsets_per_trigger=BATCH, memory=MEMORY), free_port())
         sender = Sender(stage.broker.bootstrap, job.settings.raw_topic, GROUPS, per_s)
         reader = Reader(stage.broker.bootstrap, job.settings.ordered_topic)
         try:
@@ -221,10 +227,12 @@ def _median(samples: list[Sample], name: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description="The job under load for long.")
-    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--minutes", type=float, default=30.0, help=f"{MINUTES_MIN:g} at least")
     parser.add_argument("--share", type=float, default=0.7, help="of its capacity on a backlog")
     parser.add_argument("--backlog", type=int, default=200_000, help="messages that the capacity is measured on")
     asked = parser.parse_args()
+    if asked.minutes < MINUTES_MIN:
+        parser.error(f"in less than {MINUTES_MIN:g} minutes a job that was stopped and killed is not itself again")
     return 0 if run(asked.minutes, asked.share, asked.backlog) else 1
 
 
