@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from ingest.errors import Refused
-from udfs.access import TLS, access_to
+from udfs.access import access_to
 
 _LOGGER = logging.getLogger("precede.kafka")
 _LOGGER.addHandler(logging.NullHandler())
@@ -81,7 +81,7 @@ def _kept_out(bootstrap: str, error: KafkaError) -> Refused | None:
     if error.code() == KafkaError._AUTHENTICATION:
         wrong = "the name, the password or the sasl_mechanism is wrong"
         return KeptOut(f"Kafka at {bootstrap} does not let {access.username!r} in: {wrong}.")
-    if "SSL alert" in said and access.protocol in TLS:
+    if "SSL alert" in said and ("certificate" in said or "unknown ca" in said):
         given = "another ssl_certificate_file" if access.certificate else "ssl_certificate_file and ssl_key_file"
         return KeptOut(f"Kafka at {bootstrap} asks who it is by a certificate of its own: set {given}.")
     if error.code() == KafkaError._SSL:
