@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from ingest.errors import Refused
+from precede.delta_files import files_of
 from precede.log_readers import open_reader
 from udfs.knowledge import heard
 from udfs.leniently import lenient_reader
@@ -100,7 +101,7 @@ def catalogue_of_delta(root: Path) -> Catalogue:
 
     folder = root / "deliveries"
     try:
-        table = DeltaTable(folder).to_pyarrow_dataset()
+        table = DeltaTable(folder).to_pyarrow_dataset(filesystem=files_of(folder))
     except (DeltaError, OSError) as error:
         raise Refused(f"There is no table {folder} that can be read; name the `delta` folder of the job.") from error
     catalogue = Catalogue()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from precede.delta_files import files_of
 from streaming.errors import Refused
 from streaming.history_rows import Letter
 
@@ -88,8 +89,8 @@ def from_delta(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
     except (DeltaError, OSError) as error:
         raise Refused(f"There is no Delta table of dead letters in {folder}; look into the topic instead.") from error
     columns = list(Letter.__struct_fields__)
-    rows = table.to_pyarrow_dataset().to_batches(columns=columns, filter=_condition(ds.field, wanted))
-    for batch in rows:
+    rows = table.to_pyarrow_dataset(filesystem=files_of(folder))
+    for batch in rows.to_batches(columns=columns, filter=_condition(ds.field, wanted)):
         for row in batch.to_pylist():
             yield Found(Letter(**{**row, "truncated": bool(row["truncated"])}))
 

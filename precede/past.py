@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ingest.errors import Refused
+from precede.delta_files import files_of
 from precede.following import Delivery, as_delivery
 from udfs.messages import Id
 
@@ -59,7 +60,8 @@ class Past:
         if self.destination is not None:
             mine.append(("destination", "=", self.destination))
         try:
-            return DeltaTable(self.path).to_pyarrow_table(columns=columns, filters=mine + conditions)
+            table, files = DeltaTable(self.path), files_of(self.path)
+            return table.to_pyarrow_table(columns=columns, filesystem=files, filters=mine + conditions)
         except TableNotFoundError as error:
             raise Refused(
                 f"There is no Delta table {self.path}: name the root folder that the job writes to."

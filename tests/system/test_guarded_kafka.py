@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -72,7 +73,8 @@ def test_what_is_sent_is_ordered_kept_and_read_and_the_password_shows_nowhere(
     secrets = [PASSWORD, PASSWORD.replace("\\", "\\\\").replace('"', '\\"')]
     shown = "\n".join([*said, repr(found), repr(found.bootstrap), *(str(done) for done in told)])
     for process in psutil.Process().children(recursive=True):
-        shown += "\n" + " ".join(process.cmdline())
+        with suppress(psutil.NoSuchProcess):  # one that ends while we look
+            shown += "\n" + " ".join(process.cmdline())
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != config]
     for secret in secrets:
         assert secret not in shown
