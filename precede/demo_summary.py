@@ -14,9 +14,10 @@ from precede.demo_conversation import Conversation
 from precede.demo_watch import Watch
 
 LOOK_IN_DELTA = (
-    "from deltalake import DeltaTable; "
-    "rows = DeltaTable('{table}').to_pandas().dropna(subset='seq').sort_values('position'); "
-    "print(rows[['position', 'sender', 'data', 'arrived_at', 'released_at']].to_string(index=False))"
+    "import pyarrow; from deltalake import DeltaTable, QueryBuilder; "
+    "rows = QueryBuilder().register('deliveries', DeltaTable('{table}')).execute("
+    "'SELECT position, sender, data, arrived_at, released_at FROM deliveries WHERE seq > 0 ORDER BY position'); "
+    "print(pyarrow.table(rows).to_pandas().to_string(index=False))"
 )
 
 
