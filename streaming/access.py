@@ -18,9 +18,8 @@ PASSWORD = "PRECEDE_SASL_PASSWORD"  # noqa: S105 (the name of the variable that 
 SECRET_SETTING = "sasl_password"  # noqa: S105 (what a config file may not hold)
 LOGIN = ("sasl_username", "sasl_mechanism")
 FILES = ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file")
-CERTIFICATE = "CERTIFICATE"
-PRIVATE_KEY = "PRIVATE KEY"
-"""PKCS #8, the one form of a key that Kafka's own client reads from PEM."""
+UNENCRYPTED = "unencrypted private key of the form PKCS #8 (openssl pkcs8 -topk8 -nocrypt makes one)"
+"""The one form of a key that Kafka's own client reads from PEM."""
 PASSWORD_WANTED = f"a password comes from the variable {PASSWORD}, or from a file that sasl_password_file names"
 
 
@@ -52,18 +51,16 @@ def _files(settings: "Settings") -> dict[str, str | None]:
     if (settings.ssl_certificate_file is None) != (settings.ssl_key_file is None):
         raise Refused("The settings ssl_certificate_file and ssl_key_file belong together: set both or neither.")
     return {
-        "ca": _pem("ssl_ca_file", settings.ssl_ca_file, CERTIFICATE),
-        "certificate": _pem("ssl_certificate_file", settings.ssl_certificate_file, CERTIFICATE),
-        "private_key": _pem("ssl_key_file", settings.ssl_key_file, PRIVATE_KEY),
+        "ca": _pem("ssl_ca_file", settings.ssl_ca_file, "CERTIFICATE", "certificate"),
+        "certificate": _pem("ssl_certificate_file", settings.ssl_certificate_file, "CERTIFICATE", "certificate"),
+        "private_key": _pem("ssl_key_file", settings.ssl_key_file, "PRIVATE KEY", UNENCRYPTED),
     }
 
 
-def _pem(name: str, file: str | None, what: str) -> str | None:
+def _pem(name: str, file: str | None, heading: str, what: str) -> str | None:
     text = None if file is None else _text(name, file)
-    if text is not None and f"-----BEGIN {what}-----" not in text:
-        mend = "; make one with openssl pkcs8 -topk8 -nocrypt" if what == PRIVATE_KEY else ""
-        kind = "unencrypted private key of the form PKCS #8" if what == PRIVATE_KEY else "certificate"
-        raise Refused(f"The file {file}, which {name} names, holds no {kind} in PEM form{mend}.")
+    if text is not None and f"-----BEGIN {heading}-----" not in text:
+        raise Refused(f"The file {file}, which {name} names, holds no {what} in PEM form.")
     return text
 
 

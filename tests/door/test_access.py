@@ -86,7 +86,7 @@ def test_each_client_is_told_in_its_own_words() -> None:
         (
             {"security_protocol": "SSL", "ssl_certificate_file": CERTIFICATE, "ssl_key_file": CERTIFICATE},
             {},
-            "no unencrypted private key of the form PKCS #8 in PEM form; make one with openssl pkcs8",
+            r"no unencrypted private key of the form PKCS #8 \(openssl pkcs8 -topk8 -nocrypt makes one\) in PEM form",
         ),
         (SASL | {"sasl_password_file": "/dev/null"}, {}, "is empty"),
         (SASL | {"sasl_password_file": __file__}, {}, "more than one line"),

@@ -1,23 +1,13 @@
 """The tables that `precede held` shows a person; what they are made of is read from a checkpoint elsewhere."""
 
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
 from precede.held import table_of_gaps, table_of_held
 from udfs.held import Held
 from udfs.looking import OpenGap
-
-ELI = Held(
-    group="travel",
-    sender="eli",
-    epoch=0,
-    seq=1,
-    partition=0,
-    offset=3,
-    since_ms=1_000,
-    missing=[("zoe", 0, 7)],
-    silent=[],
-)
 
 
 def rows(table: Table) -> list[list[str]]:
@@ -29,24 +19,16 @@ def rows(table: Table) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│┃").split("│")] for line in lines if line.startswith("│")]
 
 
+def held(group: str, sender: str, epoch: int, seq: int, **more: Any) -> Held:
+    fields: dict[str, Any] = {"partition": 0, "offset": 3, "since_ms": 0, "missing": [], "silent": []}
+    return Held(group=group, sender=sender, epoch=epoch, seq=seq, **(fields | more))
+
+
 def test_a_held_message_shows_what_it_waits_for_and_for_how_long() -> None:
-    many = [("ann", 1, seq) for seq in range(1, 6)]
-    silent = Held(
-        group="clocks", sender="bob", epoch=2, seq=4, partition=0, offset=5, since_ms=0, missing=[], silent=["ann"]
-    )
-    letter = Held(
-        group="post",
-        destination="dara",
-        sender="chen",
-        epoch=0,
-        seq=2,
-        partition=0,
-        offset=9,
-        since_ms=0,
-        missing=many,
-        silent=[],
-    )
-    assert rows(table_of_held([ELI, silent, letter], 91_000.0)) == [
+    answer = held("travel", "eli", 0, 1, since_ms=1_000, missing=[("zoe", 0, 7)])
+    silent = held("clocks", "bob", 2, 4, silent=["ann"])
+    letter = held("post", "chen", 0, 2, destination="dara", missing=[("ann", 1, seq) for seq in range(1, 6)])
+    assert rows(table_of_held([answer, silent, letter], 91_000.0)) == [
         ["travel", "eli:1", "zoe:7", "1.5 min"],
         ["clocks", '["bob",2,4]', "a word of ann", "1.5 min"],
         ["post for dara", "chen:2", '["ann",1,1], ["ann",1,2], ["ann",1,3] and 2 more', "1.5 min"],
