@@ -8,7 +8,7 @@ from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
 from streaming import kafka, order_query
 from streaming.settings import Settings
-from streaming.transaction import Publisher
+from streaming.transaction import Sink
 
 ORDERED = "precede, exactly once"
 IDENTITY = "identity, at least once"
@@ -41,20 +41,20 @@ def run(stage: Stage, quick: bool) -> Report:
 
 
 def measure_precede(stage: Stage, topic: Settings, count: int) -> float:
-    """The order query with the job's own publisher."""
+    """The order query with the job's own sink."""
     return publish(stage, stage.again(topic), count)
 
 
 def publish(stage: Stage, settings: Settings, count: int) -> float:
     """Order all there is into the ordered topic; messages a second."""
     topics = kafka.describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
-    publisher = Publisher(settings, topics[settings.raw_topic], topics[settings.progress_topic])
-    publisher.open()
+    sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
+    sink.open()
     try:
-        query = order_query.start(stage.spark, settings, lambda batch, _: publisher.publish(batch), drain=True)
+        query = order_query.start(stage.spark, settings, lambda batch, _: sink.publish(batch), drain=True)
         return rate(drained(query, count))
     finally:
-        publisher.close()
+        sink.close()
 
 
 def measure_identity(stage: Stage, topic: Settings, count: int) -> float:

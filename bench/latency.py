@@ -14,7 +14,7 @@ from bench.load import Times
 from bench.stage import Stage
 from streaming import kafka, order_query
 from streaming.settings import Settings
-from streaming.transaction import Publisher
+from streaming.transaction import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -58,13 +58,13 @@ def run(stage: Stage, quick: bool) -> Report:
 def _precede(stage: Stage, per_s: int, warm_s: int, seconds: int) -> Times:
     settings = stage.settings()
     topics = kafka.describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
-    publisher = Publisher(settings, topics[settings.raw_topic], topics[settings.progress_topic])
-    publisher.open()
+    sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
+    sink.open()
     try:
-        query = order_query.start(stage.spark, settings, lambda batch, _: publisher.publish(batch))
+        query = order_query.start(stage.spark, settings, lambda batch, _: sink.publish(batch))
         return _under_load(query, settings, per_s, warm_s, seconds)
     finally:
-        publisher.close()
+        sink.close()
 
 
 def _copy(stage: Stage, per_s: int, warm_s: int, seconds: int) -> Times:

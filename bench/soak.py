@@ -8,6 +8,7 @@ import argparse
 import http.client
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -231,6 +232,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=0.7, help="of its capacity on a backlog")
     parser.add_argument("--backlog", type=int, default=200_000, help="messages that the capacity is measured on")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does, and its job with it
     if asked.minutes < MINUTES_MIN:
         parser.error(f"in less than {MINUTES_MIN:g} minutes a job that was stopped and killed is not itself again")
     return 0 if run(asked.minutes, asked.share, asked.backlog) else 1

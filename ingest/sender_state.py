@@ -36,7 +36,7 @@ class Sender(msgspec.Struct, omit_defaults=True):
     seq: int = 0
     pending: str | None = None
     joined: bool = False  # whether this epoch has said `join`
-    stamps: dict[str, Any] | None = None  # what the order's publisher keeps
+    stamps: dict[str, Any] | None = None  # what the order's stamps are made of
     knowledge: dict[str, Any] | None = None  # what is known of the group
     token: str | None = None  # where to go on reading
 

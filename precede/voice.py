@@ -21,8 +21,8 @@ from udfs.knowledge import Knowledge
 from udfs.limits import Limits
 from udfs.messages import Id
 from udfs.orders import ORDERS, Order
-from udfs.orders.lamport import LamportPublisher
-from udfs.orders.publisher import Publisher as Stamps
+from udfs.orders.lamport import LamportStamps
+from udfs.orders.stamps import Stamps
 from udfs.signatures import sign
 
 SENT_MAX = 1_000
@@ -63,7 +63,7 @@ class Voice:
             return
         kept = self.known.stamps if self._adopted is None else self.stamps.dump()
         self._adopted = order
-        self.stamps = ORDERS[order].publisher(self.known.sender, self.known.epoch)
+        self.stamps = ORDERS[order].stamps_of(self.known.sender, self.known.epoch)
         if kept is not None:
             self.stamps.load(kept)
         self.stamps.seq = self.known.seq
@@ -72,7 +72,7 @@ class Voice:
         """Start anew with this epoch; what was heard still counts."""
         kept = self.stamps.dump()
         self.known.epoch, self.known.seq, self.known.joined, self.known.pending = epoch, 0, False, None
-        self.stamps = self.order.publisher(self.known.sender, epoch)
+        self.stamps = self.order.stamps_of(self.known.sender, epoch)
         self.stamps.load(kept)
         self.stamps.seq = 0
 
@@ -90,13 +90,13 @@ class Voice:
     def hear_time(self, linear: int) -> None:
         """Somebody said something at this linear time; nobody takes a clock that runs away (contract: windows)."""
         with self.lock:
-            if isinstance(self.stamps, LamportPublisher) and linear <= self.time + Limits().window:
+            if isinstance(self.stamps, LamportStamps) and linear <= self.time + Limits().window:
                 self.stamps.time = max(self.stamps.time, linear + 1)
 
     @property
     def time(self) -> int:
         """The linear time of what is said next; 0 where the order has no clocks."""
-        return self.stamps.time if isinstance(self.stamps, LamportPublisher) else 0
+        return self.stamps.time if isinstance(self.stamps, LamportStamps) else 0
 
     # ── speaking ──────────────────────────────────────────────────────────────────────────────────────────────────
 

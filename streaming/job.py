@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from py4j.protocol import Py4JNetworkError
 
 from streaming import checkpoint, kafka, tables
+from streaming.announcer import Announcer, Say
 from streaming.checkpoint import Checkpoint
 from streaming.errors import Refused
 from streaming.kafka import Topic, Unreachable
@@ -27,8 +28,7 @@ from streaming.settings import Settings
 from streaming.status import Status
 from streaming.tables import GAPS, TABLES
 from streaming.ticker import Ticker
-from streaming.transaction import Publisher
-from streaming.voice import Say, Voice
+from streaming.transaction import Sink
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -62,11 +62,11 @@ def run(
 
     A session that is given is used and left running; with a service key the job signs what it says itself.
     """
-    voice = Voice(say, settings.log_format)
+    announcer = Announcer(say, settings.log_format)
     try:
-        Job(settings, voice, spark, key).run()
+        Job(settings, announcer, spark, key).run()
     except Refused as refusal:
-        voice.refused(refusal)
+        announcer.refused(refusal)
         raise
 
 
@@ -76,7 +76,7 @@ class Job:
     def __init__(
         self,
         settings: Settings,
-        say: Voice,
+        say: Announcer,
         spark: "SparkSession | None" = None,
         key: "Ed25519PrivateKey | None" = None,
     ) -> None:
@@ -88,7 +88,7 @@ class Job:
         self.writes_history = settings.only != "order"
         self.stopping = threading.Event()
         self.publishing = threading.Lock()
-        self.publisher: Publisher | None = None
+        self.sink: Sink | None = None
         self.ticker: Ticker | None = None
         self.status = Status(settings)
         self.outside: Outside | None = None
@@ -108,8 +108,8 @@ class Job:
                 return
             if self.orders:
                 raw, progress = topics[settings.raw_topic], topics[settings.progress_topic]
-                self.publisher = Publisher(settings, raw, progress, self.key)
-                stack.callback(self.publisher.close)
+                self.sink = Sink(settings, raw, progress, self.key)
+                stack.callback(self.sink.close)
                 if settings.tick_s and not settings.once:  # what is there is handled as it is
                     self.ticker = Ticker(settings, topics[settings.raw_topic].partitions)
                     stack.callback(self.ticker.close)
@@ -243,7 +243,7 @@ class Job:
         ]
         order, history = order if self.orders else [], history if self.writes_history else []
         if self.outside:
-            self.outside.watch(order + history, self.publisher)
+            self.outside.watch(order + history, self.sink)
         if settings.once:  # history last, so that it finds all that was ordered
             self._watch(order)
             idle = self._patiently(self._nothing_was_asked)
@@ -262,27 +262,27 @@ class Job:
     def _start_order(self, spark: "SparkSession") -> "StreamingQuery":
         from streaming import order_query
 
-        assert self.publisher is not None
-        self.publisher.open()
+        assert self.sink is not None
+        self.sink.open()
         return order_query.start(spark, self.settings, self._publish, key=self.key, drain=self.settings.once)
 
     def _publish(self, batch: "DataFrame", _batch_id: int) -> None:
         """Spark calls this once a micro-batch; a job that is stopping begins no new one."""
-        assert self.publisher is not None
+        assert self.sink is not None
         with self.publishing:
             if self.stopping.is_set():
                 raise InterruptedError("The job is stopping.")
-            self.publisher.publish(batch)
+            self.sink.publish(batch)
             if self.outside:
-                for phase, seconds in self.publisher.counts.seconds.items():
+                for phase, seconds in self.sink.counts.seconds.items():
                     self.outside.metrics.observe("order", phase, seconds)
 
     def _watch(self, watches: list[QueryWatch]) -> None:
         try:
             while not self.stopping.is_set() and not all(watch.done for watch in watches):
                 for watch in watches:
-                    if self.publisher is not None and self.publisher.refused is not None:
-                        raise self.publisher.refused
+                    if self.sink is not None and self.sink.refused is not None:
+                        raise self.sink.refused
                     watch.look()
                 self._report(watches)
                 self.stopping.wait(LOOK_S)
@@ -292,11 +292,11 @@ class Job:
             self._stop(watches)
 
     def _report(self, watches: list[QueryWatch]) -> None:
-        if self.publisher is not None:
-            self.publisher.listen(self.say)
-            self.status.counts = self.publisher.counts
-        if self.publisher is not None and self.ticker is not None:
-            self.ticker.look(self.publisher.counts.held_now if self.publisher.counts.held else None)
+        if self.sink is not None:
+            self.sink.listen(self.say)
+            self.status.counts = self.sink.counts
+        if self.sink is not None and self.ticker is not None:
+            self.ticker.look(self.sink.counts.held_now if self.sink.counts.held else None)
         self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", f"history of {GAPS}"))
         self.status.batch = next((watch.batch for watch in watches if watch.name == "order" and watch.batch >= 0), None)
         line = self.status.due()
@@ -305,8 +305,8 @@ class Job:
 
     def _stop(self, watches: list[QueryWatch]) -> None:
         """Between batches: what is being published is finished, what comes after it is left for the next start."""
-        if self.publisher is not None:
-            self.publisher.stopping = self.stopping.is_set()
+        if self.sink is not None:
+            self.sink.stopping = self.stopping.is_set()
         if self.publishing.acquire(timeout=STOP_S_MAX):
             self.publishing.release()
         for watch in watches:

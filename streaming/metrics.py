@@ -21,7 +21,7 @@ from streaming.settings import Settings
 from udfs.codes import CODES
 
 if TYPE_CHECKING:
-    from streaming.transaction import Publisher
+    from streaming.transaction import Sink
 
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -33,7 +33,7 @@ class Metrics(Collector):
         self.settings = settings
         self.broker = broker
         self.healthy = healthy
-        self.publisher: Publisher | None = None
+        self.sink: Sink | None = None
         self.watches: list[QueryWatch] = []
         self.registry = CollectorRegistry()
         self._phases = Histogram(
@@ -64,7 +64,7 @@ class Metrics(Collector):
         yield InfoMetricFamily("precede_job", "What the job was started with.", info)
         yield GaugeMetricFamily("precede_healthy", "1 where the health endpoint says so.", int(self.healthy()))
         if settings.only != "history":
-            counts, token = (self.publisher.counts, self.publisher.token) if self.publisher else (Counts(), {})
+            counts, token = (self.sink.counts, self.sink.token) if self.sink else (Counts(), {})
             yield from self._ordering(counts)
             yield self._lag(token | counts.next)
         yield from self._queries()

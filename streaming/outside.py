@@ -15,7 +15,7 @@ from streaming.query_watch import QueryWatch
 from streaming.settings import Settings, host_and_port
 
 if TYPE_CHECKING:
-    from streaming.transaction import Publisher
+    from streaming.transaction import Sink
 
 OK, NOT_FOUND, NOT_WELL = 200, 404, 503
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -55,10 +55,10 @@ class Outside:
         self._server.server_close()
         self.broker.stop()
 
-    def watch(self, watches: list[QueryWatch], publisher: "Publisher | None") -> None:
+    def watch(self, watches: list[QueryWatch], sink: "Sink | None") -> None:
         """What there is to see from now on."""
         self._watches = self.metrics.watches = watches
-        self.metrics.publisher = publisher
+        self.metrics.sink = sink
 
     def health(self) -> Health:
         return judge(self._watches, self.began_at, self.broker.heard_at)

@@ -56,7 +56,7 @@ FENCED = {
 }
 
 
-class Publisher:
+class Sink:
     """Publishes the packed rows of the order query, each record once, whatever crashes."""
 
     def __init__(self, settings: Settings, raw: Topic, progress: Topic, key: "Ed25519PrivateKey | None" = None) -> None:

@@ -36,7 +36,7 @@ class Member:
 
     name: str
     epoch: int
-    publisher: Any
+    stamps: Any
     begins: int
     """The position after which it reads."""
     read: int = 0
@@ -144,7 +144,7 @@ class Churn:
     def _member(self, name: str, epoch: int = 0) -> Member:
         # Who must know how far the clocks have come reads from the beginning; others may begin where they are.
         begins = 0 if self.by_clocks or self.by_destination else self.random.choice([0, len(self.ordered)])
-        return Member(name, epoch, ORDERS[self.order].publisher(name, epoch), begins, read=begins, position=begins)
+        return Member(name, epoch, ORDERS[self.order].stamps_of(name, epoch), begins, read=begins, position=begins)
 
     def come(self, name: str) -> None:
         """Somebody new joins, or somebody who was here comes back with a larger epoch."""
@@ -157,7 +157,7 @@ class Churn:
         return _record(kind="join", sender=member.name, epoch=member.epoch)
 
     def leave(self, member: Member) -> None:
-        self.publish(_record(kind="leave", sender=member.name, epoch=member.epoch, last=member.publisher.seq), loss=0.0)
+        self.publish(_record(kind="leave", sender=member.name, epoch=member.epoch, last=member.stamps.seq), loss=0.0)
         self.gone.append(self.alive.pop(member.name))
         self.did["left"] += 1
 
@@ -178,7 +178,7 @@ class Churn:
         known = [id_ for id_ in list(member.texts)[-5:] if id_ in self.parents]
         parent = self.random.choice(known) if known and self.random.random() < 0.7 else None
         to = self.random.sample(NAMES, self.random.randint(1, 3)) if self.by_destination else list(NAMES)
-        stamp = member.publisher.stamp(after=[] if parent is None else [parent], clock_ms=self.now, to=to)
+        stamp = member.stamps.stamp(after=[] if parent is None else [parent], clock_ms=self.now, to=to)
         fields = {name: value for name, value in stamp.items() if name not in ("sender", "epoch", "seq")}
         id_ = (member.name, member.epoch, stamp["seq"])
         value = encode_message(GROUP, *id_, data=f"message {len(self.pasts)}", **fields)
@@ -196,7 +196,7 @@ class Churn:
         for known in sorted(self.pasts[id_] - member.past):
             member.past.add(known)
             if member.name in self.to[known]:
-                member.publisher.observe(json.loads(self._text(known)))
+                member.stamps.observe(json.loads(self._text(known)))
 
     def _text(self, id_: Id) -> bytes:
         return next(one.said[id_] for one in [*self.alive.values(), *self.gone] if id_ in one.said)
@@ -221,9 +221,9 @@ class Churn:
             if fields["status"] == "delivered":
                 member.texts[id_] = self._text(id_)
                 member.past |= self.pasts[id_]
-            member.publisher.observe(fields)
+            member.stamps.observe(fields)
             return
-        member.publisher.observe(fields)
+        member.stamps.observe(fields)
         for name, (epoch, is_out) in standings(fields):
             if name == member.name and epoch >= member.epoch:
                 member.is_in = not is_out and epoch == member.epoch
@@ -234,8 +234,8 @@ class Churn:
         what waits for its clock is not delivered to it.
         """
         if self.by_clocks and (member.is_in or member.epoch == 0):
-            member.publisher.time += 5
-            self.publish(_record(**member.publisher.heartbeat(clock_ms=self.now)), loss=loss)
+            member.stamps.time += 5
+            self.publish(_record(**member.stamps.heartbeat(clock_ms=self.now)), loss=loss)
 
     # ── what is done from outside ─────────────────────────────────────────────────────────────────────────────────
 

@@ -129,7 +129,7 @@ class _Peer:
     heard: list[Id] = field(default_factory=list)
     past: set[Id] = field(default_factory=set)
     got: set[Id] = field(default_factory=set)
-    publisher: Any = None
+    stamps: Any = None
     skew: int = 0
 
     def hear(self, history: History, id_: Id) -> None:
@@ -138,7 +138,7 @@ class _Peer:
         self.heard.append(id_)
         for known in ({id_} | said.past) - self.got:
             if not history.said[known].to or self.name in history.said[known].to:
-                self.publisher.observe(json.loads(history.said[known].value))
+                self.stamps.observe(json.loads(history.said[known].value))
                 self.got.add(known)
         self.past |= {id_} | said.past
 
@@ -165,7 +165,7 @@ def converse(
     be wrong, `least` how long a message is at least under way between peers, `options` those of the group.
     """
     history = History(order)
-    group = [_Peer(name, publisher=ORDERS[order].publisher(name)) for name in NAMES[:peers]]
+    group = [_Peer(name, stamps=ORDERS[order].stamps_of(name)) for name in NAMES[:peers]]
     slowness = [random.randint(1, delay) for _ in range(gateways)]
     events: list[tuple[int, int, str, Any]] = []
     if ORDERS[order].by_clocks:  # these wait for every member, so they have to know them all from the start
@@ -191,9 +191,7 @@ def converse(
                     later(least + random.randint(0, delay), "hear", (other, said.id))
             if random.random() < beats:
                 fellow = random.choice(group)
-                later(
-                    random.randint(0, random.choice(slowness)), "arrive", heartbeat(fellow.publisher, now + fellow.skew)
-                )
+                later(random.randint(0, random.choice(slowness)), "arrive", heartbeat(fellow.stamps, now + fellow.skew))
             if random.random() >= loss:
                 later(random.randint(0, random.choice(slowness)), "arrive", said)
                 while random.random() < repeats:
@@ -207,14 +205,14 @@ def converse(
     if ORDERS[order].by_clocks:
         for peer in group:
             for known in history.said.keys() - peer.past:
-                peer.publisher.observe(json.loads(history.said[known].value))
-            history.last_words.append(heartbeat(peer.publisher, now + peer.skew))
+                peer.stamps.observe(json.loads(history.said[known].value))
+            history.last_words.append(heartbeat(peer.stamps, now + peer.skew))
     return history
 
 
-def heartbeat(publisher: Any, clock_ms: int) -> bytes:
+def heartbeat(stamps: Any, clock_ms: int) -> bytes:
     """The promise a member can make at this moment."""
-    return json.dumps({"group": GROUP, **publisher.heartbeat(clock_ms=clock_ms)}).encode()
+    return json.dumps({"group": GROUP, **stamps.heartbeat(clock_ms=clock_ms)}).encode()
 
 
 def created(order: str, members: Iterable[str], **options: Any) -> bytes:
@@ -228,7 +226,7 @@ def _speak(random: Random, peer: _Peer, history: History, replies: float, now: i
     peer.seq += 1
     id_ = (peer.name, 0, peer.seq)
     parent = random.choice(peer.heard[-4:]) if peer.heard and random.random() < replies else None
-    stamp = peer.publisher.stamp(after=[] if parent is None else [parent], to=to, clock_ms=now + peer.skew)
+    stamp = peer.stamps.stamp(after=[] if parent is None else [parent], to=to, clock_ms=now + peer.skew)
     fields = {name: value for name, value in stamp.items() if name not in ("sender", "epoch", "seq")}
     value = encode_message(GROUP, peer.name, 0, peer.seq, data=f"message {len(history.said)}", **fields)
     said = Said(id_, parent, frozenset(peer.past), value, tuple(to))

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from streaming import counts
+from streaming.announcer import Announcer
 from streaming.counts import Counts
 from streaming.errors import Refused
 from streaming.health import AWAY_S_MAX, SILENT_S_MAX, judge
 from streaming.outside import Outside
 from streaming.query_watch import QueryWatch
 from streaming.settings import Settings, check
-from streaming.voice import Voice
 from udfs.holdback import Holdback
 from udfs.shard import Records
 from udfs.wire import encode_message
@@ -164,9 +164,9 @@ def test_a_place_for_metrics_that_is_none_is_refused(metrics: str) -> None:
 
 def test_sentences_are_for_a_person_or_lines_of_json_for_a_program() -> None:
     said: list[str] = []
-    Voice(said.append)("The order query stopped.", level="warning", query="order", batch=7)
-    Voice(said.append, "json")("The order query stopped.", level="warning", query="order", batch=7)
-    Voice(said.append, "json").refused(Refused("No."))
+    Announcer(said.append)("The order query stopped.", level="warning", query="order", batch=7)
+    Announcer(said.append, "json")("The order query stopped.", level="warning", query="order", batch=7)
+    Announcer(said.append, "json").refused(Refused("No."))
     assert said[0] == "The order query stopped."
     line = msgspec.json.decode(said[1])
     assert {name: line[name] for name in ("level", "message", "query", "batch")} == {

@@ -4,10 +4,12 @@ Each case plays on a real broker, with the job as a process of its own, and ends
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
 import traceback
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -48,6 +50,7 @@ def main() -> int:
     parser.add_argument("--away", type=float, default=60.0, help="seconds the broker is away, or a worker too slow")
     parser.add_argument("--list", action="store_true", help="only name the cases")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does, and its jobs with it
     chosen = {name: case for name, case in CASES.items() if not asked.words or any(w in name for w in asked.words)}
     if asked.list or not chosen:
         print(*(chosen or CASES), sep="\n")
@@ -60,9 +63,8 @@ def main() -> int:
             for seed in range(asked.seed, asked.seed + asked.seeds):
                 began = time.monotonic()
                 folder = Path(tempfile.mkdtemp(dir=home))
-                scene = Scene(broker, spark, folder, seed, asked.away)
-                problems = play(case, scene)
-                scene.close()
+                with closing(Scene(broker, spark, folder, seed, asked.away)) as scene:
+                    problems = play(case, scene)
                 failed += bool(problems)
                 found = "; ".join(problems[:3]) or "each position once, in order, as replayed, in Delta"
                 print(f"{name}, seed {seed}: {found}", file=sys.stderr, flush=True)

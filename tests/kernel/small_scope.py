@@ -79,20 +79,20 @@ def stories(order: str, messages: int) -> Iterator[Story]:
 def _told(
     order: str, who: tuple[int, ...], after: list[frozenset[int]], past: tuple[frozenset[int], ...] | None
 ) -> Story:
-    """Let the members say it, stamped by the order's own publishers."""
+    """Let the members say it, stamped as the order says."""
     names = "abcdefgh"[: max(who) + 1]
-    publishers = {name: ORDERS[order].publisher(name) for name in names}
+    stamps = {name: ORDERS[order].stamps_of(name) for name in names}
     records: list[dict[str, Any]] = []
     observed: dict[str, set[int]] = {name: set() for name in names}
     for at, number in enumerate(who):
         name = names[number]
         for known in sorted((past[at] if past else after[at]) - observed[name]):
-            publishers[name].observe(records[known])
+            stamps[name].observe(records[known])
             observed[name].add(known)
         parents = [(records[up]["sender"], 0, records[up]["seq"]) for up in sorted(after[at])]
-        stamp = publishers[name].stamp(after=parents, to=list(names), clock_ms=ACCURACY_MS * at)
+        stamp = stamps[name].stamp(after=parents, to=list(names), clock_ms=ACCURACY_MS * at)
         records.append({"group": "g", **stamp})
-        publishers[name].observe(records[at])
+        stamps[name].observe(records[at])
         observed[name].add(at)
     needs = [_needed(order, who, after, past, at) for at in range(len(who))]
     return Story(names, records, needs, list(past or needs))

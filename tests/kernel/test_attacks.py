@@ -16,8 +16,8 @@ Fields = dict[str, Any]
 
 
 def honest(order: str) -> list[Fields]:
-    """A says, B answers, and again; stamped by the order's own publishers, everybody hearing everything."""
-    members = {name: ORDERS[order].publisher(name) for name in "AB"}
+    """A says, B answers, and again; stamped as the order says, everybody hearing everything."""
+    members = {name: ORDERS[order].stamps_of(name) for name in "AB"}
     said: list[Fields] = []
     for at in range(6):
         after = [(said[-1]["sender"], 0, said[-1]["seq"])] if said else []

@@ -118,7 +118,7 @@ def test_the_printed_test_fails_for_one_s_own_message_and_a_receiver_that_is_nob
 
     clock = {"a": 1, "b": 0}  # a has counted its own message when it sent it
     assert not printed({"a": 1, "b": 0}, "a", clock)
-    member = Causal.publisher("a")
+    member = Causal.stamps_of("a")
     first = member.stamp()
     assert Tale("causal").take(**first).out == ["a1"]
     member.observe(first)  # it reads its own message back

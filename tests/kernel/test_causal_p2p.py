@@ -57,14 +57,14 @@ def test_vector_ses_1_is_delivered_as_it_says_and_a_member_stamps_like_that() ->
         tale.take(**stamps[step["in"]])
         delivered = [names[f"{one['sender']}{one['seq']}"] for one in parsed(tale.kernel.ordered)]
         assert delivered == step["deliver"]
-    one, two = CausalPointToPoint.publisher("1"), CausalPointToPoint.publisher("2")
+    one, two = CausalPointToPoint.stamps_of("1"), CausalPointToPoint.stamps_of("2")
     m1, m2 = one.stamp(to=["3"]), one.stamp(to=["2"])
     two.observe(m2)
     m3 = two.stamp(to=["3"])
     for mid, made in (("m1", m1), ("m2", m2), ("m3", m3)):
         made["sent"].pop(made["sender"], None)  # the entry for oneself, which the document drops
         assert {name: made[name] for name in stamps[mid]} == stamps[mid]
-    three = CausalPointToPoint.publisher("3")
+    three = CausalPointToPoint.stamps_of("3")
     three.observe(m1)
     three.observe(m3)
     assert three.delivered == {(name, 0): seq for name, seq in vector["V3_final"].items()}
@@ -72,7 +72,7 @@ def test_vector_ses_1_is_delivered_as_it_says_and_a_member_stamps_like_that() ->
 
 def test_vector_ses_2_the_other_destinations_of_a_message_are_learned_with_it() -> None:
     (vector,) = vectors("ses-multicast")
-    one, two = CausalPointToPoint.publisher("1"), CausalPointToPoint.publisher("2")
+    one, two = CausalPointToPoint.stamps_of("1"), CausalPointToPoint.stamps_of("2")
     a = one.stamp(to=["2", "3"])
     two.observe(a)
     b = two.stamp(to=["3"])

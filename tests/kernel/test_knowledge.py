@@ -80,9 +80,9 @@ def test_a_seq_that_stands_in_another_kind_than_a_message_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_what_a_publisher_keeps_comes_back_whole_and_its_next_stamp_is_the_same(order: str) -> None:
-    publisher = ORDERS[order].publisher("ann", 2)
-    publisher.stamp(after=[], to=["bob"], clock_ms=5)
+def test_what_a_member_keeps_for_its_stamps_comes_back_whole_and_its_next_stamp_is_the_same(order: str) -> None:
+    stamps = ORDERS[order].stamps_of("ann", 2)
+    stamps.stamp(after=[], to=["bob"], clock_ms=5)
     observed = {
         "sender": "bob",
         "seq": 3,
@@ -93,10 +93,10 @@ def test_what_a_publisher_keeps_comes_back_whole_and_its_next_stamp_is_the_same(
         "sent": {"ann": [["bob", 0, 3]]},
         "destination": "ann",
     }
-    publisher.observe(observed)
-    other = ORDERS[order].publisher("ann", 2)
-    other.load(json.loads(json.dumps(publisher.dump())))
-    assert other.dump() == publisher.dump()
+    stamps.observe(observed)
+    other = ORDERS[order].stamps_of("ann", 2)
+    other.load(json.loads(json.dumps(stamps.dump())))
+    assert other.dump() == stamps.dump()
     draft: dict[str, Any] = {"after": [("bob", 0, 3)], "to": ["bob"], "clock_ms": 6}
-    assert other.stamp(**draft) == publisher.stamp(**draft)
-    assert other.heartbeat(clock_ms=7) == publisher.heartbeat(clock_ms=7)
+    assert other.stamp(**draft) == stamps.stamp(**draft)
+    assert other.heartbeat(clock_ms=7) == stamps.heartbeat(clock_ms=7)

@@ -14,7 +14,7 @@ from tests.kernel.effort import EXPLORE, seeds
 from tests.kernel.feeding import Tale, feed, parsed
 from tests.simulation import converse
 from udfs.holdback import Holdback
-from udfs.orders.causal_p2p import CausalPointToPoint, PointToPointPublisher
+from udfs.orders.causal_p2p import CausalPointToPoint, PointToPointStamps
 
 Stamp = dict[str, Any]
 
@@ -22,7 +22,7 @@ Stamp = dict[str, Any]
 # ── the printed rules beside the rulings ──────────────────────────────────────────────────────────────────────────
 
 
-class StampThenIncrement(PointToPointPublisher):
+class StampThenIncrement(PointToPointStamps):
     """As printed: the clock is copied first and counted after."""
 
     def fields(self, **draft: Any) -> dict[str, Any]:
@@ -32,14 +32,14 @@ class StampThenIncrement(PointToPointPublisher):
         return made
 
 
-class WithoutCoDestinations(PointToPointPublisher):
+class WithoutCoDestinations(PointToPointStamps):
     """As printed: who gets a message learns nothing of its other destinations."""
 
     def observe(self, record: Any) -> None:
         super().observe({**record, "to": [self.name]})
 
 
-class WithoutOwnEntry(PointToPointPublisher):
+class WithoutOwnEntry(PointToPointStamps):
     """As printed: the entry for oneself is dropped."""
 
     def observe(self, record: Any) -> None:
@@ -47,7 +47,7 @@ class WithoutOwnEntry(PointToPointPublisher):
         self.sent.pop(self.name, None)
 
 
-def figure_2_2(kind: type[PointToPointPublisher]) -> list[str]:
+def figure_2_2(kind: type[PointToPointStamps]) -> list[str]:
     one, two = kind("1"), kind("2")
     m1, m2 = one.stamp(to=["3"]), one.stamp(to=["2"])
     two.observe(m2)
@@ -63,10 +63,10 @@ def figure_2_2(kind: type[PointToPointPublisher]) -> list[str]:
 
 def test_stamp_then_increment_lets_m3_overtake_m1_and_increment_first_does_not() -> None:
     assert figure_2_2(StampThenIncrement) == ["3:21", "3:11"]
-    assert figure_2_2(PointToPointPublisher) == ["3:11", "3:21"]
+    assert figure_2_2(PointToPointStamps) == ["3:11", "3:21"]
 
 
-def own_entry_case(kind: type[PointToPointPublisher]) -> list[str]:
+def own_entry_case(kind: type[PointToPointStamps]) -> list[str]:
     one, two, three = kind("x"), kind("y"), kind("z")
     a = one.stamp(to=["y"])
     two.observe(a)
@@ -79,13 +79,13 @@ def own_entry_case(kind: type[PointToPointPublisher]) -> list[str]:
 
 def test_three_members_are_enough_to_show_that_a_member_must_keep_the_entry_of_itself() -> None:
     assert own_entry_case(WithoutOwnEntry) == ["y:z1", "y:x1"]
-    assert own_entry_case(PointToPointPublisher) == ["y:x1", "y:z1"]
+    assert own_entry_case(PointToPointStamps) == ["y:x1", "y:z1"]
 
 
-def violations(monkeypatch: pytest.MonkeyPatch, kind: type[PointToPointPublisher]) -> int:
+def violations(monkeypatch: pytest.MonkeyPatch, kind: type[PointToPointStamps]) -> int:
     """How many causal pairs to one destination come the wrong way round, in random multicast."""
     with monkeypatch.context() as patch:
-        patch.setattr(CausalPointToPoint, "publisher", kind)
+        patch.setattr(CausalPointToPoint, "stamps_of", kind)
         count = 0
         for seed in seeds(60):
             history = converse(Random(seed), "causal_p2p", peers=4, messages=14, delay=60)
@@ -104,14 +104,14 @@ def test_without_co_destinations_or_the_own_entry_random_multicast_violates_caus
 ) -> None:
     assert violations(monkeypatch, WithoutCoDestinations) > 0
     assert violations(monkeypatch, WithoutOwnEntry) > 0
-    assert violations(monkeypatch, PointToPointPublisher) == 0
+    assert violations(monkeypatch, PointToPointStamps) == 0
 
 
 # ── the publisher's table ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_entry_is_forgotten_when_the_ordered_topic_shows_that_its_destination_has_all_of_it() -> None:
-    a = CausalPointToPoint.publisher("a")
+    a = CausalPointToPoint.stamps_of("a")
     first = a.stamp(to=["b"])
     second = a.stamp(to=["b", "c"])
     assert second["sent"] == {"b": [["a", 0, 1]]}
@@ -124,7 +124,7 @@ def test_an_entry_is_forgotten_when_the_ordered_topic_shows_that_its_destination
 
 
 def test_what_was_given_up_on_leaves_no_mark_in_a_member_s_clock() -> None:
-    b = CausalPointToPoint.publisher("b")
+    b = CausalPointToPoint.stamps_of("b")
     b.observe({"sender": "a", "epoch": 0, "seq": 1, "status": "abandoned", "destination": "b"})
     b.observe({"kind": "join", "sender": "c", "destination": "b"})
     assert (b.delivered, b.sent) == ({}, {})
@@ -144,7 +144,7 @@ def every_history() -> Iterator[tuple[dict[str, tuple[set[str], list[str]]], lis
             continue  # the same but for the names
         hearings: list[list[tuple[str, ...]]] = [[(), to] for _, to in said[:2]]
         for heard in product(*hearings):
-            members = {name: CausalPointToPoint.publisher(name) for name in "abc"}
+            members = {name: CausalPointToPoint.stamps_of(name) for name in "abc"}
             knows: dict[str, set[str]] = {name: set() for name in "abc"}
             history: dict[str, tuple[set[str], list[str]]] = {}
             records: list[tuple[str, Stamp]] = []

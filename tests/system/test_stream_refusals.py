@@ -15,7 +15,7 @@ from ingest import topics
 from precede.embedded_broker import Broker
 from streaming import checkpoint, job, kafka
 from streaming.errors import Refused
-from streaming.transaction import Publisher
+from streaming.transaction import Sink
 from tests.records import conversation
 from tests.system.stream import Stream
 from udfs.limits import Limits
@@ -151,9 +151,9 @@ def test_a_fresh_start_on_a_log_whose_beginning_is_gone_is_refused_unless_accept
     with pytest.raises(SparkStarted):
         start(stream, accept_cut_log=True)
     found = kafka.describe(stream.settings.bootstrap, [name, stream.settings.progress_topic])
-    publisher = Publisher(stream.settings, found[name], found[stream.settings.progress_topic])
-    publisher.open()  # as a job did while the log was whole
-    publisher.close()
+    sink = Sink(stream.settings, found[name], found[stream.settings.progress_topic])
+    sink.open()  # as a job did while the log was whole
+    sink.close()
     with pytest.raises(Refused, match=r"The beginning .* is gone, and the positions in .* are counted from it"):
         start(stream)
     fresh = Stream(stream.settings.bootstrap, tmp_path / "anew").settings

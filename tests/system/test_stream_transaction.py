@@ -11,7 +11,7 @@ from precede.embedded_broker import Broker
 from streaming import kafka, transaction
 from streaming.errors import Refused
 from streaming.progress import read_progress
-from streaming.transaction import Publisher
+from streaming.transaction import Sink
 from tests.system.stream import Stream
 from udfs.own_records import Own
 from udfs.shard import Records
@@ -51,13 +51,13 @@ def stream(broker: Broker, tmp_path: Path) -> Stream:
 
 
 @pytest.fixture
-def publisher(stream: Stream) -> Iterator[Callable[[], Publisher]]:
-    """Another job's publisher, each time it is called."""
-    made: list[Publisher] = []
+def sink(stream: Stream) -> Iterator[Callable[[], Sink]]:
+    """Another job's sink, each time it is called."""
+    made: list[Sink] = []
 
-    def make() -> Publisher:
+    def make() -> Sink:
         topics = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
-        one = Publisher(stream.settings, topics[stream.settings.raw_topic], topics[stream.settings.progress_topic])
+        one = Sink(stream.settings, topics[stream.settings.raw_topic], topics[stream.settings.progress_topic])
         made.append(one)
         return one
 
@@ -71,7 +71,7 @@ def published(stream: Stream) -> list[bytes]:
 
 
 def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_partition_of_its_group(
-    stream: Stream, publisher: Callable[[], Publisher]
+    stream: Stream, sink: Callable[[], Sink]
 ) -> None:
     def rows(*offsets: int) -> Any:
         own = [Own("raw", b"g", b"to the log %d" % one, one) for one in offsets]
@@ -79,8 +79,8 @@ def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_part
         records = Records([], [], [], [], [], [], len(offsets), 0, 0, own=own)
         return Batch([(0, 1, offsets[-1], records)])
 
-    publisher().publish(rows(3, 5))
-    publisher().publish(rows(3, 5, 8))
+    sink().publish(rows(3, 5))
+    sink().publish(rows(3, 5, 8))
     assert [(key, value, partition) for key, value, partition, *_ in stream.raw()] == [
         (b"g", b"to the log %d" % one, 1) for one in (3, 5, 8)
     ]
@@ -88,8 +88,8 @@ def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_part
     assert [(key, value) for key, value, *_ in control] == [(b"g", b"to the members %d" % one) for one in (3, 5, 8)]
 
 
-def test_a_batch_is_published_with_its_token(stream: Stream, publisher: Callable[[], Publisher]) -> None:
-    one = publisher()
+def test_a_batch_is_published_with_its_token(stream: Stream, sink: Callable[[], Sink]) -> None:
+    one = sink()
     one.publish(batch(0, 9))
     topics = kafka.describe(stream.settings.bootstrap, [stream.settings.progress_topic])
     owner, token = read_progress(
@@ -102,19 +102,17 @@ def test_a_batch_is_published_with_its_token(stream: Stream, publisher: Callable
 
 
 def test_a_batch_offered_again_or_cut_otherwise_publishes_only_what_is_new(
-    stream: Stream, publisher: Callable[[], Publisher]
+    stream: Stream, sink: Callable[[], Sink]
 ) -> None:
-    publisher().publish(batch(0, 9))
-    later = publisher()
+    sink().publish(batch(0, 9))
+    later = sink()
     for rows in (batch(0, 9), batch(5, 14), batch(12, 19), batch(3, 4, partition=1)):
         later.publish(rows)
     assert sorted(published(stream)) == sorted([b"0:%d" % at for at in range(20)] + [b"1:3", b"1:4"])
 
 
-def test_a_second_job_fences_the_first_which_says_so_and_stops(
-    stream: Stream, publisher: Callable[[], Publisher]
-) -> None:
-    first, second = publisher(), publisher()
+def test_a_second_job_fences_the_first_which_says_so_and_stops(stream: Stream, sink: Callable[[], Sink]) -> None:
+    first, second = sink(), sink()
     first.publish(batch(0, 4))
     second.publish(batch(5, 9))
     with pytest.raises(Refused, match="Another job took over the ordered topic"):
@@ -125,14 +123,14 @@ def test_a_second_job_fences_the_first_which_says_so_and_stops(
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_a_commit_of_unknown_outcome_is_settled_by_the_token(
-    stream: Stream, publisher: Callable[[], Publisher], monkeypatch: pytest.MonkeyPatch, happened: bool
+    stream: Stream, sink: Callable[[], Sink], monkeypatch: pytest.MonkeyPatch, happened: bool
 ) -> None:
-    one = publisher()
+    one = sink()
     one.publish(batch(0, 4))
-    commit = Publisher._commit
+    commit = Sink._commit
     failed: list[int] = []
 
-    def fail_once(self: Publisher, producer: Any, upto: dict[int, int]) -> None:
+    def fail_once(self: Sink, producer: Any, upto: dict[int, int]) -> None:
         if failed:
             return commit(self, producer, upto)
         failed.append(1)
@@ -142,26 +140,26 @@ def test_a_commit_of_unknown_outcome_is_settled_by_the_token(
             self.token = before
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "nobody knows"))
 
-    monkeypatch.setattr(Publisher, "_commit", fail_once)
+    monkeypatch.setattr(Sink, "_commit", fail_once)
     one.publish(batch(5, 9))
     assert published(stream) == [b"0:%d" % at for at in range(10)]
     assert one.token == {0: 10}
 
 
-def test_what_a_dead_job_left_open_is_never_seen(stream: Stream, publisher: Callable[[], Publisher]) -> None:
-    dying = publisher()
+def test_what_a_dead_job_left_open_is_never_seen(stream: Stream, sink: Callable[[], Sink]) -> None:
+    dying = sink()
     dying.open()
     assert dying._producer is not None
     dying._producer.begin_transaction()
     dying._producer.produce(stream.settings.ordered_topic, b"half a batch", b"g")
     dying._producer.flush()
-    publisher().publish(batch(0, 4))
+    sink().publish(batch(0, 4))
     assert published(stream) == [b"0:%d" % at for at in range(5)]
 
 
-def test_an_output_topic_without_its_token_is_refused(stream: Stream, publisher: Callable[[], Publisher]) -> None:
-    publisher().publish(batch(0, 4))
+def test_an_output_topic_without_its_token_is_refused(stream: Stream, sink: Callable[[], Sink]) -> None:
+    sink().publish(batch(0, 4))
     other = Stream(stream.settings.bootstrap, Path(stream.settings.checkpoint).parent)
     stream.change(progress_topic=other.settings.progress_topic)
     with pytest.raises(Refused, match=r"holds records, but the progress topic .* does not know of them"):
-        publisher().publish(batch(0, 4))
+        sink().publish(batch(0, 4))

@@ -25,7 +25,7 @@ from udfs.codes import Refusal
 from udfs.held import HeldMessage, Watch
 from udfs.messages import Id, Message
 from udfs.orders.order import Order
-from udfs.orders.publisher import Publisher
+from udfs.orders.stamps import Stamps
 
 
 class Causal(Order):
@@ -103,8 +103,8 @@ class Causal(Order):
         return [entry for entry in message.seen or () if entry[:2] != who]  # type: ignore[misc]
 
     @classmethod
-    def publisher(cls, name: str, epoch: int = 0) -> "CausalPublisher":
-        return CausalPublisher(name, epoch)
+    def stamps_of(cls, name: str, epoch: int = 0) -> "CausalStamps":
+        return CausalStamps(name, epoch)
 
 
 def _unmet(held: HeldMessage) -> list[Id]:
@@ -113,7 +113,7 @@ def _unmet(held: HeldMessage) -> list[Id]:
     return Causal.follows(held.message)
 
 
-class CausalPublisher(Publisher):
+class CausalStamps(Stamps):
     """Counts what is delivered here, and what it has said itself apart from that."""
 
     def fields(self, *, after: list[Id], to: list[str], clock_ms: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from udfs.codes import Refusal
 from udfs.destinations import Destinations
 from udfs.held import QUEUED, HeldMessage, Watch
 from udfs.messages import Id, Message, Options, Who
-from udfs.orders.causal import Causal, CausalPublisher
+from udfs.orders.causal import Causal, CausalStamps
 from udfs.relation import Relation, Sent
 
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ class CausalPointToPoint(Causal):
         return Sent(messages)
 
     @classmethod
-    def publisher(cls, name: str, epoch: int = 0) -> "PointToPointPublisher":
-        return PointToPointPublisher(name, epoch)
+    def stamps_of(cls, name: str, epoch: int = 0) -> "PointToPointStamps":
+        return PointToPointStamps(name, epoch)
 
 
 Clock = dict[Who, int]
 
 
-class PointToPointPublisher(CausalPublisher):
+class PointToPointStamps(CausalStamps):
     """Keeps its clock, which grows by maxima of what is delivered here, and the table S: what is sent to whom."""
 
     def __init__(self, name: str, epoch: int = 0) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from udfs.held import HeldMessage
 from udfs.messages import Id, Message, Options
 from udfs.orders.clocked import Clocked
-from udfs.orders.publisher import Publisher
+from udfs.orders.stamps import Stamps
 from udfs.relation import InSequence, Relation
 
 
@@ -49,11 +49,11 @@ class Lamport(Clocked):
         return InSequence(messages)
 
     @classmethod
-    def publisher(cls, name: str, epoch: int = 0) -> "LamportPublisher":
-        return LamportPublisher(name, epoch)
+    def stamps_of(cls, name: str, epoch: int = 0) -> "LamportStamps":
+        return LamportStamps(name, epoch)
 
 
-class LamportPublisher(Publisher):
+class LamportStamps(Stamps):
     """A linear clock: `time` is what the next message will carry."""
 
     def __init__(self, name: str, epoch: int = 0) -> None:
@@ -79,5 +79,5 @@ class LamportPublisher(Publisher):
 
     def load(self, dumped: Mapping[str, Any]) -> None:
         super().load(dumped)
-        # An order that is learned late takes over what a publisher without a clock has kept.
+        # An order that is learned late takes over what stamps without a clock have kept.
         self.time = max(self.time, dumped.get("time", 1))

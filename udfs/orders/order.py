@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from udfs.codes import Refusal
 from udfs.held import WALK_MAX, HeldMessage, Watch
 from udfs.messages import Id, Message, Options
-from udfs.orders.publisher import Publisher
+from udfs.orders.stamps import Stamps
 from udfs.relation import Named, Relation
 
 if TYPE_CHECKING:
@@ -131,9 +131,9 @@ class Order:
         return Named(messages, cls.follows, in_turn=cls.in_turn)
 
     @classmethod
-    def publisher(cls, name: str, epoch: int = 0) -> Publisher:
+    def stamps_of(cls, name: str, epoch: int = 0) -> Stamps:
         """What a member of this name keeps to stamp what it says."""
-        return Publisher(name, epoch, cls.stamp)
+        return Stamps(name, epoch, cls.stamp)
 
     @classmethod
     def stamp(cls, *, after: list[Id]) -> dict[str, Any]:

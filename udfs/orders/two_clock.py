@@ -33,7 +33,7 @@ from udfs.codes import Refusal
 from udfs.held import QUEUED, HeldMessage
 from udfs.messages import SEQ_MAX, Id, Message, Options, Who
 from udfs.orders.clocked import UNKNOWN, Clocked, Key
-from udfs.orders.lamport import LamportPublisher
+from udfs.orders.lamport import LamportStamps
 from udfs.relation import ByTwoClocks, Relation
 
 if TYPE_CHECKING:
@@ -342,8 +342,8 @@ class TwoClock(Clocked):
         return ByTwoClocks(messages, _margin_ms(options))
 
     @classmethod
-    def publisher(cls, name: str, epoch: int = 0) -> "TwoClockPublisher":
-        return TwoClockPublisher(name, epoch)
+    def stamps_of(cls, name: str, epoch: int = 0) -> "TwoClockStamps":
+        return TwoClockStamps(name, epoch)
 
 
 def _margin_ms(options: Options) -> int | None:
@@ -354,7 +354,7 @@ def _margin_ms(options: Options) -> int | None:
     return 2 * options.accuracy_ms - least  # type: ignore[return-value]
 
 
-class TwoClockPublisher(LamportPublisher):
+class TwoClockStamps(LamportStamps):
     """A linear clock, and the physical one the caller reads."""
 
     def fields(self, *, after: list[Id], to: list[str], clock_ms: int) -> dict[str, Any]:

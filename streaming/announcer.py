@@ -11,7 +11,7 @@ from streaming.errors import Refused
 Say = Callable[[str], object]
 
 
-class Voice:
+class Announcer:
     """Says a sentence; in JSON with its time, how serious it is, and what it is about (query, batch, counts)."""
 
     def __init__(self, say: Say, form: str = "text") -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from udfs.messages import Id, Who
 
 
-class Publisher:
+class Stamps:
     """A member's own count, and how far it has got with each sender."""
 
     def __init__(self, name: str, epoch: int = 0, of_draft: Callable[..., dict[str, Any]] | None = None) -> None:
