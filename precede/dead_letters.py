@@ -149,7 +149,7 @@ def _redrive(settings: "Settings", chosen: "list[Found]", *, ask: bool) -> None:
     whole: list[Found] = []
     for one in chosen:
         try:
-            records.append((one.key, value_of(one.letter)))
+            records.append((one.key, value_of(one)))
             whole.append(one)
         except Refused as truncated:
             say(str(truncated))

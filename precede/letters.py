@@ -11,6 +11,7 @@ import msgspec
 from precede.delta_files import files_of
 from streaming.errors import Refused
 from streaming.history_rows import Letter
+from udfs.wire import LETTER_BYTES_MAX
 
 if TYPE_CHECKING:
     from streaming.settings import Settings
@@ -112,11 +113,12 @@ def _condition(field: Any, wanted: Wanted) -> Any:
     return whole
 
 
-def value_of(letter: Letter) -> bytes | None:
-    """The raw value; refused where the letter holds only its beginning."""
-    if letter.truncated:
+def value_of(found: Found) -> bytes | None:
+    """The raw value; refused where only the beginning of it, or of its key, is there."""
+    letter = found.letter
+    if letter.truncated or len(found.key or b"") >= LETTER_BYTES_MAX:
         raise Refused(
-            f"The value from partition {letter.partition} offset {letter.offset} is kept in part only (64 KiB), so it "
+            f"The record from partition {letter.partition} offset {letter.offset} is kept in part only (64 KiB), so it "
             "cannot be published again from here; publish it from where it came."
         )
     if letter.value_base64 is not None:

@@ -45,6 +45,7 @@ SHORT_BYTES_MAX = 64 * 1024  # of a packed row: a shard has about one such for e
 PARTS_MAX = 1 << 32
 SAID_MAX = 100
 """How many sentences of the kernel's a job says, each once: one a group, and there may be many groups."""
+SAID_ENOUGH = "More groups lack the same; their gaps are in `precede held --gaps`, and no more is said of them."
 QUEUE_KIB_MAX = 256 * 1024
 ANY_PARTITION = -1
 """The one its key says."""
@@ -238,8 +239,12 @@ class Sink:
                 self._produce(self.settings.raw_topic, [value], [one.key], partition)
             elif one.topic == "control":
                 self._produce(self.settings.control_topic, [one.value], [one.key])
-            elif len(self._sentences) < SAID_MAX:
-                self._sentences.setdefault(msgspec.json.decode(one.value, type=str), False)
+            else:
+                self._note(msgspec.json.decode(one.value, type=str))
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self._sentences:
+            self._sentences.setdefault(sentence if len(self._sentences) < SAID_MAX else SAID_ENOUGH, False)
 
     def _commit(self, producer: Producer, upto: dict[int, int]) -> None:
         token = {partition: after for partition, after in upto.items() if after > self.token.get(partition, 0)}

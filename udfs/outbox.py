@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from udfs.codes import Refusal
 from udfs.messages import Id, Identity, LogRecord
 from udfs.own_records import Own, Topic
-from udfs.wire import DeadLetter, encode_dead_letter, encode_name
+from udfs.wire import LETTER_BYTES_MAX, DeadLetter, encode_dead_letter, encode_name
 
 if TYPE_CHECKING:
     from udfs.group import Group
@@ -52,7 +52,8 @@ class Outbox:
             arrived_ms=record.timestamp_ms,
         )
         self.dead.append(encode_dead_letter(letter, record.value))
-        self.dead_keys.append(record.key)
+        # A compressed record may have a key larger than Kafka would take back, and the stream would stand before it.
+        self.dead_keys.append(None if record.key is None else record.key[:LETTER_BYTES_MAX])
 
     def say(self, topic: Topic, key: bytes, value: bytes, offset: int) -> None:
         """Add one record of the job's own."""

@@ -21,8 +21,8 @@ from udfs.limits import Limits
 from udfs.messages import SHORT_NAME_MAX, Heartbeat, Id, Message, ObjectStamp, Record
 from udfs.strict import DEPTH_MAX, read_strictly
 
-VALUE_BYTES_MAX = 64 * 1024
-"""How much of a refused value its dead letter carries."""
+LETTER_BYTES_MAX = 64 * 1024
+"""How much of a raw record's key, and of its value, a dead letter carries."""
 
 _DEEP = 2 * DEPTH_MAX
 """Nothing shorter can be nested too deep."""
@@ -214,9 +214,9 @@ def encode_dead_letter(letter: DeadLetter, value: bytes | None) -> bytes:
     if value is None:
         letter.value = None
         return _encode(letter)
-    if len(value) > VALUE_BYTES_MAX:
+    if len(value) > LETTER_BYTES_MAX:
         letter.truncated = True
-    head = value[:VALUE_BYTES_MAX]
+    head = value[:LETTER_BYTES_MAX]
     if _is_utf8(value):
         # A cut inside a character is the only thing that can be wrong with the head of valid UTF-8.
         letter.value = head.decode(errors="ignore")

@@ -71,6 +71,12 @@ def test_a_long_value_is_cut_at_64_kib() -> None:
     assert "truncated" not in letter_of(b"x" * 64 * 1024)
 
 
+def test_a_long_key_is_cut_at_64_kib_for_kafka_may_not_take_it_back() -> None:
+    kernel = Holdback(order="total")
+    kernel.receive(b"x", b"k" * 3_000_000, 3, 41, 1234)
+    assert kernel.dead_keys == [b"k" * 64 * 1024]
+
+
 @pytest.mark.parametrize("shift", range(5))
 def test_the_cut_never_splits_a_character(shift: int) -> None:
     value = b"x" * shift + "😀".encode() * 20_000

@@ -65,7 +65,14 @@ class Stream:
 
     def send(self, pairs: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         """Publish raw records, as a gateway does."""
-        producer = Producer({"bootstrap.servers": self.settings.bootstrap, "partitioner": "murmur2_random"})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.settings.bootstrap,
+                "partitioner": "murmur2_random",
+                "compression.type": "gzip",  # lets through what is far larger than a record may be
+                "message.max.bytes": 8_000_000,
+            }
+        )
         for key, value in pairs:
             producer.produce(self.settings.raw_topic, value, key)
         assert producer.flush(30) == 0

@@ -36,6 +36,7 @@ BAD: list[tuple[bytes | None, bytes | None, str]] = [
     (b"group-1", b'{"group":"group-1","sender":"x","seq":4000000,"after":[]}', "seq_jump"),
     (b"group-1", b'{"group":"group-1","sender":"x","seq":1,"data":"' + b"x" * 600_000 + b'"}', "oversize"),
     (None, b"{}", "malformed"),
+    (b"k" * 3_000_000, b"{}", "malformed"),
 ]
 
 

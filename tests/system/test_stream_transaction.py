@@ -11,9 +11,9 @@ from precede.embedded_broker import Broker
 from streaming import kafka, transaction
 from streaming.errors import Refused
 from streaming.progress import read_progress
-from streaming.transaction import Sink
+from streaming.transaction import SAID_ENOUGH, SAID_MAX, Sink
 from tests.system.stream import Stream
-from udfs.own_records import Own
+from udfs.own_records import Own, encode_sentence
 from udfs.shard import Records
 
 Rows = list[tuple[int, int, int, Records]]
@@ -86,6 +86,18 @@ def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_part
     ]
     control = stream.read(stream.settings.control_topic)
     assert [(key, value) for key, value, *_ in control] == [(b"g", b"to the members %d" % one) for one in (3, 5, 8)]
+
+
+def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_reads(
+    stream: Stream, sink: Callable[[], Sink]
+) -> None:
+    own = [Own("person", b"g", encode_sentence(f"Group {one} lacks a key."), one) for one in range(200)]
+    said: list[str] = []
+    one = sink()
+    for _ in range(2):
+        one.publish(Batch([(0, 1, 200, Records([], [], [], [], [], [], 200, 0, 0, own=own))]))
+        one.listen(said.append)
+    assert said == [f"Group {number} lacks a key." for number in range(SAID_MAX)] + [SAID_ENOUGH]
 
 
 def test_a_batch_is_published_with_its_token(stream: Stream, sink: Callable[[], Sink]) -> None:
