@@ -92,10 +92,11 @@ def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_
     stream: Stream, sink: Callable[[], Sink]
 ) -> None:
     own = [Own("person", b"g", encode_sentence(f"Group {one} lacks a key."), one) for one in range(200)]
+    rows: Any = Batch([(0, 1, 200, Records([], [], [], [], [], [], 200, 0, 0, own=own))])
     said: list[str] = []
     one = sink()
     for _ in range(2):
-        one.publish(Batch([(0, 1, 200, Records([], [], [], [], [], [], 200, 0, 0, own=own))]))
+        one.publish(rows)
         one.listen(said.append)
     assert said == [f"Group {number} lacks a key." for number in range(SAID_MAX)] + [SAID_ENOUGH]
 
