@@ -5,6 +5,7 @@ orders that keep each sender's order, its turn. So no order needs a rule of its 
 that once jumped a clock to forgive a loss delivered b:4 before b:2.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import chain
 
@@ -69,9 +70,8 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
         if _sender(group, name, epoch).run_count_with(ranges) > group.limits.runs_max:
             return group.runs_refusal(name)
     if group.order.in_turn or destinations is not None:
-        waiting = sum(_waiting(group, _sender(group, *who), ranges) for who, ranges in ranges_of.items())
-        held = len(group.held) if destinations is None else destinations.places_held
-        if waiting and held + waiting > group.limits.held_max:
+        room = group.limits.held_max - (len(group.held) if destinations is None else destinations.places_held)
+        if _wait_beyond(group, room, ranges_of):
             most = group.limits.held_max
             return Refusal(
                 codes.BACKPRESSURE, f"With what would have to wait its turn the group would hold over {most}."
@@ -79,17 +79,43 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
     return None
 
 
-def _waiting(group: Group, sender: Sender, ranges: list[tuple[int, int]]) -> int:
-    """How many places the stand-ins of these ranges need that cannot go at once."""
+def _wait_beyond(group: Group, room: int, ranges_of: dict[Who, list[tuple[int, int]]]) -> bool:
+    """Whether the stand-ins of these ranges that cannot go at once need more places than there is room for.
+
+    One for a message that is held takes its place. Ids are counted by stretches, and looked at one by one only where
+    that decides, and then no more of them than there are held messages, or places left.
+    """
+    stretches_of = {who: list(_waiting(_sender(group, *who), ranges)) for who, ranges in ranges_of.items()}
+    count = sum(high - low + 1 for stretches in stretches_of.values() for low, high in stretches)
+    if not count or count <= room:
+        return False
+    if count > room + len(group.held):
+        return True
+    if count > len(group.held):
+        return count - sum(1 for id_ in group.held if _is_inside(id_, stretches_of)) > room
+    ids = (
+        (*who, seq)
+        for who, stretches in stretches_of.items()
+        for low, high in stretches
+        for seq in range(low, high + 1)
+    )
+    return any(places > room for places, _ in enumerate((id_ for id_ in ids if id_ not in group.held), start=1))
+
+
+def _is_inside(id_: Id, stretches_of: dict[Who, list[tuple[int, int]]]) -> bool:
+    stretches = stretches_of.get(id_[:2], [])
+    at = bisect_right(stretches, (id_[2], SEQ_MAX)) - 1
+    return at >= 0 and id_[2] <= stretches[at][1]
+
+
+def _waiting(sender: Sender, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The stretches of these ranges whose stand-ins cannot go at once, in order."""
     reach = sender.prefix
-    count = 0
     for first, last in merged(ranges):
         if first <= reach + 1:
             reach = next(sender.gaps(max(reach, last) + 1, SEQ_MAX))[0] - 1
         else:
-            seqs = chain.from_iterable(range(low, high + 1) for low, high in _open(sender, first, last))
-            count += sum(1 for seq in seqs if (sender.name, sender.epoch, seq) not in group.held)
-    return count
+            yield from _open(sender, first, last)
 
 
 def _open(sender: Sender, first: int, last: int) -> Iterator[tuple[int, int]]:

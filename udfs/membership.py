@@ -13,7 +13,7 @@ from msgspec import UNSET
 from udfs import codes
 from udfs.codes import Refusal
 from udfs.fences import fence
-from udfs.keyring import unfit
+from udfs.keyring import SERVICE, unfit
 from udfs.messages import SEQ_MAX, Create, Evict, Join, Leave
 from udfs.orders import ORDERS
 from udfs.orders.clocked import Clocked
@@ -83,18 +83,25 @@ class Membership:
         spoken = self.group.epochs.get(name)
         if spoken and epoch < spoken[-1] and not self.group.closed:
             return self._too_old(name, spoken[-1])
-        if isinstance(self.group.order, Clocked):
-            refusal = self.group.order.judge_join(record)
+        order = self.group.order
+        if isinstance(order, Clocked):
+            refusal = order.judge_join(record)
             if refusal is not None:
                 return refusal
-            self.group.order.on_join(record)
-        elif self.group.order.destinations is not None:
-            self.group.order.destinations.welcome([name])
+            if not self._only_signs(name) or (known is not None and (name, known[0]) in order.floors):
+                order.on_join(record)
+        elif order.destinations is not None and not self._only_signs(name):
+            order.destinations.welcome([name])
         self._fence_older(name, epoch)
         self.members[name] = (epoch, True)
         if self.group.keyring is not None:
             self.group.keyring.take(record)
         return None
+
+    def _only_signs(self, name: str) -> bool:
+        """Whether this is the group's service, which joins to change its key: nobody waits for what it says."""
+        keyring = self.group.keyring
+        return keyring is not None and keyring.has_service and name == SERVICE
 
     def _too_old(self, name: str, newest: int) -> Refusal:
         return Refusal(codes.FENCED, f"{name!r} has used epoch {newest} already: it must join with a larger one.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.kernel.feeding import Outcome, Taken, Tale, feed, parsed
 from udfs.limits import Limits
 from udfs.orders import ORDERS
+from udfs.senders import Sender
 
 Fields = dict[str, Any]
 
@@ -221,6 +223,49 @@ def test_giving_up_what_is_given_up_or_refused_already_costs_nothing_however_wid
     late = json.dumps({"group": "g", "kind": "abandon", "ids": [["M", 0, 2, 19_999]]}).encode()
     assert seconds(refused, [late] * 300) < 1
     assert refused.dead == ["late"]
+
+
+def test_an_abandon_for_which_there_is_no_room_is_refused_without_a_look_at_each_id() -> None:
+    full = Tale("fifo").raw(b'{"group":"g","kind":"abandon","ids":[["M",0,2,100000],["N",0,2,100000]]}')
+    many = {"group": "g", "kind": "abandon", "ids": [[f"s{number}", 0, 2, 100_000] for number in range(10)]}
+    assert seconds(full, [json.dumps(many).encode()] * 300) < 1  # a look at each id: 40 seconds
+    assert full.dead == ["backpressure"]
+    assert full.take(kind="abandon", ids=[["s0", 0, 2, 4]]).dead == ["backpressure"]
+    assert full.take(kind="abandon", ids=[["s0", 0, 2, 3]]).dead == [], "two places are left"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_room_that_stand_ins_need_is_what_a_count_one_by_one_finds(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(50):
+        limits = Limits(held_max=chance.randint(1, 12), window=60)
+        tale = Tale("fifo", limits)
+        for _ in range(chance.randint(0, 8)):
+            tale.say(f"{chance.choice('AB')}{chance.randint(1, 20)}")
+        ids: list[tuple[str, int, int]] = []
+        for _ in range(chance.randint(1, 3)):
+            first = chance.randint(1, 20)
+            ids.append((chance.choice("AB"), first, first + chance.randint(0, 8)))
+        group = tale.kernel._group(b"g", 0)
+        senders, room, before = group.senders, limits.held_max - len(group.held), set(group.held)
+        seqs = {(name, seq) for name, first, last in ids for seq in range(first, last + 1)}
+        reach = {name: _reach(senders.get(name), {seq for who, seq in seqs if who == name}) for name in "AB"}
+        waiting = {one for one in seqs if one[1] > reach[one[0]] and not _is_settled(senders.get(one[0]), one[1])}
+        needed = sum(1 for name, seq in waiting if (name, 0, seq) not in before)
+        tale.take(kind="abandon", ids=[[name, 0, first, last] for name, first, last in ids])
+        assert (tale.dead == ["backpressure"]) == (needed > 0 and needed > room)
+
+
+def _reach(sender: Sender | None, given_up: set[int]) -> int:
+    """Up to where everything is settled once these are given up."""
+    seq = 0
+    while seq + 1 in given_up or _is_settled(sender, seq + 1):
+        seq += 1
+    return seq
+
+
+def _is_settled(sender: Sender | None, seq: int) -> bool:
+    return sender is not None and seq in sender
 
 
 def test_putting_somebody_out_looks_at_nobody_else_s_held_messages() -> None:

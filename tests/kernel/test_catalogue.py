@@ -8,6 +8,7 @@ import pytest
 
 from tests.churn import Churn
 from tests.kernel.feeding import Tale, parsed
+from tests.signing import public, publics
 from udfs.orders import ORDERS
 from udfs.peers.catalogue import Catalogue
 from udfs.peers.views import members
@@ -38,6 +39,14 @@ def test_only_what_changes_who_is_in_is_told_and_the_position_goes_on() -> None:
     assert told(tale.take(kind="leave", sender="B", epoch=3, last=0), catalogue) == ["g"]
     listing = catalogue.groups["g"]
     assert (listing.created, listing.closed, listing.members, listing.position) == (False, False, {}, 4)
+
+
+def test_a_service_that_changes_its_key_is_not_listed_as_a_member() -> None:
+    catalogue, tale = Catalogue(), Tale()
+    told(tale.take(kind="create", options={"keys": publics("A", "precede")}, members=["A"]), catalogue)
+    rotated = tale.take(kind="join", sender="precede", epoch=1, key=public("new"), by="precede")
+    assert (rotated.out, told(rotated, catalogue)) == (["join"], [])
+    assert catalogue.groups["g"].members == {"A": 0}
 
 
 @pytest.mark.parametrize("order", ORDERS)

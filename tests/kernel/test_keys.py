@@ -187,6 +187,36 @@ def test_the_service_key_can_be_changed_and_the_old_one_is_worth_nothing_then() 
     assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]], by="new").out == ["(A1)"]
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_service_that_changes_its_key_keeps_nobody_waiting_and_is_sent_nothing(order: str) -> None:
+    tale = created("A", "B", "precede", order=order)
+    for epoch, (old, new) in enumerate([("precede", "second"), ("second", "third")], start=1):
+        tale.take(kind="join", sender="precede", epoch=epoch, key=public(new), by=old)
+        assert tale.out == (["A:join", "B:join"] if order == "causal_p2p" else ["join"])
+    members = {name: ORDERS[order].stamps_of(name) for name in "AB"}
+    said: list[dict[str, Any]] = []
+    for at in range(6):
+        after = [(said[-1]["sender"], 0, said[-1]["seq"])] if said else []
+        stamp = members["AB"[at % 2]].stamp(after=after, to=["A", "B"], clock_ms=10 * at)
+        said.append({**stamp, "to": ["A", "B"]})
+        for member in members.values():
+            member.observe(said[-1])
+        tale.take(**said[-1], by="AB"[at % 2])
+        assert tale.dead == []
+    for name, member in members.items():
+        tale.take(**member.heartbeat(clock_ms=1_000), by=name)
+        assert tale.dead == []
+    assert tale.held == {}
+
+
+def test_a_service_that_is_a_member_stays_one_with_its_new_key() -> None:
+    tale = created("A", "precede", members=("A", "precede"), order="lamport")
+    tale.take(sender="A", seq=1, time=5, by="A")
+    tale.take(kind="join", sender="precede", epoch=1, key=public("new"), by="precede")
+    assert tale.held == {"A1": ["precede"]}
+    assert tale.take(sender="precede", epoch=1, seq=1, time=6, by="new").out == ["A1"]
+
+
 def test_who_lost_its_key_to_a_thief_is_given_a_new_one_by_the_service() -> None:
     tale = created("A", "precede").take(kind="join", sender="A", epoch=1, key=public("thief"), by="A")
     assert tale.take(kind="join", sender="A", epoch=2, key=public("new"), by="precede").out == ["join"]

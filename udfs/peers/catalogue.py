@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from udfs.keyring import SERVICE
 from udfs.orders import ORDERS
 from udfs.peers.directory import GroupInfo
 from udfs.peers.views import View, members, raise_to, standings
@@ -32,6 +33,10 @@ class Listing(msgspec.Struct):
     def members(self) -> dict[str, int]:
         """Who is in, by `create` or `join`, each with its epoch; in an open group others may speak, too."""
         return members(self.view)
+
+    def only_signs(self, name: str) -> bool:
+        """Whether this is the service of a group with keys, which joins to change its key, and is no member by it."""
+        return name == SERVICE and name in self.options.get("keys", {}) and name not in self.view
 
     @property
     def info(self) -> GroupInfo:
@@ -61,5 +66,7 @@ class Catalogue:
             listing.options = dict(record.get("options", {}))
             # Where clocks decide, a created group waits for its members, so it has to know them: it is closed.
             listing.closed = listing.options.get("closed") is True or ORDERS[listing.order].by_clocks
+        if record["kind"] == "join" and listing.only_signs(record["sender"]):
+            return listing if told else None
         changed = [raise_to(listing.view, name, standing) for name, standing in standings(record)]
         return listing if told or any(changed) else None
