@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         status = application(given)(given, prog_name="precede", standalone_mode=False)
     except typer.TyperException as error:
-        say(_usage(error))
+        typer.echo(_usage(error), err=True)  # the library's own words, which may be lines of help
         sys.exit(error.exit_code)
     except WrongUse as error:
         say(str(error))

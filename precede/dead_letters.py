@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.options import Bootstrap, Config, WrongUse, done_when_the_reader_leaves, load_settings, say
+from precede.shown import shown
 
 if TYPE_CHECKING:
     from precede.letters import Found, Wanted
@@ -113,7 +114,7 @@ def _says(name: str, value: object) -> bool:
     return name not in ("destination", "value", "value_base64", "truncated") or value not in (None, False)
 
 
-def _print_table(shown: "list[Found]", found: "list[Found]") -> None:
+def _print_table(listed: "list[Found]", found: "list[Found]") -> None:
     if not found:
         say("There are no such dead letters.")
         return
@@ -125,15 +126,16 @@ def _print_table(shown: "list[Found]", found: "list[Found]") -> None:
     from precede.send import id_text
 
     table = Table("arrived (UTC)", "group", "message", "code", "reason", "offset")
-    for one in shown:
+    for one in listed:
         letter = one.letter
         arrived = datetime.datetime.fromtimestamp(letter.arrived_ms / 1000, datetime.UTC)
         who = id_text((letter.sender, letter.epoch or 0, letter.seq)) if letter.sender and letter.seq else letter.sender
         reason = letter.reason[:REASON_LENGTH_MAX]
         place = f"{letter.partition}:{letter.offset}"
-        table.add_row(f"{arrived:%Y-%m-%d %H:%M:%S}", letter.group or "-", who or "-", letter.code, reason, place)
+        cells = f"{arrived:%Y-%m-%d %H:%M:%S}", letter.group or "-", who or "-", letter.code, reason, place
+        table.add_row(*map(shown, cells))
     Console().print(table)
-    more = f" The first {len(shown)} are shown; --json lists all." if len(shown) < len(found) else ""
+    more = f" The first {len(listed)} are shown; --json lists all." if len(listed) < len(found) else ""
     say(f"{len(found):,} dead letters: {_codes(found)}.{more}")
 
 

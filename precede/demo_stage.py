@@ -23,6 +23,7 @@ from precede.demo_watch import Watch
 from precede.embedded_broker import Broker
 from precede.following import Follower, follow
 from precede.log_readers import LogReader, open_reader
+from precede.shown import shown
 from streaming import jars
 
 STEP_S = 0.03
@@ -94,9 +95,9 @@ def telling(console: Console) -> Iterator[Callable[[str], None]]:
     """Progress: a line that changes in a terminal, lines one after another elsewhere."""
     if console.is_terminal:
         with console.status("") as status:
-            yield lambda sentence: status.update(f"{sentence} ...")
+            yield lambda sentence: status.update(shown(f"{sentence} ..."))
     else:
-        yield lambda sentence: console.print(sentence, highlight=False, markup=False)
+        yield lambda sentence: console.print(shown(sentence))
 
 
 def start_job(bootstrap: str, folder: Path) -> Child:

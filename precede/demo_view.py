@@ -14,6 +14,7 @@ from rich.tree import Tree
 from precede.demo_conversation import MEMBERS
 from precede.demo_watch import Arrival, Watch
 from precede.following import Delivery
+from precede.shown import plain, shown
 from udfs.held import Held
 from udfs.messages import Id
 
@@ -82,7 +83,7 @@ class PlainView:
         self._state = state
 
     def _line(self, event: str, id_: Id, text: str) -> None:
-        self._console.print(f"{event:<14}{short(id_):<9}{text}", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(shown(f"{event:<14}{short(id_):<9}{text}"), soft_wrap=True)
 
 
 class LiveView:
@@ -154,7 +155,7 @@ class LiveView:
         for arrival in recent:
             fate = {"copy": ("a copy", "dim"), "held": ("held", "red"), "delivered": ("", "")}[arrival.fate]
             note = Text(*fate) if not arrival.freed else Text(f"frees {arrival.freed}", "green")
-            table.add_row(_name(arrival.id), note, Text(arrival.text, "dim" if arrival.fate == "copy" else ""))
+            table.add_row(_name(arrival.id), note, shown(arrival.text, "dim" if arrival.fate == "copy" else ""))
         for _ in range(lines - len(recent)):
             table.add_row()
         return table
@@ -200,7 +201,7 @@ class LiveView:
             (f"{delivery.position} ", "dim"),
             _name(id_),
             (waited, "red"),
-            (f" {delivery.data}", "bold" if fresh else ""),
+            (f" {plain(str(delivery.data))}", "bold" if fresh else ""),
             no_wrap=True,
             overflow="ellipsis",
         )
@@ -212,7 +213,7 @@ def _held_table(held: list[Held], watch: Watch, lines: int) -> Table:
     for one in held:
         id_ = (one.sender, one.epoch, one.seq)
         waits = Text.assemble("waits ", _name(one.missing[0]), f" {max(0.0, now_ms - one.since_ms) / 1000:.1f} s")
-        table.add_row(_name(id_), waits, Text(watch.texts.get(id_, "")))
+        table.add_row(_name(id_), waits, shown(watch.texts.get(id_, "")))
     for _ in range(lines - len(held)):
         table.add_row()
     return table
@@ -226,7 +227,7 @@ def _rows(*widths: int | None) -> Table:
 
 
 def _name(id_: Id) -> Text:
-    return Text(short(id_), COLOURS.get(id_[0], ""))
+    return shown(short(id_), COLOURS.get(id_[0], ""))
 
 
 def _id_of(delivery: Delivery) -> Id:

@@ -10,6 +10,7 @@ import typer
 
 from precede.options import Bootstrap, Config, Key, State, WrongUse, done_when_the_reader_leaves, load_settings, say
 from precede.send import check_name
+from precede.shown import plain, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -255,9 +256,9 @@ def _opened(group: str, name: str, state: Path | None, wait: float, settings: "S
 
 def _tell(what: str, answer: "Answer", wait: float) -> None:
     if answer.position is not None:
-        typer.echo(f"{what} (position {answer.position}).")
+        typer.echo(f"{plain(what)} (position {answer.position}).")
     elif not answer.written:
-        typer.echo(f"{what} already.")
+        typer.echo(f"{plain(what)} already.")
     else:
         waited = f" within {wait:g} s: does `precede run` run?" if wait else "; nobody waited for the job's answer."
         say(f"The log has it, but the job has not ordered it{waited}")
@@ -296,17 +297,16 @@ def _print_table(listings: "list[Listing]") -> None:
 
 def _table(listings: "list[Listing]") -> "Table":
     from rich.table import Table
-    from rich.text import Text
 
     table = Table("group", "order", "who may speak", "members", "position")
     for listing in listings:
         named = [name if epoch == 0 else f"{name} (epoch {epoch})" for name, epoch in listing.members.items()]
         more = f" and {len(named) - MEMBERS_SHOWN_MAX} more" if len(named) > MEMBERS_SHOWN_MAX else ""
         table.add_row(
-            Text(listing.group),  # a name is no markup
-            listing.order,
+            shown(listing.group),
+            shown(listing.order),
             "its members" if listing.closed else "everybody",
-            Text(", ".join(named[:MEMBERS_SHOWN_MAX]) + more),
+            shown(", ".join(named[:MEMBERS_SHOWN_MAX]) + more),
             str(listing.position) if listing.position else "",
         )
     return table

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.options import Checkpoint, Config, done_when_the_reader_leaves, load_settings, say
+from precede.shown import shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -89,7 +90,7 @@ def table_of_gaps(gaps: "list[OpenGap]", now_ms: float) -> "Table":
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         asked = "not yet" if gap.asked == 0 else "once" if gap.asked == 1 else f"{gap.asked} times"
         since = duration((now_ms - gap.since_ms) / 1000)
-        table.add_row(gap.group, missing, ", ".join(names[:NAMED_MAX]) + more, asked, since)
+        table.add_row(*map(shown, (gap.group, missing, ", ".join(names[:NAMED_MAX]) + more, asked, since)))
     return table
 
 
@@ -103,12 +104,9 @@ def table_of_held(messages: "list[Held]", now_ms: float) -> "Table":
         place = message.group if message.destination is None else f"{message.group} for {message.destination}"
         names = [id_text(id_) for id_ in message.missing] + [f"a word of {member}" for member in message.silent]
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-        table.add_row(
-            place,
-            id_text((message.sender, message.epoch, message.seq)),
-            ", ".join(names[:NAMED_MAX]) + more,
-            duration((now_ms - message.since_ms) / 1000),
-        )
+        who = id_text((message.sender, message.epoch, message.seq))
+        since = duration((now_ms - message.since_ms) / 1000)
+        table.add_row(*map(shown, (place, who, ", ".join(names[:NAMED_MAX]) + more, since)))
     return table
 
 

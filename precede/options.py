@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from precede.shown import plain
+
 if TYPE_CHECKING:
     from streaming.settings import Settings
 
@@ -79,4 +81,4 @@ def done_when_the_reader_leaves() -> Iterator[None]:
 
 def say(sentence: str) -> None:
     """One sentence for the person, apart from what a program reads on standard output."""
-    typer.echo(sentence, err=True)
+    typer.echo(plain(sentence), err=True)

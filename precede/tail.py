@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from precede.options import Bootstrap, Config, Seconds, done_when_the_reader_leaves, load_settings, say
+from precede.shown import plain
 
 if TYPE_CHECKING:
     from precede.following import Delivery
     from streaming.settings import Settings
 
 LOOK_S = 0.25
+SPACES = str.maketrans("\r\n\t", "   ")
+"""The white space that JSON text may hold between its parts; a record is one line here."""
 
 
 def tail(
@@ -96,10 +99,10 @@ def delivery_line(delivery: "Delivery") -> str:
     if delivery.status == "abandoned":
         said = "abandoned"
     elif delivery.kind == "message":
-        said = bytes(delivery.raw_data).decode(errors="replace")
+        said = bytes(delivery.raw_data).decode(errors="replace").translate(SPACES)
     else:
         said = delivery.kind
-    return f"{place} {delivery.position}  {who}{answers}  {said}{waited}".replace("\n", " ")
+    return plain(f"{place} {delivery.position}  {who}{answers}  {said}{waited}")
 
 
 def _dead_letters(
@@ -135,4 +138,4 @@ def _letter_line(letter: dict[str, object]) -> str:
     )
     whom = f" for {letter['destination']}" if letter.get("destination") else ""
     place = f"partition {letter.get('partition')} offset {letter.get('offset')}"
-    return f"{letter.get('code')}  {who or '-'}{whom}  {place}  {letter.get('reason')}"
+    return plain(f"{letter.get('code')}  {who or '-'}{whom}  {place}  {letter.get('reason')}")
