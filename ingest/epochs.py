@@ -4,6 +4,9 @@ the group was created where nothing of it is ordered yet.
 The partition of the group is read once; what the sender has in it tells its largest epoch, and the next one is free.
 A log too long to read in a few seconds cannot be asked, and then the epoch is the time in seconds, which is larger
 than any counted one.
+
+Whoever may write to the log can write any epoch in anybody's name. So in a group with keys only signed records count;
+elsewhere nobody's word is proven and all count, unless they leave no epoch free and the sender has a key of its own.
 """
 
 import time
@@ -11,11 +14,18 @@ from collections.abc import Iterator
 
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import clients
 from ingest.errors import Refused
+from udfs.holdback import SPACE
+from udfs.keyring import SERVICE
 from udfs.leniently import lenient_reader
-from udfs.messages import Create
+from udfs.limits import Limits
+from udfs.messages import EPOCH_MAX, Create
+from udfs.signatures import is_by, read_key, signature_in
+from udfs.strict import Malformed
+from udfs.wire import read
 
 READ_S_MAX = 5.0
 RETRY_S = 0.1
@@ -25,8 +35,10 @@ BATCH_RECORDS = 5000
 class _Id(msgspec.Struct):
     """The part of a raw record that tells whose it is."""
 
-    sender: str
+    sender: str = ""
     epoch: int = 0
+    kind: str = "message"
+    key: str | None = None
 
 
 _read_id = lenient_reader(_Id)
@@ -36,15 +48,84 @@ class _TooLong(Exception):
     """The log could not be read to its end in time."""
 
 
-def free_epoch(bootstrap: str, topic: str, group: str, sender: str) -> int:
-    """0 for a sender the log has never seen, else one more than its largest epoch there."""
-    largest = -1
+def free_epoch(
+    bootstrap: str, topic: str, group: str, sender: str, key: Ed25519PrivateKey | None, *, above: int = -1
+) -> int:
+    """0 for a sender the log has never seen, else one more than its largest epoch there, and than `above`."""
+    epochs = Epochs(sender, None if key is None else key.public_key().public_bytes_raw())
     try:
         for value in _values(bootstrap, topic, group):
-            largest = max(largest, epoch_of(value, sender))
+            epochs.hear(value)
     except _TooLong:
-        return int(time.time())
-    return largest + 1
+        return lawful(max(int(time.time()), above + 1), group, sender)
+    return lawful(max(epochs.largest, above) + 1, group, sender)
+
+
+def lawful(epoch: int, group: str, sender: str) -> int:
+    """The epoch, which a group must be able to take."""
+    if epoch > EPOCH_MAX:
+        raise Refused(
+            f"{sender} has used the largest epoch there is in {group}, {EPOCH_MAX}, and can begin no other: speak under"
+            " another name."
+        )
+    return epoch
+
+
+class Epochs:
+    """The largest epoch of one sender, from the raw records of its group, heard in the order of the log."""
+
+    def __init__(self, sender: str, key: bytes | None) -> None:
+        self._sender = sender
+        self._has_key = key is not None
+        self._keys = set() if key is None else {key}
+        self._service: bytes | None = None
+        self._has_begun = False
+        self._group_has_keys = False
+        self._largest = self._largest_signed = -1
+
+    @property
+    def largest(self) -> int:
+        """-1 where the log has nothing of the sender that counts."""
+        no_other_is_free = self._largest == EPOCH_MAX and self._has_key
+        return self._largest_signed if self._group_has_keys or no_other_is_free else self._largest
+
+    def hear(self, value: bytes) -> None:
+        """One record, which anybody may have published."""
+        if not self._has_begun:
+            self._begin(value)
+        try:
+            found = _read_id(value)
+        except msgspec.DecodeError:
+            return
+        if found.sender != self._sender or not 0 <= found.epoch <= EPOCH_MAX:
+            return
+        self._largest = max(self._largest, found.epoch)
+        if (found.epoch > self._largest_signed or found.kind == "join") and self._is_signed(value, found.kind):
+            self._largest_signed = max(self._largest_signed, found.epoch)
+            if found.kind == "join" and (brought := read_key(found.key)) is not None:
+                self._keys.add(brought)
+
+    def _begin(self, value: bytes) -> None:
+        """Only a `create` that is the group's first record gives it keys."""
+        try:
+            first = read(value.strip(SPACE), Limits())
+        except Malformed:
+            return
+        self._has_begun = True
+        if isinstance(first, Create) and isinstance(keys := first.options.keys, dict):
+            self._group_has_keys = True
+            self._service = read_key(keys.get(SERVICE))
+            own = read_key(keys.get(self._sender))
+            self._keys |= set() if own is None else {own}
+
+    def _is_signed(self, value: bytes, kind: str) -> bool:
+        """Whether a key of the sender's has signed this, or for a `join` the service's."""
+        record = value.strip(SPACE)
+        signature = signature_in(record)
+        if signature is None:
+            return False
+        signers = self._keys | {self._service} if kind == "join" else self._keys
+        return any(key is not None and is_by(key, signature, record) for key in signers)
 
 
 def created_as(bootstrap: str, topic: str, group: str) -> Create | None:
@@ -107,12 +188,3 @@ def _ends(consumer: Consumer, place: TopicPartition, deadline: float) -> tuple[i
             if not clients.is_new(error.args[0]) or time.monotonic() > deadline:
                 raise
             time.sleep(RETRY_S)
-
-
-def epoch_of(value: bytes, sender: str) -> int:
-    """The epoch of a raw record where it is this sender's, else -1; whoever else has published what may come here."""
-    try:
-        found = _read_id(value)
-    except msgspec.DecodeError:
-        return -1
-    return found.epoch if found.sender == sender else -1

@@ -19,6 +19,7 @@ from ingest.sender_state import Sender, SenderState
 from ingest.sending import publish_pending
 from ingest.signing import public_text
 from udfs.limits import Limits
+from udfs.messages import EPOCH_MAX
 from udfs.orders import ORDERS
 from udfs.peers.views import OUT, Standing
 from udfs.signatures import sign
@@ -66,10 +67,8 @@ class Writer:
             if known is not None and standing is not None and standing[0] == known.epoch and standing[1] is not OUT:
                 return Written(known.epoch, None)
             epoch = self._epoch_to_join(group, known, standing)
-            if known is None:
-                known = state.memory.add(Sender(self._log, group, self.name, epoch))
-            elif epoch > known.epoch:
-                known.epoch, known.seq, known.pending = epoch, 0, None
+            if known is None or epoch != known.epoch:
+                known = state.memory.begin(self._log, group, self.name, epoch)
             known.joined = True
             state.save()
             # Where the group has keys, a newcomer brings its own; elsewhere it is carried and not read.
@@ -79,9 +78,10 @@ class Writer:
     def _epoch_to_join(self, group: str, known: Sender | None, standing: Standing | None) -> int:
         """Above every epoch that joined before; what was only spoken with in an open group may go on."""
         above = -1 if standing is None else standing[0]
-        if known is not None:
-            return max(known.epoch, above + 1)
-        return max(epochs.free_epoch(self._publisher.bootstrap, self._publisher.topic, group, self.name), above + 1)
+        if known is not None and known.epoch <= EPOCH_MAX:
+            return epochs.lawful(max(known.epoch, above + 1), group, self.name)
+        where = self._publisher.bootstrap, self._publisher.topic
+        return epochs.free_epoch(*where, group, self.name, self._key, above=above)
 
     def leave(self, group: str, standing: Standing | None, last: int | None) -> Written:
         """Leave after the last message that was sent, or after `last`."""

@@ -55,6 +55,12 @@ class Memory(msgspec.Struct):
         self.senders.append(sender)
         return sender
 
+    def begin(self, log: str, group: str, sender: str, epoch: int) -> Sender:
+        """From here on the sender speaks under this epoch, in which it has said nothing yet."""
+        known = self.find(log, group, sender) or self.add(Sender(log, group, sender))
+        known.epoch, known.seq, known.pending, known.joined = epoch, 0, None, False
+        return known
+
 
 class SenderState:
     """The file, opened under its lock; `save` replaces it in one step, so a crash leaves the old one or the new one."""

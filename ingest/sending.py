@@ -9,7 +9,7 @@ from ingest import clients, epochs, sender_state, topics
 from ingest.errors import Refused
 from ingest.producer import Publisher, Unconfirmed
 from ingest.sender_state import Sender, SenderState
-from udfs.messages import Id
+from udfs.messages import EPOCH_MAX, Id
 from udfs.signatures import sign
 from udfs.wire import encode_message
 
@@ -34,9 +34,9 @@ def send_one(
     log = log_of(bootstrap, topic)
     with sender_state.opened(state_file) as state:
         known = state.memory.find(log, group, sender)
-        if known is None:
-            epoch = epochs.free_epoch(bootstrap, topic, group, sender)
-            known = state.memory.add(Sender(log, group, sender, epoch))
+        if known is None or known.epoch > EPOCH_MAX:
+            epoch = epochs.free_epoch(bootstrap, topic, group, sender, key)
+            known = state.memory.begin(log, group, sender, epoch)
         with Publisher(bootstrap, topic=topic, linger_ms=0) as publisher:
             unconfirmed = known.pending
             if unconfirmed is not None:

@@ -124,7 +124,7 @@ class Member:
         opened.callback(self._reader.close)
         opening = Opening(self._voice, self._reader, self._bootstrap, self._topics, self._past)
         opening.read(history=history, since=since)
-        opening.settle_epoch(is_new=is_new)
+        opening.settle_epoch(private, is_new=is_new)
         opening.join(None if private is None else public_text(private))
         self.position = opening.position
         """The one handed over last; an application that keeps its own hands it to `since`."""

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Literal
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import epochs
 from ingest.errors import Refused
@@ -20,7 +21,7 @@ from precede.past import Past
 from precede.voice import Voice
 from streaming import kafka, progress
 from udfs.knowledge import heard
-from udfs.messages import Id, LogRecord
+from udfs.messages import EPOCH_MAX, Id, LogRecord
 
 LOOK_S = 0.2
 PATIENCE_S = 60.0
@@ -138,7 +139,7 @@ class Opening:
 
     # ── epoch and membership ──────────────────────────────────────────────────────────────────────────────────────
 
-    def settle_epoch(self, *, is_new: bool) -> None:
+    def settle_epoch(self, key: Ed25519PrivateKey | None, *, is_new: bool) -> None:
         """Go on under the epoch that is kept, or start a new one where it has ended or cannot be trusted."""
         voice, known = self._voice, self._voice.known
         knowledge = voice.knowledge
@@ -146,10 +147,10 @@ class Opening:
             usual = self._usual_order()
             created = epochs.created_as(self._bootstrap, self._raw, known.group)
             voice.adopt(usual if created is None else knowledge.created(created, usual))
-        if is_new or knowledge.is_out(known.sender, known.epoch) or self._own_seq > known.seq:
-            free = epochs.free_epoch(self._bootstrap, self._raw, known.group, known.sender)
-            if knowledge.is_out(known.sender, free):
-                free = knowledge.view[known.sender][0] + 1
+        is_over = knowledge.is_out(known.sender, known.epoch) or known.epoch > EPOCH_MAX
+        if is_new or is_over or self._own_seq > known.seq:
+            over = knowledge.last_over(known.sender)
+            free = epochs.free_epoch(self._bootstrap, self._raw, known.group, known.sender, key, above=over)
             if free != known.epoch:
                 voice.begin(free)
 

@@ -118,6 +118,11 @@ class Knowledge:
         """Whether this epoch has ended: it left, was put out, or came back with a larger one."""
         return self.view.get(name, (epoch, IN)) > (epoch, IN)
 
+    def last_over(self, name: str) -> int:
+        """The largest epoch of this name that has ended, -1 where none has."""
+        epoch, is_out = self.view.get(name, (0, IN))
+        return epoch if is_out else epoch - 1
+
     def dump(self) -> dict[str, Any]:
         """All that reading on does not tell, as plain data."""
         return {

@@ -17,6 +17,7 @@ from ingest.topics import Wanted
 from precede.embedded_broker import Broker
 from precede.log_readers import open_reader
 from tests.door.command import precede
+from tests.signing import private
 from udfs.holdback import Holdback
 from udfs.messages import LogRecord
 
@@ -87,6 +88,25 @@ def test_a_lost_state_file_means_a_new_epoch_and_not_a_seq_used_twice(sender: Se
     assert json.loads(sender.send("travel", "ann", "three")) == ["ann", 2, 1]
     assert sender.send("travel", "bob", "never heard of before") == "bob:1"
     assert sender.send("trip", "ann", "another group") == "ann:1"
+
+
+def test_one_planted_record_takes_the_epochs_of_nobody_who_signs(sender: Sender) -> None:
+    sender.send("travel", "bob", "the topic is there")
+    with Publisher(sender.bootstrap, topic=sender.topic) as publisher:
+        publisher.publish("k", b'{"group":"k","sender":"zed","epoch":2147483647,"seq":1}')
+    words: dict[str, Any] = {"group": "k", "sender": "zed", "after": [], "data": "hi"}
+    with pytest.raises(Refused, match="speak under another name"):
+        send_one(sender.bootstrap, sender.topic, sender.state, **words)
+    assert len(sender.log()) == 2
+    assert send_one(sender.bootstrap, sender.topic, sender.state, key=private("zed"), **words) == ("zed", 0, 1)
+
+
+def test_an_epoch_that_can_never_count_is_not_gone_on_with(sender: Sender) -> None:
+    sender.send("travel", "ann", "one")
+    with opened(sender.state) as state:
+        state.memory.senders[0].epoch = 2**31
+        state.save()
+    assert json.loads(sender.send("travel", "ann", "two")) == ["ann", 1, 1]
 
 
 def test_an_unconfirmed_message_goes_out_again_as_the_same_bytes_before_the_next(sender: Sender) -> None:
