@@ -41,6 +41,7 @@ class Group:
         "_delivered",
         "begun",
         "closed",
+        "deadline",
         "digests",
         "epochs",
         "held",
@@ -83,6 +84,8 @@ class Group:
         """Of each sender the first seqs that are absent, as far as one look at the group has found them."""
         self.waits: Waits | None = None
         """What is known of those it has been waiting for a while; mostly nothing."""
+        self.deadline: tuple[int, int | None] | None = None
+        """Where it is known: at which position, and from which time of the log on, a tick may do something here."""
         self.membership = Membership(self)
         self.configure(order, NO_OPTIONS)
 
@@ -125,6 +128,7 @@ class Group:
         if verdict is COPY:
             self.outbox.duplicates += 1
             return
+        self.deadline = None
         one = HeldMessage(id_, message, value, offset, now_ms)
         if verdict.__class__ is tuple:
             if self.order.destinations is not None:

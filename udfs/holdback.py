@@ -218,7 +218,9 @@ class Holdback:
                 refusal = group.membership.evict(record)
         if refusal is not None:
             group.refuse(refusal, _identity(record), value, offset, now_ms)
-        elif not isinstance(record, Abandon | Heartbeat):
+            return
+        group.deadline = None
+        if not isinstance(record, Abandon | Heartbeat):
             group.deliver_control(value, offset, now_ms)
             if isinstance(record, Join):
                 group.membership.after_join(record, offset, now_ms)

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 
 def deadline_ms(group: "Group", patience: Patience) -> int | None:
-    """From which time of the log on a tick may do something here; None where no tick ever will."""
+    """From which time of the log on a tick may do something here; None where no tick ever will.
+
+    It is looked for once, and known until a record changes what is held or waited for: a tick may come as often as it
+    likes. What is delivered at once shows in the position; whatever else happens forgets the deadline.
+    """
+    known = group.deadline
+    if known is None or known[0] != group.position:
+        known = group.deadline = group.position, _look_for_deadline_ms(group, patience)
+    return known[1]
+
+
+def _look_for_deadline_ms(group: "Group", patience: Patience) -> int | None:
     if not group.held and group.waits is None:
         return None
     release_ms = group.order.deadline_ms() if isinstance(group.order, Clocked) else None
@@ -30,6 +41,7 @@ def pass_time(group: "Group", patience: Patience, offset: int, now_ms: int) -> N
     if _is_due(gaps.deadline_ms(group, patience), now_ms):
         gaps.look_after(group, patience, offset, now_ms)
     silence.evict_silent(group, patience, offset, now_ms)
+    group.deadline = None
 
 
 def _is_due(due_ms: int | None, now_ms: int) -> bool:

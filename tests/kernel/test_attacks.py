@@ -198,10 +198,10 @@ def test_stand_ins_that_wait_their_turn_take_the_room_there_is_and_no_more() -> 
     assert tale.take(kind="abandon", ids=[["M", 0, 7, 7]]).dead == []
 
 
-def seconds(tale: Tale, records: list[bytes]) -> float:
+def seconds(tale: Tale, records: list[bytes], *, key: bytes | None = b"") -> float:
     began = time.process_time()
     for record in records:
-        tale.raw(record)
+        tale.raw(record, key=key)
     return time.process_time() - began
 
 
@@ -266,6 +266,16 @@ def _reach(sender: Sender | None, given_up: set[int]) -> int:
 
 def _is_settled(sender: Sender | None, seq: int) -> bool:
     return sender is not None and seq in sender
+
+
+@pytest.mark.parametrize("order", ["s_b", "fifo"])
+def test_a_tick_on_which_nothing_is_due_does_not_look_at_what_is_held(order: str) -> None:
+    tale = Tale(order)
+    for seq in range(2, 20_001):
+        tale.say(f"M{seq}", f"M{seq - 1}")
+    tale.waited_ms = -10 * tale.offset  # so young that nothing is due
+    assert seconds(tale, [b'{"kind":"tick"}'] * 300, key=None) < 0.3  # a look at each: two seconds
+    assert len(tale.say("M1").out) == 20_000
 
 
 def test_putting_somebody_out_looks_at_nobody_else_s_held_messages() -> None:

@@ -13,6 +13,7 @@ from tests.kernel import traffic
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, feed
 from tests.signing import private, public, public_bytes, publics
+from udfs import passing_time
 from udfs.holdback import Holdback
 from udfs.limits import Limits
 from udfs.messages import LogRecord
@@ -58,6 +59,23 @@ def test_the_same_log_asks_tells_and_gives_up_at_the_same_places_whatever_the_cu
         assert feed(log.records, order=order, limits=log.limits, patience=QUICK, cuts=cuts) == whole, f"{log!r} {cuts}"
         said += len(whole.own)
     assert said or order == "total"
+
+
+@every_order
+def test_what_is_known_of_the_next_deadline_is_what_a_new_look_finds_after_every_record(order: str) -> None:
+    kept = 0
+    for seed in seeds(60):
+        log = timed(Random(f"{order} {seed}"), order)
+        kernel = Holdback(order=order, limits=log.limits, patience=QUICK)
+        for one in log.records:
+            kernel.receive(*one)
+            for group in kernel._groups.values():
+                known, group.deadline = group.deadline, None
+                looked_ms = passing_time.deadline_ms(group, QUICK)
+                if known is not None and known[0] == group.position:
+                    kept += known[1] is not None
+                    assert known[1] == looked_ms, f"{log!r} {one}"
+    assert kept or order == "total"
 
 
 @every_order
