@@ -2,6 +2,9 @@
 
 import msgspec
 
+DIGESTS_MAX = 100_000
+"""How many digests a `create` may ask for, where the group's limits have no more; each is state for every sender."""
+
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A limit on everything; they are kept with the checkpoint, because another limit is another output.

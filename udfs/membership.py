@@ -14,6 +14,7 @@ from udfs import codes
 from udfs.codes import Refusal
 from udfs.fences import fence
 from udfs.keyring import SERVICE, unfit
+from udfs.limits import DIGESTS_MAX
 from udfs.messages import SEQ_MAX, Create, Evict, Join, Leave
 from udfs.orders import ORDERS
 from udfs.orders.clocked import Clocked
@@ -59,6 +60,11 @@ class Membership:
         order = options.order if isinstance(options.order, str) else group.order.name
         if order not in ORDERS:
             return Refusal(codes.UNKNOWN_ORDER, f"The order {order[:60]!r} is unknown; there are {', '.join(ORDERS)}.")
+        most = max(DIGESTS_MAX, group.limits.digests)
+        if options.digests is not UNSET and options.digests > most:
+            return Refusal(
+                codes.BAD_STAMP, f"`digests` may be {most} at most, for all of them are kept of every sender."
+            )
         refusal = None if options.keys is UNSET else unfit(options.keys)
         if refusal is not None:
             return refusal

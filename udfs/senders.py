@@ -41,6 +41,8 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
     """The seq of the last digest."""
     recent_seqs: list[int] | None = None
     """The seq of each digest; None while they are consecutive, as they are where nothing comes out of order."""
+    places: dict[int, int] | None = None
+    """Which digest is whose, where they are many and not consecutive; made when one is asked for."""
     abandoned: Runs | None = None
     """Given up, settled or waiting their turn: their messages are `late` if they come after all."""
     refused: Runs | None = None
@@ -51,6 +53,8 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
         digests = self.digests
         if self.recent_seqs is not None:
             self.recent_seqs.append(seq)
+            if self.places is not None:
+                self.places[seq] = len(self.recent_seqs) - 1
         elif seq != self.recent_last + 1 and digests:
             self.recent_seqs = [*self.seqs(), seq]
         self.recent_last = seq
@@ -63,11 +67,12 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
         surplus = len(self.digests) // DIGEST_BYTES - count
         if surplus > 0:
             del self.digests[: surplus * DIGEST_BYTES]
+            self.places = None
             if self.recent_seqs is not None:
                 del self.recent_seqs[:surplus]
         seqs = self.recent_seqs
         if seqs is not None and (not seqs or seqs == list(range(seqs[0], seqs[0] + len(seqs)))):
-            self.recent_seqs = None
+            self.recent_seqs = self.places = None
 
     def seqs(self) -> list[int]:
         """The seqs the digests belong to."""
@@ -77,12 +82,23 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
 
     def differs(self, seq: int, value: bytes, count: int) -> bool:
         """Whether this value is known to be another than the one delivered under the same seq."""
-        self.forget(count)
-        seqs = self.seqs()
-        if seq not in seqs:
+        place = self._place_of(seq)
+        if place is None or place < len(self.digests) // DIGEST_BYTES - count:  # of a digest that counts no more
             return False
-        at = seqs.index(seq) * DIGEST_BYTES
+        at = place * DIGEST_BYTES
         return self.digests[at : at + DIGEST_BYTES] != crc32(value).to_bytes(DIGEST_BYTES, "little")
+
+    def _place_of(self, seq: int) -> int | None:
+        """Which of the digests this seq has, without a walk through many."""
+        seqs = self.recent_seqs
+        if seqs is None:
+            place = seq - self.recent_last - 1 + len(self.digests) // DIGEST_BYTES
+            return place if place >= 0 and seq <= self.recent_last else None
+        if len(self.digests) <= CUT_AT_BYTES:
+            return seqs.index(seq) if seq in seqs else None
+        if self.places is None:
+            self.places = {each: place for place, each in enumerate(seqs)}
+        return self.places.get(seq)
 
     def give_up(self, seq: int, runs_max: int) -> None:
         """Its message is not waited for any more; the seq is settled once its stand-in is delivered.

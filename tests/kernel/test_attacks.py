@@ -268,6 +268,17 @@ def _is_settled(sender: Sender | None, seq: int) -> bool:
     return sender is not None and seq in sender
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_copy_costs_the_same_however_many_digests_there_are(step: int) -> None:
+    tale = Tale("total").take(kind="create", options={"order": "total", "digests": 100_000})
+    seqs = range(1, 30_001)[::step]
+    for seq in seqs:
+        tale.say(f"M{seq}")
+    copy = json.dumps({"group": "g", "sender": "M", "seq": seqs[-1], "after": []}).encode()
+    assert seconds(tale, [copy] * 1_000) < 0.4  # a walk through the digests: a second
+    assert tale.kernel.duplicates == 1_000
+
+
 @pytest.mark.parametrize("order", ["s_b", "fifo"])
 def test_a_tick_on_which_nothing_is_due_does_not_look_at_what_is_held(order: str) -> None:
     tale = Tale(order)

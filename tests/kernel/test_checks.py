@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -65,6 +66,34 @@ def test_with_no_digests_every_copy_is_a_duplicate() -> None:
     tale = created("total", digests=0).say("A1", data=0)
     assert tale.say("A1", data=1).dead == []
     assert tale.kernel.duplicates == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_however_many_digests_there_are_content_is_compared_with_the_last_delivered_and_no_others(seed: int) -> None:
+    random = Random(seed)
+    count = random.choice([90, 150, 400])
+    tale = created("total", digests=count)
+    delivered: list[int] = []
+    seqs = list(range(1, 1_001))
+    for at in range(0, 1_000, 20 + seed * 10):
+        seqs[at : at + 20] = random.sample(seqs[at : at + 20], len(seqs[at : at + 20]))  # some come in order
+    for at, seq in enumerate(seqs):
+        tale.say(f"A{seq}", data=0)
+        delivered.append(seq)
+        if at % 100 == 99 and seed % 2:
+            tale.kernel.load(dict(tale.kernel.dump()))
+        again = random.choice(delivered)
+        known = again in delivered[-count:]
+        assert tale.say(f"A{again}", data=1).dead == ([f"equivocation A{again}"] if known else [])
+        assert tale.say(f"A{again}", data=0).dead == []
+
+
+def test_a_create_that_asks_for_more_digests_than_anybody_should_keep_is_bad_stamp() -> None:
+    tale = Tale().take(kind="create", options={"digests": 100_001})
+    assert tale.dead == ["bad_stamp"]
+    assert tale.take(kind="create", options={"digests": 100_000}).out == ["create"]
+    generous = Tale(limits=Limits(digests=200_000))
+    assert generous.take(kind="create", options={"digests": 200_000}).out == ["create"]
 
 
 def test_digests_follow_delivery_and_not_seq() -> None:
