@@ -117,6 +117,24 @@ def test_a_heartbeat_that_comes_before_what_it_covers_counts_once_that_is_there(
     assert say(tale, "B1", 1) == ["B1", "A1"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_of_more_heartbeats_than_are_kept_the_first_and_the_last_count_once_what_they_cover_is_there_and_others_later(
+    restarts: bool,
+) -> None:
+    tale = group("A", "B")
+    for seq, following in enumerate((50, 1_000, 1_999), start=1):
+        say(tale, f"A{seq}", 10 * following - 1)
+    for following in range(2, 2_000):
+        beat(tale, "B", following, 10 * following)
+        assert tale.dead == []
+        if restarts:
+            tale.kernel.load(dict(tale.kernel.dump()))
+    assert tale.held["A1"] == [f"B{seq}" for seq in range(1, 21)]
+    assert len(tale.kernel.dump()[b"g"]) < 4_000
+    freed_by = {name: seq for seq in range(1, 1_999) for name in say(tale, f"B{seq}", 10 * seq) if name[0] == "A"}
+    assert freed_by == {"A1": 49, "A2": 1_000, "A3": 1_998}
+
+
 def test_below_its_own_floor_a_message_is_a_clock_regression_and_its_seq_waits_for_a_good_one() -> None:
     tale = group(*"AB")
     say(tale, "A1", 5)

@@ -8,7 +8,7 @@ A floor ends when all has entered that still counts of its sender and epoch: aft
 """
 
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nlargest
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import UNSET
@@ -30,6 +30,10 @@ Key = tuple[int, str, int, int]
 
 UNKNOWN = -(2**62)
 """The physical clock of somebody who did not show it yet."""
+
+PROMISES_MAX = 100
+"""How many heartbeats of one sender and epoch may be kept that came before what they cover. Of more the last but one is
+forgotten: the first ones count first, the last one says how far the sender has got, and any other only later."""
 
 BEGINNING: Key = (0, "", 0, 0)
 
@@ -228,6 +232,8 @@ class Clocked(Order):
             promises = self.promises.setdefault((name, epoch), {})
             before = promises.get(following, (time, clock_ms))
             promises[following] = max(before[0], time), max(before[1], clock_ms)
+            if len(promises) > PROMISES_MAX:
+                del promises[nlargest(2, promises)[1]]
         return None
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
