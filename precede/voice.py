@@ -91,7 +91,7 @@ class Voice:
         """Somebody said something at this linear time; nobody takes a clock that runs away (contract: windows)."""
         with self.lock:
             if isinstance(self.stamps, LamportStamps) and linear <= self.time + Limits().window:
-                self.stamps.time = max(self.stamps.time, linear + 1)
+                self.stamps.hear(linear)
 
     @property
     def time(self) -> int:

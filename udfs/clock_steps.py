@@ -55,12 +55,14 @@ def heartbeat(group: "Group", record: Heartbeat, offset: int, now_ms: int) -> Re
     if following > sender.highest + group.window:
         past = f"more than {group.window} past {sender.highest}, the highest seen"
         return Refusal(codes.SEQ_JUMP, f"The heartbeat's next seq {following} is {past}.")
+    is_alive = order is not None and order.tells_more(record)
     refusal = None if order is None else order.heartbeat(record)
     if refusal is not None:
         return refusal
     group.add_sender(sender)
     group.begun = True
     if order is not None:
-        hear(group, name, epoch, now_ms)
+        if is_alive:
+            hear(group, name, epoch, now_ms)
         advance(group, offset, now_ms)
     return None

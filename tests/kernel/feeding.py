@@ -99,6 +99,13 @@ class Tale:
         """Let the log's time pass, and show it."""
         return self.wait(seconds).raw(b'{"kind":"tick"}', key=None, partition=partition)
 
+    def restart(self) -> Tale:
+        """Go on in a new kernel with the state of this one."""
+        known = self.kernel
+        self.kernel = Holdback(order=known.order, limits=known.limits, patience=known.patience)
+        self.kernel.load(dict(known.dump()))
+        return self
+
     def raw(self, value: bytes | None, *, key: bytes | None = b"", partition: int = 0) -> Tale:
         """Hand over one record as it is; without a key given it is the group's."""
         self.kernel.clear()

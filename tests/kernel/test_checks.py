@@ -81,7 +81,7 @@ def test_however_many_digests_there_are_content_is_compared_with_the_last_delive
         tale.say(f"A{seq}", data=0)
         delivered.append(seq)
         if at % 100 == 99 and seed % 2:
-            tale.kernel.load(dict(tale.kernel.dump()))
+            tale.restart()
         again = random.choice(delivered)
         known = again in delivered[-count:]
         assert tale.say(f"A{again}", data=1).dead == ([f"equivocation A{again}"] if known else [])

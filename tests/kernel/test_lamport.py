@@ -12,6 +12,7 @@ from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, parsed
 from tests.kernel.histories import vectors
 from udfs.limits import Limits
+from udfs.orders.lamport import LamportStamps
 
 
 def group(*members: str, limits: Limits | None = None) -> Tale:
@@ -128,7 +129,7 @@ def test_of_more_heartbeats_than_are_kept_the_first_and_the_last_count_once_what
         beat(tale, "B", following, 10 * following)
         assert tale.dead == []
         if restarts:
-            tale.kernel.load(dict(tale.kernel.dump()))
+            tale.restart()
     assert tale.held["A1"] == [f"B{seq}" for seq in range(1, 21)]
     assert len(tale.kernel.dump()[b"g"]) < 4_000
     freed_by = {name: seq for seq in range(1, 1_999) for name in say(tale, f"B{seq}", 10 * seq) if name[0] == "A"}
@@ -271,3 +272,14 @@ def test_who_is_no_member_of_a_created_group_is_held_until_it_joins() -> None:
     assert tale.held == {"B1": ["B"]}
     assert tale.take(kind="join", sender="B").out == ["join"]
     assert beat(tale, "A", 1, 9) == ["B1"]
+
+
+def test_an_idle_member_s_heartbeats_each_promise_more_and_never_run_away_from_who_is_absent() -> None:
+    stamps = LamportStamps("A")
+    stamps.stamp()
+    promised = [stamps.heartbeat()["time"] for _ in range(20_000)]
+    assert promised[:10_000] == list(range(3, 10_003))
+    assert set(promised[10_000:]) == {10_002}
+    assert stamps.stamp()["time"] == 10_002, "a promise is kept"
+    stamps.observe({"kind": "message", "sender": "B", "epoch": 0, "seq": 1, "time": 50})
+    assert [stamps.heartbeat()["time"] for _ in range(2)] == [10_004, 10_005]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.kernel.feeding import Tale
@@ -47,6 +49,39 @@ def test_a_sign_of_life_begins_the_wait_anew(order: str) -> None:
     tale.take(sender="C", seq=1, time=2, clock_ms=2).take(sender="C", seq=2, time=3, clock_ms=3)
     assert tale.tick(20).own == []
     assert tale.tick(41).own == ["writes evict B cut 0", "writes evict C cut 2"]
+
+
+@pytest.mark.parametrize("order", CLOCKED)
+def test_a_heartbeat_offered_again_is_no_sign_of_life(order: str) -> None:
+    tale = group(order).take(kind="heartbeat", sender="C", seq=1, time=9, clock_ms=9)
+    older: dict[str, Any] = {"kind": "heartbeat", "sender": "B", "seq": 1, "time": 1, "clock_ms": 1}
+    later: dict[str, Any] = {"kind": "heartbeat", "sender": "B", "seq": 3, "time": 3, "clock_ms": 3}
+    tale.take(**older).take(**later)
+    tale.take(sender="B", seq=1, time=1, clock_ms=1).take(sender="B", seq=2, time=2, clock_ms=2)
+    for at in range(57):
+        assert tale.wait(1).take(**(older, later)[at % 2]).restart().tick().own == []
+    assert tale.wait(2).take(**later).tick().own == ["writes evict B cut 2"]
+
+
+@pytest.mark.parametrize("order", CLOCKED)
+def test_a_heartbeat_that_says_something_new_is_a_sign_of_life(order: str) -> None:
+    says: dict[str, Any] = {"seq": 1, "time": 1, "clock_ms": 1}
+    for more in ["seq", "time", *(["clock_ms"] if order == "two_clock" else [])]:
+        tale = group(order)
+        tale.take(kind="heartbeat", sender="C", seq=1, time=9, clock_ms=9)
+        tale.take(kind="heartbeat", sender="B", **says)
+        assert tale.tick(50).own == []
+        tale.take(kind="heartbeat", sender="B", **{**says, more: 2})
+        assert [own for own in tale.tick(30).own if "evict" in own] == []
+
+
+@pytest.mark.parametrize("order", CLOCKED)
+def test_a_member_that_has_nothing_to_say_still_gives_signs_of_life(order: str) -> None:
+    stamps = ORDERS[order].stamps_of("B")
+    tale = group(order).take(kind="heartbeat", sender="C", seq=1, time=99, clock_ms=99)
+    for at in range(2, 6):
+        tale.wait(50).take(**stamps.heartbeat(clock_ms=at)).tick()
+        assert tale.own == []
 
 
 @pytest.mark.parametrize("order", CLOCKED)

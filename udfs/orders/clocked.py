@@ -211,6 +211,20 @@ class Clocked(Order):
             return Refusal(codes.BAD_STAMP, f"`clock_ms` {record.clock_ms} is no time.")
         return None
 
+    def tells_more(self, record: Heartbeat) -> bool:
+        """Whether a heartbeat says more than its sender is known to have said, by its seq or by a clock.
+
+        Who offers an old one again, perhaps not its sender, must not pass for the sign of somebody's life.
+        """
+        who: Who = (record.sender, record.epoch)  # type: ignore[assignment]  # the reader let only integers through
+        sender = self.group.senders.get(sender_key(*who))
+        if sender is None or who not in self.floors:
+            return True
+        promises = self.promises.get(who, {})
+        following = max(sender.highest + 1, *promises) if promises else sender.highest + 1
+        time = max([self.floors[who], *(time for time, _ in promises.values())])
+        return record.seq > following or record.time > time  # type: ignore[operator]
+
     def heartbeat(self, record: Heartbeat) -> Refusal | None:
         """Raise a floor without a message, now or when what the heartbeat covers is there."""
         name: str = record.sender

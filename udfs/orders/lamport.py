@@ -53,26 +53,43 @@ class Lamport(Clocked):
         return LamportStamps(name, epoch)
 
 
+BEATS_MAX = 10_000
+"""How far heartbeats alone may move a clock: far less than the window, or who comes back after a long silence could not
+believe the time of those who stayed."""
+
+
 class LamportStamps(Stamps):
     """A linear clock: `time` is what the next message will carry."""
 
     def __init__(self, name: str, epoch: int = 0) -> None:
         super().__init__(name, epoch)
         self.time = 1
+        self.moved = 1
+        """What the clock showed when a message moved it last."""
 
     def fields(self, *, after: list[Id], to: list[str], clock_ms: int) -> dict[str, Any]:
         time = self.time
-        self.time += 1
+        self.time = self.moved = time + 1
         return {"time": time}
 
     def heartbeat(self, *, clock_ms: int = 0) -> dict[str, Any]:
-        """The promise this member can make now: no later message of it carries less."""
+        """The promise this member can make now: no later message of it carries less.
+
+        It is an event of this clock as a message is, so that it promises more than those before: what promises the same
+        could be a copy, and is no sign of life.
+        """
+        if self.time < self.moved + BEATS_MAX:
+            self.time += 1
         return {**super().heartbeat(), "time": self.time}
+
+    def hear(self, time: int) -> None:
+        """Somebody has said something at this time."""
+        self.time = self.moved = max(self.time, time + 1)
 
     def observe(self, record: Mapping[str, Any]) -> None:
         super().observe(record)
         if "time" in record:
-            self.time = max(self.time, record["time"] + 1)
+            self.hear(record["time"])
 
     def dump(self) -> dict[str, Any]:
         return {**super().dump(), "time": self.time}
@@ -80,4 +97,4 @@ class LamportStamps(Stamps):
     def load(self, dumped: Mapping[str, Any]) -> None:
         super().load(dumped)
         # An order that is learned late takes over what stamps without a clock have kept.
-        self.time = max(self.time, dumped.get("time", 1))
+        self.time = self.moved = max(self.time, dumped.get("time", 1))
