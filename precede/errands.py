@@ -27,14 +27,6 @@ AGAIN_S = 2.0
 """How long to wait where Kafka does not answer."""
 
 
-class _Spoken(msgspec.Struct):
-    """What a raw record tells of its sender's clock."""
-
-    kind: str = "message"
-    time: int = 0
-
-
-_spoken = lenient_reader(_Spoken)
 _gap = lenient_reader(GapRecord)
 
 
@@ -99,12 +91,7 @@ class Clock(Errand):
     def turn(self, records: list[LogRecord], publisher: Publisher) -> None:
         if self.voice.order.by_clocks:
             for record in records:
-                try:
-                    spoken = _spoken(record.value or b"")
-                except msgspec.DecodeError:
-                    continue  # the kernel says what is wrong with it
-                if spoken.kind == "message":
-                    self.voice.hear_time(spoken.time)
+                self.voice.hear(record.value or b"")
         due = monotonic() >= self._due_s
         self.voice.beat(publisher, due=due)
         if due:

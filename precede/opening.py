@@ -58,6 +58,9 @@ class Opening:
         known = self._voice.known
         self._offsets = self._reader.starts(self._ordered, at_end=False, timeout_s=0.0)
         resumes = since is None and known.token is not None
+        if resumes and self._voice.knowledge.is_of_old:
+            for _ in self._records():
+                pass
         if resumes:
             place = msgspec.json.decode(known.token or "", type=Token)
             self._offsets |= place.offsets

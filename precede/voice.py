@@ -17,6 +17,7 @@ from msgspec import json
 from ingest import sending
 from ingest.producer import Publisher
 from ingest.sender_state import Sender, SenderState
+from udfs.hearsay import hear
 from udfs.knowledge import Knowledge
 from udfs.limits import Limits
 from udfs.messages import Id
@@ -47,6 +48,12 @@ class Voice:
         self.adopt(self.knowledge.order or "s_b")
         self._promised = 0
         """Below which time nothing more is said, as far as the log was told."""
+        self._highest = 0
+        """The largest time that the group seems to have."""
+        self._wanted = 0
+        """The time that this member should have, by what it heard."""
+        self._said = 0
+        """The largest time of its own records that the log has for certain."""
         self._is_mute = False
         self._heartbeats: Publisher | None = None
         self._shown_ms = 0
@@ -75,6 +82,11 @@ class Voice:
         self.stamps = self.order.stamps_of(self.known.sender, epoch)
         self.stamps.load(kept)
         self.stamps.seq = 0
+        if isinstance(self.stamps, LamportStamps):
+            # What the old epoch said last may never have counted, and a time that is too far would be refused.
+            most = self.knowledge.time + self.knowledge.window - 1
+            self.stamps.time = self.stamps.moved = min(self.stamps.time, most)
+        self._said = self._wanted = 0
 
     # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -87,11 +99,30 @@ class Voice:
             if record["status"] == "delivered":
                 self.stamps.observe(record)
 
-    def hear_time(self, linear: int) -> None:
+    def hear(self, value: bytes) -> None:
+        """A record of the group stands in the raw log, where anybody may have written it."""
+        with self.lock:
+            known = min(self._highest, max(self._wanted, self.time) - 1)
+            said = hear(self.knowledge, self.known.group, value, above=known)
+            if said is not None:
+                self.hear_time(said.time, speaks=said.speaks)
+
+    def hear_time(self, linear: int, *, speaks: bool = True) -> None:
         """Somebody said something at this linear time; nobody takes a clock that runs away (contract: windows)."""
         with self.lock:
-            if isinstance(self.stamps, LamportStamps) and linear <= self.time + Limits().window:
-                self.stamps.hear(linear)
+            self._highest = max(self._highest, self.knowledge.time)
+            if linear <= self._highest + self.knowledge.window:
+                self._highest = max(self._highest, linear)
+                if speaks:
+                    self._wanted = max(self._wanted, linear + 1)
+                    self._follow()
+
+    def _follow(self) -> None:
+        """Let the clock follow what was heard, but never further than the group takes it: what was heard may be
+        refused, and counts for nothing then; what was delivered, and what this member said itself, counts."""
+        if isinstance(self.stamps, LamportStamps) and self.stamps.time < self._wanted:
+            surely = max(self.knowledge.time, self._said) + self.knowledge.window - 1  # a heartbeat may show one more
+            self.stamps.hear(min(self._wanted, max(self.stamps.time, surely)) - 1)
 
     @property
     def time(self) -> int:
@@ -120,6 +151,7 @@ class Voice:
             known.seq, known.pending, known.stamps = self.stamps.seq, record.decode(), self.stamps.dump()
             self._state.save()
             self._publish_pending()
+            self._said = max(self._said, stamp.get("time", 0))
             return known.sender, known.epoch, known.seq
 
     def control(self, **fields: Any) -> None:
@@ -142,7 +174,10 @@ class Voice:
     def beat(self, publisher: Publisher, *, due: bool) -> None:
         """Send a heartbeat where the clock has passed what the log was told of it, or where it is due."""
         with self.lock:
-            if not self._is_mute and (due or self.time > self._promised):
+            if self._is_mute:
+                return
+            self._follow()
+            if due or self.time > self._promised or self.time < self._wanted:
                 self.stamps.seq = self.known.seq
                 fields = self.stamps.heartbeat(clock_ms=self._clock_ms())
                 self.known.stamps = self.stamps.dump()
@@ -150,6 +185,9 @@ class Voice:
                 self._heartbeats = publisher
                 publisher.publish(self.known.group, self._encode(fields))
                 self._promised = self.time
+                if self.time < self._wanted:
+                    publisher.flush()  # only once the log has it may the clock go further
+                    self._said = self.time
 
     def again(self, epoch: int, first: int, last: int) -> Iterator[bytes]:
         """The own records of these seqs, byte for byte, as far as they are kept."""

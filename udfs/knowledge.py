@@ -5,12 +5,14 @@ changes nothing: the view is a semilattice (peers/views.py), ids are a set.
 """
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from udfs.intervals import Runs
 from udfs.leniently import raw_fields
+from udfs.limits import Limits
 from udfs.messages import Create, Id, Who
 from udfs.orders import ORDERS
 from udfs.peers.views import IN, View, raise_to, standings, view_of
@@ -49,8 +51,14 @@ class Knowledge:
         self.conflicts: list[tuple[str, str]] = []
         """Which operations conflict, by the group's `create` record."""
         self.view: View = {}
-        self.keys: set[str] = set()
-        """Who has a key; a group in which nobody has one takes unsigned records."""
+        self.window = Limits().window
+        """How far past what the group has seen its members may go."""
+        self.has_keys = False
+        """Whether the group takes nothing unsigned, by its `create` record."""
+        self.keys: dict[str, list[tuple[int, str]]] = {}
+        """Who has a key: the epoch from which on each counts, the newest last."""
+        self.is_of_old = False
+        """Whether it was kept by a version that did not know of keys and window, so that they must be read again."""
         self.time = 0
         """The largest linear time that was delivered."""
         self.delivered: dict[Who, Runs] = {}
@@ -68,7 +76,7 @@ class Knowledge:
             options = record.get("options", {})
             self._created(record["order"], options)
         if "key" in record:
-            self.keys.add(record["sender"])
+            self.take_key(record["sender"], record.get("epoch", 0), record["key"])
         for name, standing in standings(record):
             raise_to(self.view, name, standing)
 
@@ -84,7 +92,27 @@ class Knowledge:
         # Where clocks decide, a created group waits for its members, so it has to know them: it is closed.
         self.closed = options.get("closed") is True or (order in ORDERS and ORDERS[order].by_clocks)
         self.conflicts = [(one, other) for one, other in options.get("conflicts", [])]
-        self.keys |= options.get("keys", {}).keys()
+        self.window = options.get("window", self.window)
+        self.has_keys = "keys" in options
+        for name, key in options.get("keys", {}).items():
+            self.take_key(name, 0, key)
+
+    def take_key(self, name: str, epoch: int, key: str) -> None:
+        """From this epoch of a member on this key counts."""
+        known = self.keys.setdefault(name, [])
+        if (epoch, key) not in known:
+            known.append((epoch, key))
+            known.sort(key=itemgetter(0))
+
+    def key_of(self, name: str, epoch: int) -> str | None:
+        """The key that counts in this epoch of a member."""
+        keys = [key for since, key in self.keys.get(name, ()) if since <= epoch]
+        return keys[-1] if keys else None
+
+    def newest_key(self, name: str) -> str | None:
+        """The key that counts for what is of no epoch."""
+        keys = self.keys.get(name)
+        return keys[-1][1] if keys else None
 
     def deliver(self, record: Mapping[str, Any]) -> None:
         """A record was delivered here: its id may be answered from now on."""
@@ -129,7 +157,9 @@ class Knowledge:
             "order": self.order,
             "closed": self.closed,
             "conflicts": self.conflicts,
-            "keys": sorted(self.keys),
+            "window": self.window,
+            "has_keys": self.has_keys,
+            "keys": self.keys,
             "view": [[name, *standing] for name, standing in self.view.items()],
             "time": self.time,
             "delivered": [[name, epoch, runs.dump()] for (name, epoch), runs in self.delivered.items()],
@@ -140,7 +170,10 @@ class Knowledge:
         """Take what `dump` gave."""
         self.order, self.closed = dumped["order"], dumped["closed"]
         self.conflicts = [(one, other) for one, other in dumped["conflicts"]]
-        self.keys = set(dumped["keys"])
+        self.is_of_old = "window" not in dumped
+        if not self.is_of_old:
+            self.window, self.has_keys = dumped["window"], dumped["has_keys"]
+            self.keys = {name: [(epoch, key) for epoch, key in keys] for name, keys in dumped["keys"].items()}
         self.view = {name: (epoch, out) for name, epoch, out in dumped["view"]}
         self.time, self.given_up = dumped["time"], dumped["given_up"]
         for name, epoch, runs in dumped["delivered"]:

@@ -34,7 +34,7 @@ def test_order_members_keys_and_delivered_ids_are_learned_from_the_sequence() ->
     assert (knowledge.order, knowledge.closed, knowledge.conflicts) == ("fifo", True, [("a", "b")])
     assert (knowledge.is_in("ann", 3), knowledge.is_in("ann", 0), knowledge.is_out("ann", 0)) == (True, False, True)
     assert (knowledge.is_out("bob", 0), knowledge.is_out("bob", 1), knowledge.is_out("cem", 0)) == (True, False, False)
-    assert (knowledge.keys, knowledge.time, knowledge.given_up) == ({"bob"}, 7, 1)
+    assert (knowledge.keys, knowledge.time, knowledge.given_up) == ({"bob": [(0, "K")]}, 7, 1)
     assert [knowledge.has(("bob", 0, seq)) for seq in range(4)] == [False, True, True, False]
 
 
@@ -49,6 +49,33 @@ def test_what_is_kept_as_json_comes_back_whole() -> None:
     other = Knowledge()
     other.load(json.loads(json.dumps(dumped)))
     assert other.dump() == dumped
+
+
+def test_keys_count_from_their_epoch_on_where_the_group_was_created_with_keys() -> None:
+    options = {"order": "fifo", "keys": {"ann": "A"}, "window": 50}
+    knowledge = known(
+        [
+            {"kind": "create", "options": options, "members": ["ann"]},
+            {"kind": "join", "sender": "ann", "epoch": 3, "key": "B"},
+            {"kind": "join", "sender": "bob", "key": "C"},
+        ]
+    )
+    assert (knowledge.has_keys, knowledge.window) == (True, 50)
+    assert [knowledge.key_of("ann", epoch) for epoch in (0, 2, 3, 9)] == ["A", "A", "B", "B"]
+    assert (knowledge.newest_key("ann"), knowledge.newest_key("bob"), knowledge.newest_key("cem")) == ("B", "C", None)
+    assert not known(SEQUENCE).has_keys, "elsewhere the key of a join is carried and not read"
+
+
+def test_what_an_older_version_kept_still_loads_and_says_that_it_lacks_something() -> None:
+    older = known(SEQUENCE).dump()
+    del older["window"], older["has_keys"]
+    older["keys"] = ["bob"]
+    knowledge = Knowledge()
+    knowledge.load(older)
+    assert (knowledge.is_of_old, knowledge.is_in("ann", 3), knowledge.time) == (True, True, 7)
+    again = Knowledge()
+    again.load(knowledge.dump())
+    assert not again.is_of_old
 
 
 def test_what_the_group_waits_for_is_missing_until_it_is_here() -> None:
