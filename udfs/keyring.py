@@ -10,12 +10,13 @@ by the key of its time; for what is of no epoch (`join`, `evict`, `abandon`) onl
 | `join` of who has a key | the key it has, or the service's |
 | `join` of a newcomer, who must bring a key | that key where the group is open, or the service's |
 | `evict`, and `abandon` of other's ids | the service, or any sender that is not out where `create` named no service |
-| `abandon` of one's own ids | its sender, or the service |
+| `abandon` of one's own ids, of an epoch that was seen | its sender while it is not out, or the service |
 
 The service is the sender `precede`, and a record that names no sender is taken for its. Its key can only come from
 `create`, or else a newcomer of that name would rule the group.
 """
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 SERVICE = "precede"
 
+KEYS_MAX = 1_000
+"""How many keys of one sender are kept: of more the oldest is forgotten, and its epochs are over."""
+
 Keys = list[tuple[int, bytes]]
 """Of one sender: the epoch from which on a key counts, and the key, the newest last."""
 
@@ -40,6 +44,8 @@ UNSIGNED = Refusal(
     "The group has keys and takes nothing unsigned: the field `signature` must stand last, without white space.",
 )
 SERVICE_ONLY = Refusal(codes.FORGED, "Only the group's service key may sign this for others.")
+UNSEEN = Refusal(codes.FORGED, "It gives up on an epoch of its sender that was never seen: nothing of it is missing.")
+OUT = Refusal(codes.FORGED, "Its sender is out of the group, and gives up on nothing any more.")
 
 
 def believes_the_job(group: "Group") -> bool:
@@ -85,8 +91,9 @@ class Keyring:
 
     def add(self, name: str, epoch: int, key: bytes) -> None:
         """From this epoch on, this key counts."""
-        self.keys[name] = [*self.keys.get(name, ()), (epoch, key)]
-        self.added.setdefault(name, []).append((epoch, key))
+        for keys in (self.keys.setdefault(name, []), self.added.setdefault(name, [])):
+            keys.append((epoch, key))
+            del keys[:-KEYS_MAX]
 
     def take(self, record: Join) -> None:
         """A join has taken effect: what key it brings counts."""
@@ -107,6 +114,8 @@ class Keyring:
             return Refusal(codes.FORGED, f"The log has no key of {_speaker(record)!r} for this record.")
         if not any(is_by(key, signature, value) for key in keys):
             return Refusal(codes.FORGED, f"No key that may speak for {_speaker(record)!r} has signed it.")
+        if isinstance(record, Join) and record.key is not UNSET and read_key(record.key) is None:
+            return Refusal(codes.BAD_STAMP, f"The `key` it brings {UNFIT_KEY}.")
         return None
 
     def _signers(self, record: Record) -> list[bytes | None] | Refusal:
@@ -116,43 +125,53 @@ class Keyring:
         if not isinstance(record, Create | Evict | Abandon):
             return [self._key_of(record.sender, record.epoch)]  # type: ignore[arg-type]
         speaker = _speaker(record)
-        if isinstance(record, Evict | Abandon) and not self._may(speaker, record):
-            return SERVICE_ONLY
-        return [self.newest(speaker)]
+        refusal = self._refusal_of(speaker, record) if isinstance(record, Evict | Abandon) else None
+        return [self.newest(speaker)] if refusal is None else refusal
 
     def _signers_of_join(self, record: Join) -> list[bytes | None] | Refusal:
         name = record.sender
         brought = read_key(record.key)
-        if brought is None and record.key is not UNSET:
-            return Refusal(codes.BAD_STAMP, f"The `key` it brings {UNFIT_KEY}.")
         if name in self.keys:
             return [self.newest(name), self.newest(SERVICE)]
         if name == SERVICE:
             return Refusal(codes.FORGED, f"The key of the service {SERVICE!r} can only be named in `create`.")
-        if brought is None:
+        if record.key is UNSET:
             return Refusal(codes.FORGED, f"It brings no `key`, and the log has none of {name!r}.")
         if self.group.closed and not self.has_service:
             return Refusal(codes.FORGED, "The service lets newcomers into a closed group, and `create` named none.")
         return [self.newest(SERVICE), None if self.group.closed else brought]
 
-    def _may(self, speaker: str, record: Evict | Abandon) -> bool:
-        """Whether the speaker may put others out, or give up on what is named there."""
+    def _refusal_of(self, speaker: str, record: Evict | Abandon) -> Refusal | None:
+        """Why the speaker may not put others out, or give up on what is named there."""
         if speaker == SERVICE:
-            return True
-        if isinstance(record, Abandon) and all(name == speaker for name, *_ in record.ids):
-            return True
+            return None
         known = self.group.membership.members.get(speaker)
-        return not self.has_service and (known is None or known[1])
+        is_out = known is not None and not known[1]
+        if isinstance(record, Abandon) and all(name == speaker for name, *_ in record.ids):
+            if is_out:
+                return OUT
+            return None if all(self._was_seen(speaker, epoch) for _, epoch, *_ in record.ids) else UNSEEN  # type: ignore[arg-type]
+        return SERVICE_ONLY if self.has_service or is_out else None
+
+    def _was_seen(self, name: str, epoch: int) -> bool:
+        """Whether this epoch of a sender has begun, as far as the log says; the first one always has."""
+        known = self.group.membership.members.get(name)
+        return not epoch or (name, epoch) in self.group.senders or (known is not None and known[0] == epoch)
 
     def _key_of(self, name: str, epoch: int) -> bytes | None:
         """The key that counts in this epoch of a sender."""
-        keys = [key for since, key in self.keys.get(name, ()) if since <= epoch]
-        return keys[-1] if keys else None
+        keys = self.keys.get(name, [])
+        at = bisect_right(keys, epoch, key=_since)
+        return keys[at - 1][1] if at else None
 
     def newest(self, name: str) -> bytes | None:
         """The key that counts for what is of no epoch."""
         keys = self.keys.get(name)
         return keys[-1][1] if keys else None
+
+
+def _since(key: tuple[int, bytes]) -> int:
+    return key[0]
 
 
 def _speaker(record: Record) -> str:

@@ -14,7 +14,7 @@ from tests.kernel.feeding import Tale, feed, parsed
 from tests.records import conversation
 from tests.signing import private, public, public_bytes, publics
 from udfs.limits import Limits
-from udfs.messages import Options
+from udfs.messages import EPOCH_MAX, Options
 from udfs.orders import ORDERS
 from udfs.outbox import Outbox
 from udfs.patience import Patience
@@ -130,11 +130,32 @@ def test_a_create_with_a_key_that_is_none_is_bad_stamp_and_leaves_no_trace(keys:
     assert tale.say("A1").out == ["A1"], "so it is a group like any that nobody created"
 
 
-def test_a_join_with_a_key_that_is_none_is_bad_stamp() -> None:
-    tale = created("A")
-    assert tale.take(kind="join", sender="B", epoch=1, key="b64", by="B").dead == ["bad_stamp"]
-    assert tale.take(kind="join", sender="A", epoch=1, key="b64", by="A").dead == ["bad_stamp"]
+@pytest.mark.parametrize("service", [(), ("precede",)])
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_join_with_a_key_that_is_none_is_bad_stamp_where_it_is_signed_and_else_forged(
+    closed: bool, service: tuple[str, ...]
+) -> None:
+    tale = created("A", *service, closed=closed)
+    none: dict[str, Any] = {"kind": "join", "epoch": 1, "key": "b64"}
+    assert tale.take(**none, sender="A", by="A").dead == ["bad_stamp"]
+    for word in ("stranger", None):
+        assert tale.take(**none, sender="A", by=word).dead == ["forged"]
+        assert tale.take(**none, sender="B", by=word).dead == ["forged"]
+        assert tale.take(**none, sender="precede", by=word).dead == ["forged"]
+    assert tale.take(**none, sender="B", by="B").dead == ["forged"], "by what it brings nothing can be verified"
+    if service:
+        assert tale.take(**none, sender="B", by="precede").dead == ["bad_stamp"]
+        assert tale.take(**none, sender="A", by="precede").dead == ["bad_stamp"]
     assert tale.say("A1", by="A").out == ["A1"]
+
+
+def test_a_later_create_is_forged_unless_its_sender_signed_it_and_bad_stamp_then() -> None:
+    tale = created("A", "precede")
+    assert tale.take(kind="create").dead == ["forged"]
+    assert tale.take(kind="create", by="A").dead == ["forged"], "what names no sender is the service's"
+    assert tale.take(kind="create", sender="A", by="precede").dead == ["forged"]
+    assert tale.take(kind="create", by="precede").dead == ["bad_stamp"]
+    assert tale.take(kind="create", sender="A", by="A").dead == ["bad_stamp"]
 
 
 # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,6 +247,16 @@ def test_who_lost_its_key_to_a_thief_is_given_a_new_one_by_the_service() -> None
     assert tale.say("A1", epoch=2, by="new").out == ["A1@2"]
 
 
+def test_a_thief_who_joins_with_the_largest_epoch_uses_the_name_up_and_is_put_out_with_it() -> None:
+    tale = created("A", "precede").take(kind="join", sender="A", epoch=EPOCH_MAX, key=public("thief"), by="A")
+    for epoch in (1, EPOCH_MAX):
+        tale.take(kind="join", sender="A", epoch=epoch, key=public("new"), by="precede")
+        assert tale.dead == ["bad_stamp" if epoch == EPOCH_MAX else "fenced"]
+    assert tale.take(kind="evict", member=["A", EPOCH_MAX], cut=0, by="precede").out == ["evict"]
+    assert tale.say("A1", epoch=EPOCH_MAX, by="thief").dead[0].startswith("fenced")
+    assert tale.take(kind="join", sender="A2", key=public("A2"), by="A2").out == ["join"]
+
+
 # ── putting out and giving up ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -244,6 +275,31 @@ def test_a_sender_may_always_give_up_on_its_own() -> None:
     mixed = [["B", 0, 1, 1], ["A", 0, 1, 1]]
     assert tale.take(kind="abandon", sender="B", ids=mixed, by="B").dead == ["forged"]
     assert tale.take(kind="abandon", sender="B", ids=mixed[:1], by="B").out == ["(B1)"]
+
+
+@pytest.mark.parametrize("service", [(), ("precede",)])
+@pytest.mark.parametrize("order", ORDERS)
+def test_who_is_out_gives_up_on_nothing_any_more_and_nobody_on_an_epoch_never_seen(
+    order: str, service: tuple[str, ...]
+) -> None:
+    tale = created("A", "B", "C", *service, members=("A", "B", "C"), order=order, closed=True)
+    other = service[0] if service else "A"
+    own: dict[str, Any] = {"kind": "abandon", "sender": "B"}
+    tale.take(**own, ids=[["B", 7, 1, 100]], by="B")
+    assert tale.dead == ["forged"]
+    assert "epoch" in reason(tale)
+    assert tale.take(**own, ids=[["B", 0, 1, 1]], by="B").dead == []
+    tale.take(kind="evict", sender=other, member=["B", 0], cut=3, by=other)
+    tale.take(kind="leave", sender="C", last=3, by="C")
+    for name in "BC":
+        for ids in ([[name, 0, 2, 3]], [[name, 0, 4, 100]], [[name, 1, 1, 100]]):
+            tale.take(kind="abandon", sender=name, ids=ids, by=name)
+            assert tale.dead == ["forged"]
+            assert "is out" in reason(tale)
+        assert tale.take(kind="abandon", sender=other, ids=[[name, 0, 2, 3]], by=other).dead == []
+    tale.take(kind="join", sender="B", epoch=1, key=public("B"), time=9, by=other if service else "B")
+    assert tale.dead == []
+    assert tale.take(**own, ids=[["B", 1, 1, 1]], by="B").dead == [], "who has come back may"
 
 
 def test_without_a_service_members_are_equals_until_they_are_out() -> None:
@@ -283,6 +339,28 @@ def test_keys_go_through_snapshots_at_any_place() -> None:
     for cut in range(1, len(log)):
         assert feed(log, cuts=[cut]) == whole
     assert feed(log, cuts=range(len(log))) == whole
+
+
+@pytest.mark.parametrize("cuts", [(), range(2_000)])
+def test_of_a_sender_the_last_thousand_keys_are_kept(cuts: range) -> None:
+    words = [f"key {epoch}" for epoch in range(1_100)]
+    log: list[tuple[bytes, bytes, int, int, int]] = []
+
+    def add(by: str | None, **fields: Any) -> None:
+        record = json.dumps({"group": "g", **fields}).encode()
+        log.append((record if by is None else sign(record, private(by)), b"g", 0, len(log), len(log)))
+
+    add(None, kind="create", options={"keys": {"A": public(words[0])}, "order": "total"}, members=["A"])
+    add(words[0], sender="A", seq=1)
+    for epoch in range(1, 1_100):
+        add(words[epoch - 1], kind="join", sender="A", epoch=epoch, key=public(words[epoch]))
+        add(words[epoch], sender="A", epoch=epoch, seq=1)
+    length = len(log)
+    for epoch in (0, 99, 100, 1_099):
+        add(words[epoch], sender="A", epoch=epoch, seq=2)
+    outcome = feed(log, cuts=[cut for cut in cuts if cut % 300 == 299])
+    assert len(outcome.ordered) == length + 1
+    assert [letter["code"] for letter in parsed(outcome.dead)] == ["forged", "forged", "fenced"]
 
 
 def test_a_key_in_an_old_state_that_is_none_lets_nobody_speak() -> None:
