@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 SHOWN_MAX = 50
 REASON_LENGTH_MAX = 100
 
-MAY_PASS = frozenset({"backpressure", "seq_jump", "clock_poison", "unknown_member", "unknown_order", "wrong_partition"})
+MAY_PASS = frozenset(
+    {"backpressure", "seq_jump", "clock_poison", "forged", "unknown_member", "unknown_order", "wrong_partition"}
+)
 """What the group, or the version of precede, can have grown out of; the others are refused for what they say."""
 
 

@@ -35,7 +35,7 @@ class BrokerWatch:
         consumer = Consumer(kafka.client_settings(self.settings.bootstrap) | {"group.id": "precede-looks"})
         try:
             while not self._ended.is_set():
-                with suppress(KafkaException):
+                with suppress(KafkaException, KeyError):  # or the topic is not there just now
                     self._ask(consumer)
                 self._ended.wait(EVERY_S)
         finally:

@@ -17,8 +17,8 @@ from streaming.settings import Settings
 from udfs.limits import Limits
 
 FILE = "precede.json"
-VERSION = 2
-"""Version 1 did not know the control topic; it is taken as it is found then."""
+VERSION = 3
+"""Version 1 did not know the control topic, and 2 not how many partitions the ordered topic has: taken as found."""
 
 
 class TopicId(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,6 +40,7 @@ class OrderPart(msgspec.Struct, forbid_unknown_fields=True):
     order: str
     limits: Limits
     control: TopicId | None = None
+    ordered_partitions: int | None = None
 
 
 class HistoryPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -154,6 +155,7 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
         order=settings.order,
         limits=settings.limits,
         control=_id(topics[settings.control_topic]),
+        ordered_partitions=topics[settings.ordered_topic].partitions,
     )
     if found is None:
         return now
@@ -165,6 +167,13 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
             f"The raw topic {raw.name} has {now.partitions} partitions, but the checkpoint {folder} was made with "
             f"{found.partitions}, and groups would move between them; let the job deliver all that is there, then go "
             "on with a new raw topic, new output topics and a new checkpoint."
+        )
+    if found.ordered_partitions not in (None, now.ordered_partitions):
+        raise Refused(
+            f"The ordered topic {settings.ordered_topic} has {now.ordered_partitions} partitions, but the checkpoint "
+            f"{folder} was made with {found.ordered_partitions}, and its readers would see the groups that move with "
+            "holes; take a new ordered_topic, dead_letter_topic and progress_topic, and a new checkpoint folder: the "
+            "whole log is read again into them, with the same positions."
         )
     if now.shards != found.shards:
         raise Refused(

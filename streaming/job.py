@@ -4,6 +4,7 @@ What a person must mend is refused before Spark starts. A query that fails is st
 and says why; nothing is lost by it, since Spark's checkpoint and the token stand where the last whole batch left them.
 """
 
+import math
 import signal
 import threading
 import time
@@ -16,13 +17,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from py4j.protocol import Py4JNetworkError
 
-from streaming import checkpoint, kafka, tables
+from streaming import checkpoint, kafka, start_checks, tables
 from streaming.announcer import Announcer, Say
 from streaming.checkpoint import Checkpoint
 from streaming.errors import Refused
 from streaming.kafka import Topic, Unreachable
 from streaming.outside import Outside
-from streaming.progress import read_progress
 from streaming.query_watch import GONE, QueryWatch
 from streaming.settings import Settings
 from streaming.status import Status
@@ -170,7 +170,7 @@ class Job:
                 if time.monotonic() >= deadline:
                     raise Refused(f"{away}; gave up after {self.settings.patience_s:.0f} s.") from away
                 if not said:
-                    self.say(f"{away}; trying again for {self.settings.patience_s:.0f} s.")
+                    self.say(f"{away}; trying again for {self.settings.patience_s:.0f} s.", level="warning")
                     said = True
             self.stopping.wait(RETRY_S)
         return None
@@ -180,35 +180,12 @@ class Job:
         settings = self.settings
         kept = checkpoint.read(Path(settings.checkpoint))
         if self.orders:
-            if kept.order is None:
-                self._check_beginning(topics)
-            kept.order = checkpoint.check_order(settings, kept.order, topics)
-        if self.writes_history:
-            if settings.rebuild_delta:
-                self.say("The Delta tables are thrown away, and written anew from the topics.")
-                # First, or a crash would leave the checkpoint speaking of tables that are gone.
-                checkpoint.forget_history(Path(settings.checkpoint))
-                tables.remove(settings)
-                kept.history = None
-            kept.history = checkpoint.check_history(settings, kept.history, topics)
-            for table in TABLES:
-                tables.check(settings, table, kept.history.tables.get(table))
+            kept.order = start_checks.check_order(settings, kept.order, topics, self._patiently)
+        if self.writes_history and settings.rebuild_delta:
+            kept.history = start_checks.rebuild_history(settings, kept.history, topics, self._patiently, self.say)
+        elif self.writes_history:
+            kept.history = start_checks.check_history(settings, kept.history, topics)
         return kept
-
-    def _check_beginning(self, topics: dict[str, Topic]) -> None:
-        """Before a fresh start: is the log whole, or shall positions be counted from what is left of it?"""
-        settings = self.settings
-        raw, progress = topics[settings.raw_topic], topics[settings.progress_topic]
-        ends = self._patiently(lambda: kafka.ends(settings.bootstrap, raw.name, raw.partitions))
-        if ends is None or not checkpoint.is_cut(settings, ends):
-            return
-        known = self._patiently(lambda: read_progress(settings.bootstrap, progress, settings.ordered_topic))
-        if known is not None and known[0] is not None:
-            raise Refused(
-                f"The beginning of the raw topic {raw.name} is gone, and the positions in {settings.ordered_topic} are "
-                "counted from it; start with the old checkpoint, or name a new ordered_topic and "
-                "dead_letter_topic, where positions begin anew."
-            )
 
     def _keep(self, spark: "SparkSession", kept: Checkpoint) -> None:
         """Make the tables, and write the checkpoint's file before anything that it speaks of."""
@@ -230,12 +207,14 @@ class Job:
         observe = self.outside.metrics.observe if self.outside else unobserved
         begin = partial(self._start_order, spark)
         order = [QueryWatch("order", begin, self.say, settings.patience_s, observe, settings.trigger_ms / 1000)]
+        # Beside a query that orders, history is never given up: ordering goes on, however long Delta is away.
+        patience_s = math.inf if self.orders and not settings.once else settings.patience_s
         history = [
             QueryWatch(
                 f"history of {table}",
                 partial(history_query.start, spark, settings, table, drain=settings.once),
                 self.say,
-                settings.patience_s,
+                patience_s,
                 observe,
                 settings.history_every_s,
             )
@@ -294,7 +273,7 @@ class Job:
     def _report(self, watches: list[QueryWatch]) -> None:
         if self.sink is not None:
             self.sink.listen(self.say)
-            self.status.counts = self.sink.counts
+            self.status.counts, self.status.is_away = self.sink.counts, self.sink.is_away
         if self.sink is not None and self.ticker is not None:
             self.ticker.look(self.sink.counts.held_now if self.sink.counts.held else None)
         self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", f"history of {GAPS}"))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from streaming.transaction import Sink
 
 OK, NOT_FOUND, NOT_WELL = 200, 404, 503
+ASKED_S = 10.0
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -67,6 +68,9 @@ class Outside:
 def _handler(outside: Outside) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """Two pages, read only."""
+
+        timeout = ASKED_S
+        """Who connects and asks nothing must not keep a thread for ever."""
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]

@@ -1,5 +1,6 @@
 """One streaming query, watched: started again when it fails, later each time, with a sentence."""
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -44,7 +45,10 @@ class QueryWatch:
         observe: Callable[[str, str, float], object],
         every_s: float = 0.0,
     ) -> None:
-        """`observe` hears how many seconds each phase of each batch took: (query, phase, seconds)."""
+        """With endless patience it is never given up.
+
+        `observe` hears how many seconds each phase of each batch took: (query, phase, seconds).
+        """
         self.name = name
         self.every_s = every_s
         """How often it looks for work; between two looks it says nothing."""
@@ -137,14 +141,14 @@ class QueryWatch:
     def _failed(self, error: Exception) -> None:
         text = str(error)
         final = FINAL.search(text)
-        if final:
+        if final and self._patience_s < math.inf:
             raise Refused(final.group(1)) from error
         now = time.monotonic()
         if self._failures == 0:
             self._failing_since = now
         self._failures += 1
         self.restarts += 1
-        reason = reason_of(error)
+        reason = final.group(1).rstrip(".") if final else reason_of(error)
         if now - self._failing_since > self._patience_s:
             raise Refused(f"The {self.name} query has failed for {self._patience_s:.0f} s: {reason}.") from error
         wait_s = min(FIRST_RETRY_S * 2 ** (self._failures - 1), LAST_RETRY_S)

@@ -2,9 +2,12 @@
 
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,8 +99,21 @@ def start(settings: Settings, jars: Sequence[Path], logs: Path, name: str = "pre
     if running is None:
         with (logs / "spark-console.log").open("ab") as console:
             running = launch_gateway(conf, {"stdout": console, "stderr": console})  # type: ignore[no-untyped-call]
-    context = SparkContext(conf=conf, gateway=running) if SparkContext._active_spark_context is None else None
-    return SparkSession(context) if context else SparkSession.builder.getOrCreate()
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
+    with _own_ctrl_c():
+        return SparkSession(SparkContext(conf=conf, gateway=running))
+
+
+@contextmanager
+def _own_ctrl_c() -> Iterator[None]:
+    """PySpark takes Ctrl-C for itself, and would end the process where a job wants to stop between two batches."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def configuration(settings: Settings, jars: Sequence[Path], logs: Path) -> dict[str, str]:

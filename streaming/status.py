@@ -19,6 +19,8 @@ class Status:
         self.counts = Counts()
         self.written = 0
         self.batch: int | None = None
+        self.is_away = False
+        """Whether no broker answers: then it is not asked, for that takes seconds."""
         self._said = (0, 0, 0, 0, 0)
         self._said_at = 0.0
 
@@ -73,7 +75,7 @@ class Status:
     def _behind(self) -> int | None:
         """Raw records not yet through; unknown before the first batch, or while the broker is away."""
         following = self.counts.next
-        if not following:
+        if not following or self.is_away:
             return None
         settings = self.settings
         try:

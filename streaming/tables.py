@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlparse
 
+from streaming import spark_files
 from streaming.errors import Refused
 from streaming.settings import Settings
+from streaming.spark_files import NONE_YET
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +21,8 @@ DELIVERIES = "deliveries"
 DEAD_LETTERS = "dead_letters"
 GAPS = "gaps"
 TABLES = (DELIVERIES, DEAD_LETTERS, GAPS)
+BY_BATCHES = (DELIVERIES, DEAD_LETTERS)
+"""Those to which a batch is added once, by its number; the rows of gaps are merged by what they say."""
 
 COLUMNS = {
     DELIVERIES: (
@@ -64,6 +68,8 @@ class Found:
     empty: bool
     lost: str | None
     """A file that the table's log names and that is not there."""
+    batch: int
+    """The newest batch of the query in question that is in it."""
 
 
 def path(settings: Settings, table: str) -> Path:
@@ -77,17 +83,19 @@ def find(settings: Settings, table: str) -> Found | None:
     from deltalake.exceptions import DeltaError
 
     folder = path(settings, table)
-    if not (folder / "_delta_log").exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise Refused(f"The folder {folder} is not empty and not a Delta table; choose another delta folder.")
-        return None
+    query = spark_files.query_id(settings.history_checkpoint(table))
     try:
+        if not (folder / "_delta_log").exists():
+            if folder.exists() and any(folder.iterdir()):
+                raise Refused(f"The folder {folder} is not empty and not a Delta table; choose another delta folder.")
+            return None
         found = DeltaTable(folder)
+        batch = None if query is None else found.transaction_version(query)
     except (DeltaError, OSError) as error:
         raise Refused(f"The Delta table {folder} cannot be read: {error}.") from error
     files = (Path(unquote(urlparse(uri).path)) for uri in found.file_uris())
     lost = next((str(file) for file in files if not file.exists()), None)
-    return Found(str(found.metadata().id), found.version() == 0, lost)
+    return Found(str(found.metadata().id), found.version() == 0, lost, NONE_YET if batch is None else batch)
 
 
 def check(settings: Settings, table: str, wanted: str | None) -> None:
@@ -111,6 +119,30 @@ def check(settings: Settings, table: str, wanted: str | None) -> None:
         )
     if wanted is not None and found is not None and found.id != wanted:
         raise Refused(f"The Delta table {folder} is not the one that the checkpoint {settings.checkpoint} writes.")
+    if found is not None and table in BY_BATCHES:
+        _check_moment(settings, table, found)
+
+
+def _check_moment(settings: Settings, table: str, found: Found) -> None:
+    """A table and its checkpoint of two moments: Delta would skip what it takes for written, or take it twice."""
+    if spark_files.query_id(settings.history_checkpoint(table)) is None:
+        if found.empty:
+            return
+        raise Refused(
+            f"The checkpoint {settings.checkpoint} no longer knows how far the Delta table {path(settings, table)} is; "
+            f"bring back {settings.history_checkpoint(table)}, or write the table anew from the topic: {ANEW}."
+        )
+    last = spark_files.last_commit(settings.history_checkpoint(table))
+    if not last <= found.batch <= last + 1:  # one more where a crash came between the two
+        raise Refused(
+            f"The Delta table {path(settings, table)} and the checkpoint {settings.checkpoint} are not of one moment: "
+            f"{_upto('the table has', found.batch)}, {_upto('the checkpoint', last)}, so rows would be lost or written "
+            f"twice; bring back both as they were together, or write the table anew from the topic: {ANEW}."
+        )
+
+
+def _upto(who: str, batch: int) -> str:
+    return f"{who} none of its batches" if batch == NONE_YET else f"{who} those up to {batch}"
 
 
 def remove(settings: Settings) -> None:

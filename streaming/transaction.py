@@ -71,7 +71,7 @@ class Sink:
         self.counts = counts.recall(Path(settings.checkpoint))
         self.refused: Refused | None = None
         self.stopping = False
-        self._away = self._said_away = False
+        self.is_away = self._said_away = False
         self._sentences: dict[str, bool] = {}
         """What the kernel had to say to a person, and whether it was said."""
         self._producer: Producer | None = None
@@ -131,21 +131,23 @@ class Sink:
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def listen(self, say: Callable[[str], object]) -> None:
+    def listen(self, say: Callable[..., object]) -> None:
         """Say what was noticed: once each time that no broker answers any more, and once what the kernel tells."""
         producer = self._producer
         if producer is not None:
             producer.poll(0)
-        if self._away and not self._said_away:
-            say(f"Kafka at {self.settings.bootstrap} does not answer; nothing is lost, and it goes on when it is back.")
-        self._said_away = self._away
+        if self.is_away and not self._said_away:
+            bootstrap = self.settings.bootstrap
+            sentence = f"Kafka at {bootstrap} does not answer; nothing is lost, and it goes on when it is back."
+            say(sentence, level="warning", query="order")
+        self._said_away = self.is_away
         for sentence in [sentence for sentence, said in list(self._sentences.items()) if not said]:
             self._sentences[sentence] = True
-            say(sentence)
+            say(sentence, level="warning", query="order")
 
     def _noticed(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._away = True
+            self.is_away = True
 
     def publish(self, batch: "DataFrame") -> None:
         """Publish one micro-batch; Spark calls this, and takes a return for `it is out`."""
@@ -266,9 +268,10 @@ class Sink:
         if offsets:
             with suppress(KafkaException):
                 self._group.commit(offsets=offsets, asynchronous=True)
+                self._group.poll(0)  # takes the answers to earlier ones, which would pile up
 
     def _count(self, batch: Counts) -> None:
-        self._away = False
+        self.is_away = False
         self.counts.add(batch)
         counts.keep(Path(self.settings.checkpoint), self.counts)
 

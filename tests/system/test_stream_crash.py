@@ -66,7 +66,7 @@ def test_a_job_killed_in_the_middle_twice_leaves_each_position_once(
     assert judge(stream, tmp_path) == []
 
 
-def test_a_broker_away_in_between_is_waited_for_and_sigterm_ends_the_job_with_0(
+def test_a_broker_away_in_between_is_waited_for_and_ctrl_c_ends_the_job_with_0(
     tmp_path: Path, run: Callable[..., Running]
 ) -> None:
     talk = conversation(400)
@@ -91,7 +91,7 @@ def test_a_broker_away_in_between_is_waited_for_and_sigterm_ends_the_job_with_0(
         expected = by_kernel(stream.raw())[0]
         running.until(lambda: stream.ordered() == expected, "the second half")
         asked = time.monotonic()
-        running.process.send_signal(signal.SIGTERM)
+        running.process.send_signal(signal.SIGINT)
         assert running.process.wait(30) == 0
         assert time.monotonic() - asked < 15
         ticks = {partition for _, value, partition, *_ in stream.raw() if value == TICK}

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlparse
 
 import msgspec
 import pytest
+from confluent_kafka import Producer
 from deltalake import DeltaTable
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
@@ -217,13 +218,28 @@ def test_history_goes_on_where_it_was_and_refuses_tables_it_did_not_write(
     talk = conversation(200)
     stream.send(talk[:100])
     stream.once(spark)
+    for folder in ("checkpoint", "delta"):
+        shutil.copytree(tmp_path / folder, tmp_path / "before" / folder)
     stream.send(talk[100:])
     stream.once(spark)
+    abort_one(stream)
+    stream.once(spark)  # a batch of nothing
     seen = [(row["group"], row["position"]) for row in stream.table("deliveries")]
     assert len(seen) == len(set(seen)) == sum(map(len, stream.ordered().values()))
 
     with pytest.raises(Refused, match=r"holds a history that the checkpoint .* did not write"):
         stream.once(spark, checkpoint=str(tmp_path / "fresh"))
+    with pytest.raises(
+        Refused, match=r"not of one moment: the table has those up to [12], the checkpoint those up to 0"
+    ):
+        stream.once(spark, checkpoint=str(tmp_path / "before" / "checkpoint"))
+    with pytest.raises(
+        Refused, match=r"not of one moment: the table has those up to 0, the checkpoint those up to [12]"
+    ):
+        stream.once(spark, delta=str(tmp_path / "before" / "delta"))
+    shutil.rmtree(tmp_path / "before" / "checkpoint" / "history")
+    with pytest.raises(Refused, match=r"no longer knows how far .*precede run --rebuild-delta"):
+        stream.once(spark, checkpoint=str(tmp_path / "before" / "checkpoint"))
     shutil.rmtree(tmp_path / "delta" / "deliveries")
     with pytest.raises(Refused, match=r"deliveries is gone.*precede run --rebuild-delta"):
         stream.once(spark)
@@ -235,6 +251,16 @@ def test_history_goes_on_where_it_was_and_refuses_tables_it_did_not_write(
         stream.once(spark)
     stream.once(spark, rebuild_delta=True, checkpoint=str(tmp_path / "fresh"), only="history")
     assert sorted(row["record"] for row in stream.table("deliveries")) == all_records(stream)
+
+
+def abort_one(stream: Stream) -> None:
+    """Somebody's transaction that came to nothing: offsets go on, and there is no record."""
+    producer = Producer({"bootstrap.servers": stream.settings.bootstrap, "transactional.id": "came-to-nothing"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(stream.settings.ordered_topic, b"{}", b"g")
+    producer.flush()
+    producer.abort_transaction()
 
 
 def all_records(stream: Stream) -> list[str]:

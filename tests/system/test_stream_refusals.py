@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
@@ -56,6 +56,23 @@ def start(stream: Stream, **more: Any) -> None:
     job.run(stream.settings, say=lambda _: None)
 
 
+def through(stream: Stream, next_offsets: dict[int, int]) -> None:
+    """As Spark leaves its part of the checkpoint when a batch is through up to there."""
+    folder = stream.settings.order_checkpoint
+    for part in ("commits", "offsets"):
+        (folder / part).mkdir(parents=True)
+    (folder / "commits" / "0").write_text("v1\n{}")
+    offsets = json.dumps({stream.settings.raw_topic: next_offsets})
+    (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{offsets}")
+
+
+def cut(stream: Stream, topic: str, first: int) -> None:
+    """Retention has taken the beginning of a topic."""
+    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, at, first) for at in (0, 1)]).values():
+        future.result()
+
+
 def test_the_same_settings_again_are_welcome(stream: Stream) -> None:
     with pytest.raises(SparkStarted):
         start(stream)
@@ -86,11 +103,12 @@ def test_a_checkpoint_of_a_newer_version_is_refused(stream: Stream) -> None:
         start(stream)
 
 
-def test_a_checkpoint_that_knows_no_control_topic_yet_goes_on_with_the_one_there_is(stream: Stream) -> None:
+def test_a_checkpoint_of_the_first_version_goes_on_with_the_topics_as_they_are(stream: Stream) -> None:
     path = Path(stream.settings.checkpoint) / checkpoint.FILE
     kept = json.loads(path.read_text())
     for part in ("order", "history"):
         del kept[part]["control"]
+    del kept["order"]["ordered_partitions"]
     path.write_text(json.dumps(kept | {"v": 1}))
     with pytest.raises(SparkStarted):
         start(stream)
@@ -140,25 +158,68 @@ def test_a_fresh_start_on_a_log_whose_beginning_is_gone_is_refused_unless_accept
     stream: Stream, tmp_path: Path
 ) -> None:
     stream.send(conversation(50))
-    name = stream.settings.raw_topic
-    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
-    for future in admin.delete_records([TopicPartition(name, 0, 5), TopicPartition(name, 1, 5)]).values():
-        future.result()
+    cut(stream, stream.settings.raw_topic, 5)
+    with pytest.raises(Refused, match=r"The beginning of the raw topic .* is gone .*accept_cut_log"):
+        start(stream)  # Spark's part of the checkpoint is gone
+    through(stream, {0: 5, 1: 9})
     with pytest.raises(SparkStarted):
         start(stream)  # not a fresh start
     with pytest.raises(Refused, match=r"The beginning of the raw topic .* is gone .*accept_cut_log"):
         start(stream, checkpoint=str(tmp_path / "fresh"))
     with pytest.raises(SparkStarted):
         start(stream, accept_cut_log=True)
-    found = kafka.describe(stream.settings.bootstrap, [name, stream.settings.progress_topic])
-    sink = Sink(stream.settings, found[name], found[stream.settings.progress_topic])
-    sink.open()  # as a job did while the log was whole
-    sink.close()
+    publish_once(stream)
     with pytest.raises(Refused, match=r"The beginning .* is gone, and the positions in .* are counted from it"):
         start(stream)
     fresh = Stream(stream.settings.bootstrap, tmp_path / "anew").settings
     with pytest.raises(SparkStarted):
         start(stream, ordered_topic=fresh.ordered_topic, dead_letter_topic=fresh.dead_letter_topic)
+
+
+def publish_once(stream: Stream) -> None:
+    """As a job did while the log was whole."""
+    found = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
+    sink = Sink(stream.settings, found[stream.settings.raw_topic], found[stream.settings.progress_topic])
+    sink.open()
+    assert sink._producer is not None
+    sink._producer.begin_transaction()
+    sink._commit(sink._producer, {0: 3})
+    sink.close()
+
+
+def test_messages_that_are_gone_before_they_were_ordered_are_told_and_not_passed_over(stream: Stream) -> None:
+    stream.send(conversation(50))
+    through(stream, {0: 5, 1: 4})
+    cut(stream, stream.settings.raw_topic, 5)
+    with pytest.raises(
+        Refused, match=r"lost messages .* partition 1 begins at offset 5, and the checkpoint .* is at 4"
+    ):
+        start(stream)
+
+
+def test_an_ordered_topic_that_got_more_partitions_is_refused(stream: Stream) -> None:
+    name = stream.settings.ordered_topic
+    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin.create_partitions([NewPartitions(name, 3)])[name].result()
+    with pytest.raises(
+        Refused, match=r"ordered topic .* has 3 partitions, but the checkpoint .* with 2.*new ordered_t"
+    ):
+        start(stream)
+
+
+def test_a_table_is_not_thrown_away_where_the_topic_no_longer_has_its_beginning(stream: Stream) -> None:
+    log = Path(stream.settings.delta) / "deliveries" / "_delta_log"
+    log.mkdir(parents=True)
+    with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
+        for at in range(10):
+            producer.produce(stream.settings.ordered_topic, b"{}", partition=at % 2)
+    cut(stream, stream.settings.ordered_topic, 2)
+    with pytest.raises(Refused, match=r"no longer has its beginning, so the Delta table .*/deliveries may be the only"):
+        start(stream, rebuild_delta=True)
+    assert log.exists()
+    log.parent.rename(log.parent.with_name("kept"))
+    with pytest.raises(SparkStarted):
+        start(stream)
 
 
 @pytest.mark.parametrize("setting", ["checkpoint", "delta"])

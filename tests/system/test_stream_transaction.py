@@ -97,7 +97,7 @@ def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_
     one = sink()
     for _ in range(2):
         one.publish(rows)
-        one.listen(said.append)
+        one.listen(lambda sentence, **_: said.append(sentence))
     assert said == [f"Group {number} lacks a key." for number in range(SAID_MAX)] + [SAID_ENOUGH]
 
 

@@ -1,0 +1,102 @@
+"""Before a job starts: whether log, checkpoint, output topics and tables are of one stream and of one moment.
+
+Whatever would number positions anew, lose rows in silence or write them twice is refused here, before Spark starts and
+before anything is written.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from streaming import checkpoint, kafka, spark_files, tables
+from streaming.checkpoint import HistoryPart, OrderPart
+from streaming.errors import Refused
+from streaming.kafka import Topic
+from streaming.progress import read_progress
+from streaming.settings import Settings
+from streaming.tables import TABLES
+
+Ask = Callable[[Callable[[], Any]], Any]
+"""Asks Kafka until it answers; nothing where somebody stopped the job meanwhile."""
+
+BEGIN_ANEW = "name a new ordered_topic and dead_letter_topic, where positions begin anew"
+
+
+def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, Topic], ask: Ask) -> OrderPart:
+    """What the order query's part of the checkpoint will say."""
+    now = checkpoint.check_order(settings, kept, topics)
+    raw = topics[settings.raw_topic]
+    ends = ask(lambda: kafka.ends(settings.bootstrap, raw.name, raw.partitions))
+    if ends is None:
+        return now
+    reached = spark_files.reached(settings.order_checkpoint).get(raw.name)
+    if reached is None:
+        _check_beginning(settings, topics, ends, ask)
+    else:
+        _check_what_follows(settings, reached, ends)
+    return now
+
+
+def _check_beginning(settings: Settings, topics: dict[str, Topic], ends: list[tuple[int, int]], ask: Ask) -> None:
+    """Before a fresh start: is the log whole, or shall positions be counted from what is left of it?"""
+    if not checkpoint.is_cut(settings, ends):
+        return
+    progress = topics[settings.progress_topic]
+    known = ask(lambda: read_progress(settings.bootstrap, progress, settings.ordered_topic))
+    if known is not None and known[1]:
+        raise Refused(
+            f"The beginning of the raw topic {settings.raw_topic} is gone, and the positions in "
+            f"{settings.ordered_topic} are counted from it; start with the old checkpoint, or {BEGIN_ANEW}."
+        )
+
+
+def _check_what_follows(settings: Settings, reached: dict[int, int], ends: list[tuple[int, int]]) -> None:
+    """What comes after the last batch must still be there."""
+    for partition, (first, _) in enumerate(ends):
+        if reached.get(partition, 0) < first:
+            raise Refused(
+                f"The raw topic {settings.raw_topic} has lost messages that were not ordered yet: its partition "
+                f"{partition} begins at offset {first}, and the checkpoint {settings.checkpoint} is at "
+                f"{reached.get(partition, 0)}; bring them back, or take a new checkpoint folder with accept_cut_log, "
+                f"and {BEGIN_ANEW}."
+            )
+
+
+def check_history(settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic]) -> HistoryPart:
+    """What the history queries' part of the checkpoint will say."""
+    now = checkpoint.check_history(settings, kept, topics)
+    for table in TABLES:
+        tables.check(settings, table, now.tables.get(table))
+    return now
+
+
+def rebuild_history(
+    settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic], ask: Ask, say: Callable[[str], object]
+) -> HistoryPart:
+    """Throw the tables away, where the topics still have all that was in them."""
+    checkpoint.check_history(settings, kept, topics)  # a mistyped topic must not empty a table
+    for table in TABLES:
+        _check_that_all_is_there(settings, table, ask)
+    say("The Delta tables are thrown away, and written anew from the topics.")
+    # First, or a crash would leave the checkpoint speaking of tables that are gone.
+    checkpoint.forget_history(Path(settings.checkpoint))
+    tables.remove(settings)
+    return check_history(settings, None, topics)
+
+
+def _check_that_all_is_there(settings: Settings, table: str, ask: Ask) -> None:
+    """A topic whose beginning is gone cannot make its table again, which then is the only copy."""
+    from streaming.history_query import topic
+
+    name = topic(settings, table)
+    folder = tables.path(settings, table)
+
+    def first() -> int:
+        partitions = kafka.describe(settings.bootstrap, [name])[name].partitions
+        return max(begin for begin, _ in kafka.ends(settings.bootstrap, name, partitions))
+
+    if ask(first) and (folder / "_delta_log").exists():
+        raise Refused(
+            f"The topic {name} no longer has its beginning, so the Delta table {folder} may be the only copy of it and "
+            "is not thrown away; move it elsewhere first, and it is made anew from what the topic has."
+        )
