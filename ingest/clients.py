@@ -47,6 +47,7 @@ def is_new(error: KafkaError) -> bool:
 # ── why not ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 LISTEN_S, LISTEN_PAUSE_S = 3.0, 0.3
+REQUEST_S_MAX = 10.0
 
 
 class Unreachable(Refused):
@@ -55,6 +56,10 @@ class Unreachable(Refused):
 
 class KeptOut(Refused):
     """A broker is there, but lets nobody in who comes like this."""
+
+
+class NotAllowed(Refused):
+    """Its access rules do not allow what was asked; somebody may change them meanwhile."""
 
 
 def unreachable(bootstrap: str) -> Refused:
@@ -93,6 +98,26 @@ def _kept_out(bootstrap: str, error: KafkaError) -> Refused | None:
     return None
 
 
+def unreadable(bootstrap: str, topic: str, error: KafkaError) -> Refused:
+    """Why a topic could not be read; where an access rule lacks, which."""
+    if error.code() in AWAY:
+        return unreachable(bootstrap)
+    said = f"Kafka at {bootstrap} did not let {topic} be read: {reason(bootstrap, error)}"
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return NotAllowed(f"{said}, who needs Read and Describe on that topic.")
+    return Refused(f"{said}.")
+
+
+def check_may_see(bootstrap: str, topic: str) -> None:
+    """Refuse where the topic, which seems not to be there, is only hidden from who comes like this."""
+    try:
+        error = admin(bootstrap).list_topics(topic, timeout=REQUEST_S_MAX).topics[topic].error
+    except KafkaException as away:
+        raise unreachable(bootstrap) from away
+    if error is not None and error.code() in NOT_ALLOWED:
+        raise unreadable(bootstrap, topic, error)
+
+
 def reason(bootstrap: str, error: KafkaError) -> str:
     """What Kafka answered, and where its access rules are meant, for whom they lack."""
     if error.code() in NOT_ALLOWED:
@@ -101,6 +126,7 @@ def reason(bootstrap: str, error: KafkaError) -> str:
     return error.str()
 
 
+AWAY = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
 NOT_ALLOWED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,

@@ -155,8 +155,7 @@ def _values(bootstrap: str, topic: str, group: str) -> Iterator[bytes]:
     try:
         yield from _read(consumer, topic, group.encode())
     except KafkaException as error:
-        why = clients.reason(bootstrap, error.args[0])
-        raise Refused(f"Kafka at {bootstrap} did not let {topic} be read: {why}.") from error
+        raise clients.unreadable(bootstrap, topic, error.args[0]) from error
     finally:
         consumer.close()
 

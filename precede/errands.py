@@ -9,11 +9,13 @@ again.
 """
 
 import threading
+import warnings
 from collections.abc import Callable
 from time import monotonic
 
 import msgspec
 
+from ingest.clients import NotAllowed
 from ingest.errors import Refused
 from ingest.producer import Publisher
 from precede.log_readers import LogReader
@@ -44,6 +46,7 @@ class Errand(threading.Thread):
         self._open_reader = reader
         self._open_publisher = publisher
         self._told_to_stop = threading.Event()
+        self._has_told = False
 
     def run(self) -> None:
         reader, publisher = self._open_reader(), self._open_publisher()
@@ -51,10 +54,20 @@ class Errand(threading.Thread):
             while not self._told_to_stop.is_set():
                 try:
                     self._follow(reader, publisher)
+                except NotAllowed as lacking:
+                    if not self._has_told:
+                        warnings.warn(f"{lacking} Until then {self.undone}.", stacklevel=1)
+                    self._has_told = True
+                    self._told_to_stop.wait(AGAIN_S)
                 except Refused:
                     self._told_to_stop.wait(AGAIN_S)  # Kafka is away; whoever sends or reads is told so
         finally:
             reader.close()
+
+    @property
+    def undone(self) -> str:
+        """What stays undone while the topic may not be read."""
+        raise NotImplementedError
 
     def stop(self) -> None:
         self._told_to_stop.set()
@@ -88,6 +101,10 @@ class Clock(Errand):
         self._heartbeat_s = heartbeat_s
         self._due_s = monotonic()
 
+    @property
+    def undone(self) -> str:
+        return f"{self.voice.known.sender} gives no heartbeats, and all of {self.voice.known.group} may wait for it"
+
     def turn(self, records: list[LogRecord], publisher: Publisher) -> None:
         if self.voice.order.by_clocks:
             for record in records:
@@ -100,6 +117,10 @@ class Clock(Errand):
 
 class Repair(Errand):
     """Publishes again what the group asks for, and knows what it waits for."""
+
+    @property
+    def undone(self) -> str:
+        return f"what {self.voice.known.sender} says to {self.voice.known.group} and is lost is not said again"
 
     def turn(self, records: list[LogRecord], publisher: Publisher) -> None:
         for record in records:

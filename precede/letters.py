@@ -58,6 +58,7 @@ def moment_ms(text: str, now_ms: int) -> int | None:
 
 def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
     """Those in the topic up to its end as it is now, partition by partition."""
+    from precede.log_readers import why_unreadable
     from streaming import kafka
 
     topic = settings.dead_letter_topic
@@ -73,7 +74,7 @@ def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
             if wanted.takes(letter):
                 yield Found(letter, key)
     except kafka.Unreachable as error:
-        raise Refused(f"{error}.") from error
+        raise why_unreadable(settings.bootstrap, topic, error) from error
 
 
 def from_delta(settings: "Settings", wanted: Wanted) -> Iterator[Found]:

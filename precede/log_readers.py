@@ -16,8 +16,6 @@ from udfs.messages import LogRecord
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from confluent_kafka import KafkaError
-
 REQUEST_S = 10.0  # how long one question to the broker may take
 RETRY_S = 0.1
 BATCH_RECORDS = 1000
@@ -53,12 +51,16 @@ def open_reader(client: str, bootstrap: str, *, request_s: float = REQUEST_S) ->
     return readers[client](bootstrap, request_s)
 
 
-def unreadable(bootstrap: str, topic: str, error: "KafkaError") -> Refused:
-    """Why a topic could not be read, as a sentence."""
-    away = {error._TRANSPORT, error._TIMED_OUT, error._ALL_BROKERS_DOWN, error._RESOLVE}
-    if error.code() in away:
-        return clients.unreachable(bootstrap)
-    return Refused(f"Kafka at {bootstrap} did not let {topic} be read: {clients.reason(bootstrap, error)}.")
+def why_unreadable(bootstrap: str, topic: str, error: Exception) -> Refused:
+    """What the driver's own reading failed for, as a person should be told it."""
+    from confluent_kafka import KafkaException
+
+    cause = error.__cause__
+    return (
+        clients.unreadable(bootstrap, topic, cause.args[0])
+        if isinstance(cause, KafkaException)
+        else Refused(f"{error}.")
+    )
 
 
 class ConfluentReader:
@@ -80,6 +82,7 @@ class ConfluentReader:
                 "enable.partition.eof": True,
             }
         )
+        self._topic = ""
         self._assigned: set[int] = set()
         self._ended: set[int | None] = set()
 
@@ -95,11 +98,13 @@ class ConfluentReader:
                 return {partition: self._ends(topic, partition)[at_end] for partition in partitions}
             except KafkaException as error:
                 if not clients.is_new(error.args[0]) or time.monotonic() > deadline:
-                    raise unreadable(self._bootstrap, topic, error.args[0]) from error
+                    raise clients.unreadable(self._bootstrap, topic, error.args[0]) from error
                 time.sleep(RETRY_S)
 
     def _partitions(self, topic: str) -> list[int]:
         metadata = self._consumer.list_topics(topic, timeout=self._request_s).topics[topic]
+        if metadata.error is not None and metadata.error.code() in clients.NOT_ALLOWED:
+            raise clients.unreadable(self._bootstrap, topic, metadata.error)
         return [] if metadata.error is not None else list(metadata.partitions)
 
     def _ends(self, topic: str, partition: int) -> tuple[int, int]:
@@ -111,7 +116,7 @@ class ConfluentReader:
         from confluent_kafka import TopicPartition
 
         self._consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
-        self._assigned, self._ended = set(offsets), set()
+        self._topic, self._assigned, self._ended = topic, set(offsets), set()
 
     def read(self, timeout_s: float) -> list[LogRecord]:
         from confluent_kafka import KafkaError
@@ -130,6 +135,8 @@ class ConfluentReader:
                 self._ended.discard(message.partition())
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ended.add(message.partition())
+            elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise clients.unreadable(self._bootstrap, self._topic, error)
         return [
             LogRecord(
                 message.value(),
@@ -195,6 +202,9 @@ class KafkaPythonReader:
             )
         except KafkaError as error:
             raise clients.unreachable(bootstrap) from error
+        self._bootstrap = bootstrap
+        self._topic = ""
+        self._looked_for: set[str] = set()
         self._quiet_since = time.monotonic()
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
@@ -202,6 +212,10 @@ class KafkaPythonReader:
 
         partitions = [TopicPartition(topic, number) for number in self._consumer.partitions_for_topic(topic) or ()]
         if not partitions:
+            if topic not in self._looked_for:
+                # This client cannot tell what is hidden from what is not there.
+                clients.check_may_see(self._bootstrap, topic)
+            self._looked_for.add(topic)
             time.sleep(timeout_s)
             return {}
         offsets = self._consumer.end_offsets(partitions) if at_end else self._consumer.beginning_offsets(partitions)
@@ -210,13 +224,21 @@ class KafkaPythonReader:
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
         from kafka import TopicPartition
 
+        self._topic = topic
         self._consumer.assign([TopicPartition(topic, partition) for partition in offsets])
         for partition, offset in offsets.items():
             self._consumer.seek(TopicPartition(topic, partition), offset)
         self._quiet_since = time.monotonic()
 
     def read(self, timeout_s: float) -> list[LogRecord]:
-        found = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=BATCH_RECORDS)
+        from confluent_kafka import KafkaError
+        from kafka.errors import TopicAuthorizationFailedError
+
+        try:
+            found = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=BATCH_RECORDS)
+        except TopicAuthorizationFailedError as error:
+            code = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            raise clients.unreadable(self._bootstrap, self._topic, code) from error
         if found:
             self._quiet_since = time.monotonic()
         return [

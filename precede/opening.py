@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ingest import epochs
 from ingest.errors import Refused
 from precede.following import Delivery, Token, as_delivery
-from precede.log_readers import LogReader
+from precede.log_readers import LogReader, why_unreadable
 from precede.past import Past
 from precede.voice import Voice
 from streaming import kafka, progress
@@ -189,8 +189,11 @@ class Opening:
 
     def _usual_order(self) -> str:
         """The order of groups nobody created, as the job wrote it down; without a job, the default."""
-        topic = kafka.describe(self._bootstrap, [self._progress]).get(self._progress)
-        owner = None if topic is None else progress.read_progress(self._bootstrap, topic, self._ordered)[0]
+        try:
+            topic = kafka.describe(self._bootstrap, [self._progress]).get(self._progress)
+            owner = None if topic is None else progress.read_progress(self._bootstrap, topic, self._ordered)[0]
+        except kafka.Unreachable as error:
+            raise why_unreadable(self._bootstrap, self._progress, error) from error
         return "s_b" if owner is None else owner.order
 
 

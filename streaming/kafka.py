@@ -125,7 +125,8 @@ def read_to_end(bootstrap: str, topic: str, partitions: int) -> Iterator[tuple[b
             elif error.code() == KafkaError._PARTITION_EOF:
                 reading.discard(message.partition() or 0)
             else:
-                raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}: {error.str()}")
+                failed = KafkaException(error)
+                raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}: {error.str()}") from failed
     except KafkaException as error:
         raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}") from error
     finally:

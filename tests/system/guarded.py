@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import time
 from pathlib import Path
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types forget to export them
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -29,9 +31,12 @@ from precede.embedded_broker import HOST, Broker, free_port
 JOB, PASSWORD = "the-job", 'p"a\\ss, $w;ord='
 CERTIFIED = "the-certified"
 STRANGER = "stranger"
+MEMBER = "ann"
+
+Rule = tuple[ResourceType, str, ResourcePatternType, tuple[AclOperation, ...]]
 
 # What docs/security.md says that the job needs, and no more.
-RULES = [
+RULES: list[Rule] = [
     (
         ResourceType.TOPIC,
         "*",
@@ -50,6 +55,20 @@ RULES = [
         ResourcePatternType.PREFIXED,
         (AclOperation.WRITE, AclOperation.DESCRIBE),
     ),
+    (ResourceType.GROUP, "precede", ResourcePatternType.PREFIXED, (AclOperation.READ,)),
+]
+
+
+def on_topic(name: str, *operations: AclOperation) -> Rule:
+    """What may be done with one topic."""
+    return ResourceType.TOPIC, name, ResourcePatternType.LITERAL, operations
+
+
+DESCRIBE = AclOperation.DESCRIBE
+READ = AclOperation.READ, DESCRIBE
+SENDER_AND_READER = [
+    on_topic("precede.raw", AclOperation.WRITE, *READ, AclOperation.DESCRIBE_CONFIGS),
+    on_topic("precede.ordered", *READ),
     (ResourceType.GROUP, "precede", ResourcePatternType.PREFIXED, (AclOperation.READ,)),
 ]
 
@@ -103,22 +122,40 @@ class Guarded:
         )
 
     def set_the_stage(self) -> None:
-        """Two users; one may do what the job needs, the other may enter and look at no topic."""
+        """Three users; one may do what the job needs, the others may enter and look at no topic."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         users: list[UserScramCredentialAlteration] = [
-            UserScramCredentialUpsertion(name, scram, PASSWORD.encode()) for name in (JOB, STRANGER)
+            UserScramCredentialUpsertion(name, scram, PASSWORD.encode()) for name in (JOB, STRANGER, MEMBER)
         ]
         for future in admin.alter_user_scram_credentials(users).values():
             future.result(10)
+        for user in (JOB, "plain", f"CN={CERTIFIED}"):
+            self.allow(user, *RULES)
+
+    def allow(self, user: str, *rules: Rule) -> None:
+        """From here on the user may do this."""
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         allowed = [
             AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
-            for user in (JOB, "plain", f"CN={CERTIFIED}")
-            for kind, name, pattern, operations in RULES
+            for kind, name, pattern, operations in rules
             for operation in operations
         ]
         for done in admin.create_acls(allowed).values():
             done.result(10)
+        every = AclBindingFilter(
+            ResourceType.ANY,
+            None,  # type: ignore[arg-type]  # any; its types do not know
+            ResourcePatternType.ANY,
+            f"User:{user}",
+            None,  # type: ignore[arg-type]
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        deadline = time.monotonic() + 10
+        while not set(allowed) <= set(admin.describe_acls(every).result(10)):  # the broker goes by them a moment later
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def write_certificates(folder: Path, ca_file: Path) -> Path:

@@ -1,9 +1,14 @@
 """TLS, passwords and access rules: through every client and the job, against a broker that asks for all three."""
 
 import json
-from collections.abc import Iterator
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,10 +19,11 @@ from ingest.clients import KeptOut
 from ingest.errors import Refused
 from ingest.producer import Publisher
 from precede.following import follow
-from precede.log_readers import KafkaPythonReader
+from precede.log_readers import KafkaPythonReader, open_reader
+from precede.member import Member
 from streaming import kafka, settings
 from tests.door.command import precede
-from tests.system.guarded import JOB, PASSWORD, STRANGER, Guarded
+from tests.system.guarded import DESCRIBE, JOB, MEMBER, PASSWORD, READ, SENDER_AND_READER, STRANGER, Guarded, on_topic
 from tests.system.stream import Stream
 from udfs.access import Access, Address, access_to
 
@@ -47,6 +53,13 @@ def config(guarded: Guarded, tmp_path: Path) -> Path:
 def address(guarded: Guarded, **more: str) -> Address:
     fields = {"username": JOB, "password": PASSWORD, "mechanism": "SCRAM-SHA-512", "ca": guarded.ca_file.read_text()}
     return Address(guarded.bootstrap, Access(protocol="SASL_SSL", **(fields | more)))
+
+
+def wait_until(true: Callable[[], object], seconds: float = 15) -> None:
+    """Until this is so, or the time is over."""
+    deadline = time.monotonic() + seconds
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def test_what_is_sent_is_ordered_kept_and_read_and_the_password_shows_nowhere(
@@ -120,6 +133,44 @@ def test_who_lacks_an_access_rule_is_told_which_name_lacks_it(guarded: Guarded) 
     publisher.publish("g", b"{}")
     with pytest.raises(Refused, match="do not allow this to 'stranger'"):
         publisher.flush()
+
+
+def test_a_member_needs_the_rules_that_are_written_down_and_is_told_which_one_lacks(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    topics.ensure(guarded.broker.bootstrap, topics.wanted())
+    guarded.allow(MEMBER, *SENDER_AND_READER)
+    where: dict[str, Any] = {"bootstrap": address(guarded, username=MEMBER), "state": tmp_path / "ann.json"}
+    lacking = r"did not let precede\.{} be read: .* to 'ann', who needs Read and Describe on that topic\."
+    with pytest.raises(Refused, match=lacking.format("progress")):
+        Member("g", "ann", **where)
+    guarded.allow(MEMBER, on_topic("precede.progress", *READ))
+    for client in ("confluent", "kafka-python"):
+        with warnings.catch_warnings(record=True) as said, Member("g", "ann", **where, client=client) as ann:
+            warnings.simplefilter("always")
+            assert ann.send("hello")[0] == "ann"
+            wait_until(partial(bool, said))
+            time.sleep(3)  # in which it would say it again
+        assert [re.search(lacking.format("control"), str(one.message)) is not None for one in said] == [True]
+        assert "what ann says to g and is lost is not said again" in str(said[0].message)
+    guarded.allow(MEMBER, on_topic("precede.control", *READ))
+    with warnings.catch_warnings(record=True) as said, Member("g", "ann", **where):
+        warnings.simplefilter("always")
+        time.sleep(2)
+    assert said == []
+
+
+def test_who_may_see_a_topic_but_not_read_it_is_told_so_by_either_client(guarded: Guarded) -> None:
+    topics.ensure(guarded.broker.bootstrap, [topics.raw("seen.raw")])
+    with Publisher(guarded.broker.bootstrap, topic="seen.raw") as publisher:
+        publisher.publish("g", b"{}")
+    guarded.allow(STRANGER, on_topic("seen.raw", DESCRIBE))
+    for client in ("confluent", "kafka-python"):
+        reader = open_reader(client, address(guarded, username=STRANGER))
+        reader.assign("seen.raw", reader.starts("seen.raw", at_end=False, timeout_s=1))
+        with pytest.raises(Refused, match=r"did not let seen\.raw be read: .* needs Read and Describe"):
+            wait_until(partial(reader.read, 0.2))
+        reader.close()
 
 
 def test_a_plain_password_over_tls_is_enough_where_the_broker_takes_it(guarded: Guarded) -> None:
