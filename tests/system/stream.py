@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
@@ -76,6 +77,13 @@ class Stream:
         for key, value in pairs:
             producer.produce(self.settings.raw_topic, value, key)
         assert producer.flush(30) == 0
+
+    def cut(self, topic: str, first: int) -> None:
+        """Take the beginning of a topic away, as retention does."""
+        admin = AdminClient({"bootstrap.servers": self.settings.bootstrap})
+        partitions = range(kafka.describe(self.settings.bootstrap, [topic])[topic].partitions)
+        for future in admin.delete_records([TopicPartition(topic, at, first) for at in partitions]).values():
+            future.result()
 
     def once(self, spark: SparkSession, *, key: Ed25519PrivateKey | None = None, **more: Any) -> list[str]:
         """Run the job over all there is, in this process; the sentences it said."""

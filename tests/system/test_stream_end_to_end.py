@@ -195,6 +195,21 @@ def test_nothing_is_published_twice_by_a_batch_run_again_a_fresh_checkpoint_or_o
     assert contiguous(stream.ordered())
 
 
+def test_a_stream_begun_anew_on_a_log_whose_beginning_is_gone_orders_what_is_left(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(broker.bootstrap, tmp_path, only="order")
+    talk = conversation(200)
+    stream.send(talk[:150])
+    stream.cut(stream.settings.raw_topic, 20)
+    stream.once(spark, accept_cut_log=True)
+    stream.send(talk[150:])
+    stream.once(spark)
+    left, _ = by_kernel(stream.raw())
+    assert stream.ordered() == left
+    assert contiguous(left)
+
+
 def test_records_larger_than_a_slice_come_out_once_and_in_order(
     broker: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

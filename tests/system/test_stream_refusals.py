@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
@@ -64,13 +64,6 @@ def through(stream: Stream, next_offsets: dict[int, int]) -> None:
     (folder / "commits" / "0").write_text("v1\n{}")
     offsets = json.dumps({stream.settings.raw_topic: next_offsets})
     (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{offsets}")
-
-
-def cut(stream: Stream, topic: str, first: int) -> None:
-    """Retention has taken the beginning of a topic."""
-    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
-    for future in admin.delete_records([TopicPartition(topic, at, first) for at in (0, 1)]).values():
-        future.result()
 
 
 def test_the_same_settings_again_are_welcome(stream: Stream) -> None:
@@ -158,7 +151,7 @@ def test_a_fresh_start_on_a_log_whose_beginning_is_gone_is_refused_unless_accept
     stream: Stream, tmp_path: Path
 ) -> None:
     stream.send(conversation(50))
-    cut(stream, stream.settings.raw_topic, 5)
+    stream.cut(stream.settings.raw_topic, 5)
     with pytest.raises(Refused, match=r"The beginning of the raw topic .* is gone .*accept_cut_log"):
         start(stream)  # Spark's part of the checkpoint is gone
     through(stream, {0: 5, 1: 9})
@@ -190,7 +183,7 @@ def publish_once(stream: Stream) -> None:
 def test_messages_that_are_gone_before_they_were_ordered_are_told_and_not_passed_over(stream: Stream) -> None:
     stream.send(conversation(50))
     through(stream, {0: 5, 1: 4})
-    cut(stream, stream.settings.raw_topic, 5)
+    stream.cut(stream.settings.raw_topic, 5)
     with pytest.raises(
         Refused, match=r"lost messages .* partition 1 begins at offset 5, and the checkpoint .* is at 4"
     ):
@@ -213,7 +206,7 @@ def test_a_table_is_not_thrown_away_where_the_topic_no_longer_has_its_beginning(
     with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
         for at in range(10):
             producer.produce(stream.settings.ordered_topic, b"{}", partition=at % 2)
-    cut(stream, stream.settings.ordered_topic, 2)
+    stream.cut(stream.settings.ordered_topic, 2)
     with pytest.raises(Refused, match=r"no longer has its beginning, so the Delta table .*/deliveries may be the only"):
         start(stream, rebuild_delta=True)
     assert log.exists()
