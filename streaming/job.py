@@ -277,7 +277,7 @@ class Job:
         if self.sink is not None and self.ticker is not None:
             self.ticker.look(self.sink.counts.held_now if self.sink.counts.held else None)
         self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", f"history of {GAPS}"))
-        self.status.batch = next((watch.batch for watch in watches if watch.name == "order" and watch.batch >= 0), None)
+        self.status.batches |= {watch.name: watch.batch for watch in watches if watch.batch >= 0}
         line = self.status.due()
         if line:
             self.say(line, **self.status.facts())

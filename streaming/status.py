@@ -18,7 +18,8 @@ class Status:
         self.settings = settings
         self.counts = Counts()
         self.written = 0
-        self.batch: int | None = None
+        self.batches: dict[str, int] = {}
+        """Of each query the last batch that is through."""
         self.is_away = False
         """Whether no broker answers: then it is not asked, for that takes seconds."""
         self._said = (0, 0, 0, 0, 0)
@@ -57,12 +58,13 @@ class Status:
     def facts(self) -> dict[str, Any]:
         """The same for a program, without what would have to be asked for."""
         counts = self.counts
-        history = {} if self.settings.only == "order" else {"in_delta": self.written}
+        batches = {name: batch for name, batch in self.batches.items() if name != "order"}
+        history = {} if self.settings.only == "order" else {"in_delta": self.written, "history_batches": batches}
         if self.settings.only == "history":
             return history
         return {
             "query": "order",
-            "batch": self.batch,
+            "batch": self.batches.get("order"),
             "batches": counts.batches,
             "read": counts.read,
             "delivered": counts.delivered,
