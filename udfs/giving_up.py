@@ -87,7 +87,7 @@ def _wait_beyond(group: Group, room: int, ranges_of: dict[Who, list[tuple[int, i
     """
     stretches_of = {who: list(_waiting(_sender(group, *who), ranges)) for who, ranges in ranges_of.items()}
     count = sum(high - low + 1 for stretches in stretches_of.values() for low, high in stretches)
-    if not count or count <= room:
+    if count <= room:
         return False
     if count > room + len(group.held):
         return True

@@ -106,8 +106,7 @@ class Membership:
 
     def _only_signs(self, name: str) -> bool:
         """Whether this is the group's service, which joins to change its key: nobody waits for what it says."""
-        keyring = self.group.keyring
-        return keyring is not None and keyring.has_service and name == SERVICE
+        return self.group.keyring is not None and name == SERVICE  # whose key none but `create` can have brought
 
     def _too_old(self, name: str, newest: int) -> Refusal:
         return Refusal(codes.FENCED, f"{name!r} has used epoch {newest} already: it must join with a larger one.")

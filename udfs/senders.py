@@ -72,7 +72,7 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
                 del self.recent_seqs[:surplus]
         seqs = self.recent_seqs
         if seqs is not None and (not seqs or seqs == list(range(seqs[0], seqs[0] + len(seqs)))):
-            self.recent_seqs = self.places = None
+            self.recent_seqs = None
 
     def seqs(self) -> list[int]:
         """The seqs the digests belong to."""

@@ -64,6 +64,20 @@ def test_a_heartbeat_offered_again_is_no_sign_of_life(order: str) -> None:
 
 
 @pytest.mark.parametrize("order", CLOCKED)
+@pytest.mark.parametrize("is_offered_again", [False, True])
+def test_nor_is_one_that_came_before_what_it_covers(order: str, is_offered_again: bool) -> None:
+    tale = Tale().take(kind="create", options={"order": order}, members=["A", "B"])
+    tale.take(sender="A", seq=1, time=50, clock_ms=50)
+    ahead: dict[str, Any] = {"kind": "heartbeat", "sender": "B", "seq": 3, "time": 5, "clock_ms": 5}
+    tale.take(**ahead).wait(40)
+    if is_offered_again:
+        tale.take(**ahead)
+    tale.take(kind="abandon", ids=[["B", 0, 1, 2]])
+    assert tale.tick(18).own == []
+    assert tale.tick(3).own == ["writes evict B cut 2"]
+
+
+@pytest.mark.parametrize("order", CLOCKED)
 def test_a_heartbeat_that_says_something_new_is_a_sign_of_life(order: str) -> None:
     says: dict[str, Any] = {"seq": 1, "time": 1, "clock_ms": 1}
     for more in ["seq", "time", *(["clock_ms"] if order == "two_clock" else [])]:
