@@ -100,10 +100,14 @@ class Epochs:
         if found.sender != self._sender or not 0 <= found.epoch <= EPOCH_MAX:
             return
         self._largest = max(self._largest, found.epoch)
-        if (found.epoch > self._largest_signed or found.kind == "join") and self._is_signed(value, found.kind):
-            self._largest_signed = max(self._largest_signed, found.epoch)
-            if found.kind == "join" and (brought := read_key(found.key)) is not None:
-                self._keys.add(brought)
+        is_join = found.kind == "join"
+        if is_join or found.epoch > self._largest_signed:
+            is_own = _is_signed(value, self._keys)
+            if is_own or (is_join and self._service is not None and _is_signed(value, {self._service})):
+                # Whom the service lets in may speak under that very epoch, which nobody has used yet.
+                self._largest_signed = max(self._largest_signed, found.epoch if is_own else found.epoch - 1)
+                if is_join and (brought := read_key(found.key)) is not None:
+                    self._keys.add(brought)
 
     def _begin(self, value: bytes) -> None:
         """Only a `create` that is the group's first record gives it keys."""
@@ -118,14 +122,12 @@ class Epochs:
             own = read_key(keys.get(self._sender))
             self._keys |= set() if own is None else {own}
 
-    def _is_signed(self, value: bytes, kind: str) -> bool:
-        """Whether a key of the sender's has signed this, or for a `join` the service's."""
-        record = value.strip(SPACE)
-        signature = signature_in(record)
-        if signature is None:
-            return False
-        signers = self._keys | {self._service} if kind == "join" else self._keys
-        return any(key is not None and is_by(key, signature, record) for key in signers)
+
+def _is_signed(value: bytes, keys: set[bytes]) -> bool:
+    """Whether one of the keys has signed this record."""
+    record = value.strip(SPACE)
+    signature = signature_in(record)
+    return signature is not None and any(is_by(key, signature, record) for key in keys)
 
 
 def created_as(bootstrap: str, topic: str, group: str) -> Create | None:

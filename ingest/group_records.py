@@ -22,7 +22,7 @@ from udfs.limits import Limits
 from udfs.messages import EPOCH_MAX
 from udfs.orders import ORDERS
 from udfs.peers.views import OUT, Standing
-from udfs.signatures import sign
+from udfs.signatures import read_key, sign
 from udfs.strict import Malformed
 from udfs.wire import read
 
@@ -60,11 +60,17 @@ class Writer:
                 state.save()
         return self._publish(group, value, 0)
 
-    def join(self, group: str, standing: Standing | None) -> Written:
-        """Join with an epoch that was never used; who is in already writes nothing."""
+    def join(self, group: str, standing: Standing | None, new_key: str | None = None) -> Written:
+        """Join with an epoch that was never used; who is in already writes nothing, unless it changes its key."""
         with self._opened(group) as state:
             known = state.memory.find(self._log, group, self.name)
-            if known is not None and standing is not None and standing[0] == known.epoch and standing[1] is not OUT:
+            if new_key is not None:
+                self._check_may_change(new_key)
+                if known is not None and known.pending is not None:
+                    publish_pending(self._publisher, state, known)  # under the old key, which its epoch still has
+                used = max(-1 if known is None else known.epoch, 0 if standing is None else standing[0])
+                standing = used, OUT  # the old epoch ends, and the new key counts from the next one on
+            elif known is not None and standing is not None and standing[0] == known.epoch and standing[1] is not OUT:
                 return Written(known.epoch, None)
             epoch = self._epoch_to_join(group, known, standing)
             if known is None or epoch != known.epoch:
@@ -72,8 +78,22 @@ class Writer:
             known.joined = True
             state.save()
             # Where the group has keys, a newcomer brings its own; elsewhere it is carried and not read.
-            keys = {} if self._key is None else {"key": public_text(self._key)}
+            keys = {} if self._key is None else {"key": new_key or public_text(self._key)}
             return self._publish(group, encode("join", group, sender=self.name, epoch=epoch, **keys), epoch)
+
+    def _check_may_change(self, key: str) -> None:
+        if self._key is None:
+            raise Refused("A new key counts only if it is signed for with a key the group knows: give that one, too.")
+        if read_key(key) is None:
+            raise Refused(f"{key[:60]} is no public key; `precede key FILE --show` prints the one of a private key.")
+
+    def admit(self, group: str, member: str, standing: Standing | None, key: str) -> Written:
+        """As the group's service: let somebody in with this public key, which takes the place of any it had."""
+        self._check_may_change(key)
+        above = -1 if standing is None else standing[0]
+        where = self._publisher.bootstrap, self._publisher.topic
+        epoch = epochs.free_epoch(*where, group, member, None, above=above)
+        return self._publish(group, encode("join", group, sender=member, epoch=epoch, key=key), epoch)
 
     def _epoch_to_join(self, group: str, known: Sender | None, standing: Standing | None) -> int:
         """Above every epoch that joined before; what was only spoken with in an open group may go on."""

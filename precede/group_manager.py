@@ -147,15 +147,24 @@ class Groups:
         first = [self.name] if members is None else list(members)
         return self._answer(lambda: self._writer.create(group, members=first, options=chosen))
 
-    def join(self, group: str) -> Answer:
+    def join(self, group: str, *, new_key: str | None = None) -> Answer:
         """Become a member, with an epoch never used before; who is in already stays as it is.
 
-        A group that is not there yet begins with it, open and in the default order.
+        A group that is not there yet begins with it, open and in the default order. With `new_key`, a public key, this
+        name speaks under a new epoch from here on, and under that key; the one that was given here signs for it.
         """
         standing = self._standing(group, self.name)
-        answer = self._answer(lambda: self._writer.join(group, standing))
+        answer = self._answer(lambda: self._writer.join(group, standing, new_key))
         self._look()
         return answer
+
+    def admit(self, group: str, member: str, *, key: str) -> Answer:
+        """As the service of a group with keys: let somebody in who has this public key, or bring a member a new one.
+
+        What this was opened with must be the service's private key. The member goes on under the epoch of the answer.
+        """
+        standing = self._standing(group, member)
+        return self._answer(lambda: self._writer.admit(group, member, standing, key))
 
     def decline(self, group: str) -> None:
         """Refuse an offer: the group is not offered again before the next `discover`."""

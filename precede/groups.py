@@ -43,7 +43,7 @@ def list_groups(
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """Show which groups there are, with their orders and members; begin, join and leave them.
+    """Show which groups there are, with their orders and members; begin, join and leave them, change their keys.
 
     A group nobody created has the default order and is open to everybody. One that was created may be closed: then
     what somebody says who is not a member is held until it joins.
@@ -162,24 +162,62 @@ def create(
 def join(
     group: Group,
     name: Name,
+    new_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="The public key under which NAME speaks from now on; --key signs for it."),
+    ] = None,
     wait: Wait = 30.0,
     state: State = None,
     key: Key = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """Become a member of a group.
+    """Become a member of a group, or go on in it with another key.
 
     The epoch is one that NAME never used before in it, so whoever still speaks under an older one is no longer heard;
     `precede send` goes on with the new one.
 
-    Example:
+    In a group with keys --key signs. To change the key, sign with the old one and name the public half of the new one;
+    from then on the new one signs. Who has lost its key asks the group's service: precede groups admit.
+
+    Examples:
 
       precede groups join travel chen
+
+      precede groups join travel ann --key ann.key --new-key "$(precede key new.key)"
     """
     with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
-        answer = manager.join(group)
-        _tell(f"{name} is in {group} with epoch {answer.epoch}", answer, wait)
+        answer = manager.join(group, new_key=new_key)
+        with_key = "" if new_key is None else " and a new key"
+        _tell(f"{name} is in {group} with epoch {answer.epoch}{with_key}", answer, wait)
+
+
+@groups.command()
+def admit(
+    group: Group,
+    member: Annotated[str, typer.Argument(metavar="MEMBER", help="Who is let in, or gets a new key.")],
+    public_key: Annotated[str, typer.Argument(metavar="KEY", help="Its public key, as `precede key` prints it.")],
+    wait: Wait = 30.0,
+    key: Key = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+) -> None:
+    """As the service of a group with keys: let somebody in, or bring a member a new key.
+
+    --key is the service's private key, whose public half the group was created with under the name `precede`. It
+    alone lets newcomers into a closed group. A member whose key was lost or stolen gets the new one with a larger
+    epoch, so what is said with the old key no longer counts, but for gaps that it had left open.
+
+    Example:
+
+      precede groups admit travel chen CHENS-PUBLIC-KEY --key service.key
+    """
+    check_name("MEMBER", member)
+    from udfs.keyring import SERVICE
+
+    with _opened(group, SERVICE, None, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+        answer = manager.admit(group, member, key=public_key)
+        _tell(f"{member} is in {group} with epoch {answer.epoch} and the key given", answer, wait)
 
 
 @groups.command()

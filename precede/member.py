@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Self
 from ingest import sender_state, sending
 from ingest.errors import Refused
 from ingest.producer import Publisher
-from ingest.signing import key_in, public_text
+from ingest.signing import key_in
 from ingest.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_TOPIC, RAW_TOPIC
 from precede.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
 from precede.errands import Clock, Errand, Repair
@@ -125,7 +125,7 @@ class Member:
         opening = Opening(self._voice, self._reader, self._bootstrap, self._topics, self._past)
         opening.read(history=history, since=since)
         opening.settle_epoch(private, is_new=is_new)
-        opening.join(None if private is None else public_text(private))
+        opening.join()
         self.position = opening.position
         """The one handed over last; an application that keeps its own hands it to `since`."""
         self._older = opening.older
@@ -210,6 +210,9 @@ class Member:
                 f"Epoch {self.epoch} of {self.name} has ended in {self.group}: open the member again, and it comes back"
                 " with a new one."
             )
+        why_forged = self._voice.why_forged()
+        if why_forged is not None:
+            raise Refused(why_forged)
 
     def _parents(self, after: Any) -> list[Id]:
         ids = as_ids(after)

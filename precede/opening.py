@@ -5,6 +5,7 @@ the records of its group are looked into. What a newcomer does not want to be ha
 may be answered and stamps are right.
 """
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
@@ -25,6 +26,7 @@ from udfs.messages import EPOCH_MAX, Id, LogRecord
 
 LOOK_S = 0.2
 PATIENCE_S = 60.0
+ADMISSION_S = 5.0
 
 Found = tuple[LogRecord, dict[str, Any]]
 
@@ -150,6 +152,7 @@ class Opening:
             usual = self._usual_order()
             created = epochs.created_as(self._bootstrap, self._raw, known.group)
             voice.adopt(usual if created is None else knowledge.created(created, usual))
+        self._await_admission()
         is_over = knowledge.is_out(known.sender, known.epoch) or known.epoch > EPOCH_MAX
         if is_new or is_over or self._own_seq > known.seq:
             over = knowledge.last_over(known.sender)
@@ -157,7 +160,15 @@ class Opening:
             if free != known.epoch:
                 voice.begin(free)
 
-    def join(self, public_key: str | None) -> None:
+    def _await_admission(self) -> None:
+        """Where only the service lets newcomers in, it may have done so a moment ago."""
+        knowledge, name = self._voice.knowledge, self._voice.known.sender
+        deadline = monotonic() + ADMISSION_S
+        while knowledge.has_keys and knowledge.closed and name not in knowledge.keys and monotonic() < deadline:
+            for _ in self._records():
+                pass
+
+    def join(self) -> None:
         """Say `join` where the group asks for it; where clocks decide, wait until that has its place.
 
         Only then is it known which times are over, and nobody may come in below them.
@@ -166,15 +177,21 @@ class Opening:
         knowledge = voice.knowledge
         if voice.order.by_clocks:
             voice.hear_time(knowledge.time)
-        brings_key = public_key is not None and bool(knowledge.keys) and known.sender not in knowledge.keys
+        brings_key = voice.public_key is not None and bool(knowledge.keys) and known.sender not in knowledge.keys
         asked = knowledge.closed or voice.order.by_clocks or brings_key
+        why_forged = voice.why_forged()
+        if why_forged is not None and voice.order.by_clocks:
+            raise Refused(why_forged)  # nobody could be told that it hears the others
         if not asked or known.joined or knowledge.is_in(known.sender, known.epoch):
+            return
+        if why_forged is not None:
+            warnings.warn(f"{why_forged} Until then {known.sender} can only listen.", stacklevel=4)
             return
         fields: dict[str, Any] = {"kind": "join", "sender": known.sender, "epoch": known.epoch}
         if voice.order.by_clocks:
             fields["time"] = voice.time
         if brings_key:
-            fields["key"] = public_key
+            fields["key"] = voice.public_key
         voice.control(**fields)
         known.joined = True
         deadline = monotonic() + PATIENCE_S

@@ -17,7 +17,9 @@ from msgspec import json
 from ingest import sending
 from ingest.producer import Publisher
 from ingest.sender_state import Sender, SenderState
+from ingest.signing import public_text
 from udfs.hearsay import hear
+from udfs.keyring import SERVICE
 from udfs.knowledge import Knowledge
 from udfs.limits import Limits
 from udfs.messages import Id
@@ -43,6 +45,7 @@ class Voice:
         self._state = state
         self._publisher = publisher
         self._key = key
+        self.public_key = None if key is None else public_text(key)
         self._adopted: str | None = None
         self.stamps = Stamps(known.sender, known.epoch)
         self.adopt(self.knowledge.order or "s_b")
@@ -128,6 +131,29 @@ class Voice:
     def time(self) -> int:
         """The linear time of what is said next; 0 where the order has no clocks."""
         return self.stamps.time if isinstance(self.stamps, LamportStamps) else 0
+
+    def why_forged(self) -> str | None:
+        """Why the group takes nothing that this member says, None where it takes it, as far as is known here."""
+        knowledge, name, group = self.knowledge, self.known.sender, self.known.group
+        if not knowledge.has_keys:
+            return None
+        if self.public_key is None:
+            return f"{group} takes nothing unsigned: open {name} with its private key."
+        if name in knowledge.keys:
+            if knowledge.key_of(name, self.known.epoch) == self.public_key:
+                return None
+            return (
+                f"The key given is not the one that {group} knows of {name}: open it with that one, or change it"
+                " (precede groups join --new-key)."
+            )
+        if not knowledge.closed:
+            return None  # its join brings the key
+        if SERVICE not in knowledge.keys:
+            return f"{group} is closed and was created without a service, so {name}, who has no key in it, cannot join."
+        return (
+            f"{group} is closed and has no key of {name}: let whoever holds its service's key run"
+            f" `precede groups admit {group} {name} {self.public_key}`."
+        )
 
     # ── speaking ──────────────────────────────────────────────────────────────────────────────────────────────────
 

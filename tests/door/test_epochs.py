@@ -61,6 +61,7 @@ def test_a_key_that_was_changed_counts_for_all_its_epochs_and_so_does_the_one_be
     for heard, count in ((log[:2], 3), (log[:3], 4), (log, 5)):
         assert largest(*heard, key="ann2") == count
     replaced = record("precede", kind="join", sender="ann", epoch=6, key=public("ann3"))
+    assert largest(*log, replaced, key="ann3") == 5, "the epoch that the service brings is there to be used"
     assert largest(*log, replaced, said("ann", 7, "ann3"), key="ann3") == 7
 
 

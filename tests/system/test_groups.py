@@ -13,7 +13,7 @@ import pytest
 import precede
 from ingest.errors import Refused
 from ingest.sending import send_one
-from ingest.signing import make_key, public_text
+from ingest.signing import key_in, make_key, public_text
 from precede.embedded_broker import Broker
 from tests.door.command import precede as command_line
 from tests.system.relay import Relay
@@ -40,9 +40,10 @@ class People:
         given = {"bootstrap": self.relay.bootstrap, "state": self.folder / f"{name}.json"}
         return precede.Groups(name, **{**given, **topics_of(self.relay), **more})
 
-    def say(self, group: str, name: str) -> tuple[str, int, int]:
+    def say(self, group: str, name: str, key: Path | None = None) -> tuple[str, int, int]:
         state = self.folder / f"{name}.json"
-        return send_one(self.relay.bootstrap, self.relay.raw, state, group=group, sender=name, after=[], data="hello")
+        said: dict[str, Any] = {"group": group, "sender": name, "after": [], "data": "hello", "key": key_in(key)}
+        return send_one(self.relay.bootstrap, self.relay.raw, state, **said)
 
     def sequence(self, group: str, count: int) -> list[str]:
         """The first so many records of a group, in short."""
@@ -158,6 +159,77 @@ def test_a_group_with_keys_takes_signed_records_alone(people: People, tmp_path: 
         assert ann.leave("vault").position == 4
 
 
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, str]:
+    """The public keys of these names; the private ones are in files named after them."""
+    names = ("ann", "ann2", "ann3", "cem", "dan", "precede")
+    return {name: public_text(make_key(tmp_path / f"{name}.key")) for name in names}
+
+
+@pytest.mark.parametrize("order", ["s_b", "lamport"])
+def test_a_member_changes_its_key_and_goes_on_with_the_new_one(
+    people: People, tmp_path: Path, keys: dict[str, str], order: str
+) -> None:
+    of: dict[str, Any] = {"group": "vault", "state": tmp_path / "ann-as-a-member.json"}
+    with people.groups("ann", key=tmp_path / "ann.key") as ann:
+        ann.create("vault", order=order, closed=True, keys={name: keys[name] for name in ("ann", "precede")})
+        with pytest.raises(Refused, match="is no public key"):
+            ann.join("vault", new_key="ann2")
+        assert ann.join("vault", new_key=keys["ann2"]) == (1, 2, True)
+    with people.relay.member("ann", key=tmp_path / "ann2.key", **of) as member:
+        assert member.send("with the new key") == ("ann", 2, 1)
+    assert people.relay.dead == []
+    with people.groups("precede", key=tmp_path / "precede.key") as service:
+        assert service.admit("vault", "ann", key=keys["ann3"]).epoch == 3
+    with people.relay.member("ann", key=tmp_path / "ann3.key", **of) as member:
+        assert member.send("after the old one was lost") == ("ann", 3, 1)
+    assert people.relay.dead == []
+
+
+def test_who_speaks_with_a_key_that_the_group_does_not_know_is_told_so(
+    people: People, tmp_path: Path, keys: dict[str, str]
+) -> None:
+    with people.groups("ann", key=tmp_path / "ann.key") as ann:
+        ann.create("open", keys={"ann": keys["ann"]})
+        ann.create("clocks", order="lamport", keys={"ann": keys["ann"]})
+    another = tmp_path / "ann2.key"
+    for key, why in ((None, "takes nothing unsigned"), (another, "is not the one that .* knows of ann")):
+        of: dict[str, Any] = {"key": key, "state": tmp_path / "ann-as-a-member.json"}
+        with people.relay.member("ann", group="open", **of) as member, pytest.raises(Refused, match=why):
+            member.send("hello")
+        with pytest.raises(Refused, match=why):
+            people.relay.member("ann", group="clocks", **of)
+    assert people.relay.dead == []
+
+
+def test_a_newcomer_to_a_closed_group_with_keys_is_let_in_by_its_service_and_told_so_until_then(
+    people: People, tmp_path: Path, keys: dict[str, str]
+) -> None:
+    with people.groups("ann", key=tmp_path / "ann.key") as ann:
+        ann.create("vault", closed=True, keys={name: keys[name] for name in ("ann", "precede")})
+        with pytest.raises(Refused, match="forged"):
+            ann.admit("vault", "cem", key=keys["cem"])
+    before = len(people.relay.dead)
+    of: dict[str, Any] = {"group": "vault", "key": tmp_path / "cem.key", "state": tmp_path / "cem.json"}
+    with pytest.warns(UserWarning, match="admit vault cem .* Until then cem can only listen"):
+        member = people.relay.member("cem", **of)
+    with member:
+        with pytest.raises(Refused, match="closed and has no key of cem"):
+            member.send("hello")
+        with people.groups("precede", key=tmp_path / "precede.key") as service:
+            assert service.admit("vault", "cem", key=keys["cem"]) == (0, 2, True)
+            assert service.admit("vault", "dan", key=keys["dan"]) == (0, 3, True)
+        while not member.members.count("cem"):
+            member.poll(0.2)
+        assert member.send("hello") == ("cem", 0, 1)
+    with people.relay.member("cem", **of) as again:
+        assert again.send("again") == ("cem", 0, 2)
+    assert people.say("vault", "dan", tmp_path / "dan.key") == ("dan", 0, 1)
+    sequence = ["create ann 0", "join cem 0", "join dan 0", "message cem 0", "message cem 0", "message dan 0"]
+    assert people.sequence("vault", 6) == sequence
+    assert len(people.relay.dead) == before
+
+
 def test_a_member_goes_on_under_the_epoch_that_was_joined(
     people: People, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -227,6 +299,38 @@ def test_the_commands_create_join_leave_and_show_groups(relay: Relay, tmp_path: 
     assert (refused.returncode, refused.stderr.count(b"\n")) == (1, 1)
     wrong = command("create", "x", "ann", "--conflict", "deposit")
     assert (wrong.returncode, wrong.stderr.count(b"\n")) == (2, 1)
+
+
+def test_keys_are_changed_by_the_commands_of_the_security_page(
+    relay: Relay, tmp_path: Path, keys: dict[str, str]
+) -> None:
+    command = Command(relay, tmp_path / "senders.json")
+
+    def send(key: str) -> str:
+        given = ("send", "travel", "ann", "hello", "--key", tmp_path / f"{key}.key")
+        return command_line(*given, variables=command.variables).stdout.decode().strip()
+
+    named = [f"--public-key={name}={keys[name]}" for name in ("ann", "precede")]
+    command.says("create", "travel", "ann", "--closed", *named, "--key", f"{tmp_path}/ann.key")
+    assert send("ann") == "ann:1"
+    assert command.says("join", "travel", "ann", f"--key={tmp_path}/ann.key", "--new-key", keys["ann2"]) == (
+        "ann is in travel with epoch 1 and a new key (position 3)."
+    )
+    assert send("ann2") == '["ann",1,1]'
+    assert command.says("admit", "travel", "ann", keys["ann3"], f"--key={tmp_path}/precede.key") == (
+        "ann is in travel with epoch 2 and the key given (position 5)."
+    )
+    assert command.says("join", "travel", "ann", f"--key={tmp_path}/ann3.key") == (
+        "ann is in travel with epoch 3 (position 6)."
+    )
+    assert send("ann3") == '["ann",3,1]'
+    assert command.says("join", "travel", "precede", f"--key={tmp_path}/precede.key", "--new-key", keys["dan"]) == (
+        "precede is in travel with epoch 1 and a new key (position 8)."
+    )
+    assert command.says("evict", "travel", "precede", "ann", "--cut", "1", f"--key={tmp_path}/dan.key") == (
+        "ann is out of travel, after its seq 1 (position 9)."
+    )
+    assert relay.dead == []
 
 
 def test_without_a_job_the_commands_say_that_nobody_has_ordered_it(broker: Broker, tmp_path: Path) -> None:
