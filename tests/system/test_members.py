@@ -243,8 +243,9 @@ def test_in_a_group_with_keys_members_sign_and_a_newcomer_brings_its_key(relay: 
         cem.send("signed, too")
         assert take(ann, 2) == ["signed", "signed, too"]
         assert relay.dead == []
-        with relay.member("bob") as bob:
+        with relay.member("bob") as bob, pytest.raises(Refused, match="takes nothing unsigned"):
             bob.send("unsigned")
+        relay.publish(relay.raw, b'{"group":"g","sender":"bob","seq":1,"seen":[["bob",0,1]]}')
         wait_for(lambda: len(relay.dead) == 1, "the dead letter of what was not signed")
         assert json.loads(relay.dead[0])["code"] == "forged"
 
