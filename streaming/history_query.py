@@ -35,7 +35,7 @@ def values(spark: "SparkSession", settings: Settings, topic: str) -> "DataFrame"
 
 def rows(values: "DataFrame", table: str) -> "DataFrame":
     """The records as typed columns."""
-    return values.mapInArrow(faults.around(ROWS[table], "history"), tables.COLUMNS[table])
+    return values.mapInArrow(faults.around(ROWS[table], table), tables.COLUMNS[table])
 
 
 def start(spark: "SparkSession", settings: Settings, table: str, *, drain: bool = False) -> "StreamingQuery":

@@ -14,7 +14,10 @@ Row = tuple[bytes | None, bytes | None, int, int, int]
 def conversation(
     count: int, *, groups: int = 5, seed: int = 1, late: float = 0.3, twice: float = 0.05
 ) -> list[tuple[bytes, bytes]]:
-    """(key, value) of messages of several groups, each answering the one before; some come late, some twice."""
+    """(key, value) of messages of several groups, each answering the one before; some come late, some twice.
+
+    Each has a linear time, too, for groups whose order asks for one.
+    """
     chance = random.Random(seed)
     seqs: dict[tuple[str, str], int] = {}
     last: dict[str, tuple[str, int, int]] = {}
@@ -24,7 +27,8 @@ def conversation(
         seq = seqs[group, sender] = seqs.get((group, sender), 0) + 1
         after = [last[group]] if group in last else []
         last[group] = (sender, 0, seq)
-        value = encode_message(group, sender, 0, seq, after=after, data={"number": number, "text": "grüß dich"})
+        data = {"number": number, "text": "grüß dich"}
+        value = encode_message(group, sender, 0, seq, after=after, time=number + 1, data=data)
         for _ in range(2 if chance.random() < twice else 1):
             arrival = number + (chance.randrange(1, 15) if chance.random() < late else 0)
             sent.append((arrival, group.encode(), value))

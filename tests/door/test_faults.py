@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 from streaming import faults
+from streaming.tables import TABLES
 from tests.door.command import ROOT
 
-NAMED = set(re.findall(r"^    ((?:order|history)\.\w+) ", faults.__doc__ or "", re.MULTILINE))
+NAMED = set(re.findall(r"^    (\w+\.\w+)(?: |$)", faults.__doc__ or "", re.MULTILINE))
 
 PASSES = """
 from streaming.faults import around, reach
@@ -18,7 +19,7 @@ for number in range(3):
     reach("order.open")
     reach("order.out")
     print(number, flush=True)
-print(*around(lambda rows: iter(rows), "history")([7]), flush=True)
+print(*around(lambda rows: iter(rows), "deliveries")([7]), flush=True)
 """
 
 
@@ -54,7 +55,8 @@ def test_a_process_stays_at_its_pass_of_the_point_until_it_may_go_on(tmp_path: P
 def test_every_point_is_in_the_sources_and_is_played_by_the_crash_matrix() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "streaming").glob("*.py") if path.name != "faults.py")
     reached = set(re.findall(r'faults\.reach\("([\w.]+)"\)', sources))
-    around = set(re.findall(r'faults\.around\(.*, "(\w+)"\)', sources))
-    assert reached | {f"{query}.{when}" for query in around for when in ("work", "worked")} == NAMED
+    around = re.findall(r'faults\.around\(.*, ("order"|table)\)', sources)
+    assert sorted(around) == ['"order"', "table"]
+    assert reached | {f"{name}.{when}" for name in ("order", *TABLES) for when in ("work", "worked")} == NAMED
     cases = (ROOT / "tests" / "faults" / "cases.py").read_text()
-    assert set(re.findall(r'"((?:order|history)\.\w+)"', cases)) == NAMED
+    assert set(re.findall(r'"(\w+\.\w+)"', cases)) == NAMED

@@ -56,23 +56,26 @@ def main() -> int:
         print(*(chosen or CASES), sep="\n")
         return 0 if chosen else 2
     table = Table("case", "seed", "seconds", "what was found")
-    failed = 0
+    failed, interrupted = 0, False
     with tempfile.TemporaryDirectory(prefix="precede-faults-") as home, Broker(data=Path(home, "broker")) as broker:
         spark = session.start(Settings(tasks=2), jars.ensure("spark"), Path(home, "logs"))
-        for name, case in chosen.items():
-            for seed in range(asked.seed, asked.seed + asked.seeds):
+        try:
+            for name, seed in ((name, asked.seed + more) for name in chosen for more in range(asked.seeds)):
                 began = time.monotonic()
                 folder = Path(tempfile.mkdtemp(dir=home))
-                with closing(Scene(broker, spark, folder, seed, asked.away)) as scene:
-                    problems = play(case, scene)
+                with closing(Scene(broker, spark, folder, name, seed, asked.away)) as scene:
+                    problems = play(chosen[name], scene)
                 failed += bool(problems)
                 found = "; ".join(problems[:3]) or "each position once, in order, as replayed, in Delta"
                 print(f"{name}, seed {seed}: {found}", file=sys.stderr, flush=True)
                 table.add_row(name, str(seed), f"{time.monotonic() - began:.0f}", found)
+        except KeyboardInterrupt:
+            print("Interrupted: the case that was played and those after it have no verdict.", file=sys.stderr)
+            interrupted = True
         spark.stop()
     Console(width=max(120, Console().width)).print(table)
     print(f"{failed} of {table.row_count} failed" if failed else f"all {table.row_count} hold")
-    return 1 if failed else 0
+    return 1 if failed or interrupted else 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A case is reached when its fault was really there: the job stood at the point, o
 that is not reached has failed, whatever the judge finds.
 """
 
+import json
 import random
 import resource
 import shutil
@@ -14,12 +15,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import psutil
 from pyspark.sql import SparkSession
 
 from precede.embedded_broker import Broker
+from streaming import kafka
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.stream import Stream
+from udfs.wire import encode_message
 
 MESSAGES = 900
 BATCH = 120
@@ -28,13 +32,33 @@ BAD: list[tuple[bytes | None, bytes | None]] = [
     (b"group-2", b'{"group":"group-2","sender":"x","seq":9,"after":[["x",0,9]]}'),
     (b"group-3", b'{"group":"group-3","sender":"x","seq":1,"after":[["nobody",0,1]]}'),
 ]
-"""Two dead letters, and one that stays held."""
+"""Two dead letters, and one that stays held and is asked for."""
 
-ORDER_POINTS = ("order.begin", "order.work", "order.worked", "order.ordered", "order.open", "order.out")
 DRIVER_POINTS = ("order.begin", "order.ordered", "order.open", "order.out")
-HISTORY_POINTS = ("history.work", "history.worked")
-VICTIMS = ("driver", "jvm", "worker", "broker")
+"""Where no worker of the order query is at work."""
+WORKER_POINTS = ("order.work", "order.worked", "deliveries.work", "deliveries.worked")
+PASSES = dict.fromkeys(DRIVER_POINTS, (2, 4)) | {
+    "order.work": (1, 12),
+    "order.worked": (1, 12),
+    "deliveries.work": (1, 4),
+    "deliveries.worked": (1, 4),
+}
+"""First and last pass of a point that chance may choose; elsewhere it is the first.
+
+At the first pass of the order query there are no workers yet that could be killed. A batch passes the workers' points
+once for each shard or partition, so a fault there meets state that is empty, and state that is not.
+"""
+VICTIMS = ("driver", "jvm", "broker")
 THROUGH_S = 150.0
+BURST, LARGE = 10_000, 16_000
+"""Messages, and bytes of each."""
+HISTORY = "history/deliveries"
+
+
+def create(group: str, order: str) -> tuple[bytes, bytes]:
+    """A group with an order of its own."""
+    record = {"group": group, "kind": "create", "options": {"order": order}, "members": ["a", "b", "c"]}
+    return group.encode(), json.dumps(record).encode()
 
 
 @dataclass
@@ -44,6 +68,7 @@ class Scene:
     broker: Broker
     spark: SparkSession
     folder: Path
+    name: str
     seed: int
     away_s: float
     chance: random.Random = field(init=False)
@@ -51,33 +76,50 @@ class Scene:
     running: list[Running] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.chance = random.Random(self.seed)
+        self.chance = random.Random(f"{self.name} {self.seed}")
         self.stream = Stream(
-            self.broker.bootstrap, self.folder, shards=4, max_offsets_per_trigger=BATCH, history_every_s=0.5
+            self.broker.bootstrap,
+            self.folder,
+            shards=4,
+            max_offsets_per_trigger=BATCH,
+            history_every_s=0.5,
+            ask_after_ms=500,
         )
         pairs: list[tuple[bytes | None, bytes | None]] = list(conversation(MESSAGES, groups=6, seed=self.seed))
         for pair in BAD:
             pairs.insert(self.chance.randrange(len(pairs)), pair)
-        self.stream.send(pairs)
+        made = zip(self.chance.sample(("group-0", "group-4", "group-5"), 2), ("fifo", "lamport"), strict=True)
+        self.stream.send([*(create(group, order) for group, order in made), *pairs])
 
     def start(self, point: str | None = None) -> Running:
-        """The job; with a point it stops there, in the order query at a pass that chance chooses.
-
-        Each worker counts its own passes, and of the few batches of history it may see but one. At the first pass of
-        the order query there are no workers yet that could be killed.
-        """
-        passes = self.chance.randint(2, 4) if point in DRIVER_POINTS else 1
-        fault = None if point is None else f"{point}:{passes}"
+        """The job; with a point it stops there, at a pass that chance chooses."""
+        fault = None if point is None else f"{point}:{self.chance.randint(*PASSES.get(point, (1, 1)))}"
         self.running.append(Running(self.stream, fault=fault, folder=self.folder))
         return self.running[-1]
 
     def through(self, running: Running) -> None:
-        """Wait until a job that lives on has ordered everything by itself."""
+        """Wait until a job that lives on has ordered everything by itself, and written it to Delta."""
         expected = sum(map(len, by_kernel(self.stream.raw())[0].values()))
         running.until(lambda: self.ordered() >= expected, f"all {expected} positions", THROUGH_S)
+        running.until(lambda: self.written() >= expected, f"all {expected} rows in Delta", THROUGH_S)
+
+    def more(self, count: int) -> None:
+        """Talk in other groups, after what was said so far."""
+        talk = conversation(count, groups=3, seed=self.seed + 1_000)
+        self.stream.send((b"later-" + key, value.replace(b'"group-', b'"later-group-')) for key, value in talk)
 
     def ordered(self) -> int:
         return sum(map(len, self.stream.ordered().values()))
+
+    def written(self) -> int:
+        """Rows of deliveries in Delta."""
+        from deltalake import DeltaTable
+
+        return int(DeltaTable(self.table).count())
+
+    @property
+    def table(self) -> Path:
+        return Path(self.stream.settings.delta) / "deliveries"
 
     def finish(self) -> None:
         """Whatever is left to do, by a job that starts from the checkpoint as the fault left it."""
@@ -107,6 +149,8 @@ def kill(victim: str, point: str, scene: Scene) -> None:
         return
     if victim == "worker":
         running.kill_worker(pid)
+    elif victim == "idle worker":
+        running.kill_idle_worker()
     else:
         scene.broker.kill()
     running.goes_on()
@@ -114,6 +158,33 @@ def kill(victim: str, point: str, scene: Scene) -> None:
         time.sleep(1)
         scene.broker.start()
     scene.through(running)
+
+
+def between_batches(query: str, victim: str, scene: Scene) -> None:
+    """Kill one of them after Spark has noted that a batch is through, and before it plans the next."""
+    scene.stream.change(**({"trigger_ms": 3_000} if query == "order" else {"history_every_s": 3.0}))
+    running = scene.start()
+    home = Path(scene.stream.settings.checkpoint) / query
+    batch = scene.chance.randint(0, 3)
+    running.until(lambda: newest(home / "commits") >= batch, f"the end of batch {batch}")
+    if victim == "driver":
+        running.kill_driver()
+    elif victim == "jvm":
+        running.kill_jvm()
+    else:
+        scene.broker.kill()
+    assert newest(home / "offsets") == newest(home / "commits"), "the next batch had begun"
+    if victim == "jvm":
+        assert running.ends() != 0, "a job without its JVM must end and say so"
+    if victim == "broker":
+        time.sleep(1)
+        scene.broker.start()
+        scene.through(running)
+
+
+def newest(log: Path) -> int:
+    """The last batch in one of the logs of a checkpoint; -1 where there is none."""
+    return max((int(one.name) for one in log.glob("[0-9]*") if one.is_file()), default=-1)
 
 
 def broker_away(scene: Scene) -> None:
@@ -169,14 +240,30 @@ def second_job_takes_over(point: str, scene: Scene) -> None:
     assert scene.ordered() == everything, "the first job published after it was fenced"
 
 
-def zombie_worker(scene: Scene) -> None:
-    """A worker that outlives its driver and wakes up when another job has done its work."""
-    running = scene.start("order.worked")
-    running.reaches()
-    running.kill_driver()
+def zombie_worker(point: str, scene: Scene) -> None:
+    """A worker, and the JVM it works for, outlive their driver; they go on when another job has done their work.
+
+    So the JVM commits the state of an old batch, or a batch of Delta, into what the other job has written meanwhile.
+    """
+    running = scene.start(point)
+    worker = running.reaches()
+    jvm = running.kill_driver_alone()
     scene.stream.once(scene.spark, max_offsets_per_trigger=200_000)
+    assert running.is_worker(worker, below=jvm), "the worker died with its driver: nobody is left to wake up"
+    target = scene.table if point.startswith("deliveries") else scene.stream.settings.order_checkpoint / "state"
+    woken = time.time()
     running.goes_on()
-    time.sleep(1)
+    until(lambda: any(one.stat().st_mtime > woken for one in target.rglob("*.*")), "the zombie writes", 30)
+    running.kill()
+    scene.more(200)  # what comes next is ordered by the state as the zombie left it
+
+
+def until(true: Callable[[], bool], what: str, seconds: float) -> None:
+    """Wait where no job is there that could end meanwhile."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds} s: {what}"
+        time.sleep(0.05)
 
 
 def slow_worker(scene: Scene) -> None:
@@ -191,34 +278,55 @@ def slow_worker(scene: Scene) -> None:
 def delta_fails_once(scene: Scene) -> None:
     """The folder of a table cannot be written for a while."""
     running = scene.start()
-    table = Path(scene.stream.settings.delta) / "deliveries"
+    table = scene.table
     running.until(lambda: len(list((table / "_delta_log").glob("*.json"))) > 1, "the first rows in Delta")
     away = table.with_name("away")
     table.rename(away)
     table.write_text("in the way")
-    more = conversation(100, groups=3, seed=scene.seed + 1_000)
-    scene.stream.send((b"later-" + key, value.replace(b'"group-', b'"later-group-')) for key, value in more)
+    scene.more(100)
     running.hears("The history of deliveries query stopped")
     table.unlink()
     away.rename(table)
     scene.through(running)
 
 
-def checkpoint_fails(query: str, scene: Scene) -> None:
-    """What it stands for is out, in Kafka or in Delta, but Spark cannot note it down; then everything is killed."""
+def checkpoint_fails(query: str, victim: str, scene: Scene) -> None:
+    """What it stands for is out, in Kafka or in Delta, but Spark cannot note it down; then one of them is killed."""
     running = scene.start()
     home = Path(scene.stream.settings.checkpoint) / query / "commits"
     running.until(lambda: home.exists() and any(home.glob("[0-9]*")), "the first batch")
     obstacles = [home / str(batch) for batch in range(max(int(one.name) for one in home.glob("[0-9]*")) + 2, 60)]
     for obstacle in obstacles:
         (obstacle / "in the way").mkdir(parents=True, exist_ok=True)
-    more = conversation(600, groups=3, seed=scene.seed + 1_000)
-    scene.stream.send((b"later-" + key, value.replace(b'"group-', b'"later-group-')) for key, value in more)
+    scene.more(600)
     name = "order" if query == "order" else "history of deliveries"
     running.hears(f"The {name} query stopped")
-    running.kill()
+    if query == HISTORY:
+        assert in_delta(scene) > newest(home), "Delta has nothing of a batch that Spark has not noted"
+    if victim == "all":
+        running.kill()
+    elif victim == "driver":
+        running.kill_driver()
+    elif victim == "jvm":
+        running.kill_jvm()
+        assert running.ends() != 0, "a job without its JVM must end and say so"
+    else:
+        scene.broker.kill()
     for obstacle in obstacles:
         shutil.rmtree(obstacle, ignore_errors=True)
+    if victim == "broker":
+        scene.broker.start()
+        scene.through(running)
+
+
+def in_delta(scene: Scene) -> int:
+    """The last batch of deliveries that Delta knows of."""
+    from deltalake import DeltaTable
+
+    home = scene.stream.settings.history_checkpoint("deliveries")
+    query = json.loads((home / "metadata").read_text())["id"]
+    batch = DeltaTable(scene.table).transaction_version(query)
+    return -1 if batch is None else int(batch)
 
 
 def checkpoint_lost(scene: Scene) -> None:
@@ -249,49 +357,98 @@ def delta_half_there(scene: Scene) -> None:
 
 
 def burst(scene: Scene) -> None:
-    """Far more at once than a batch takes: it waits in the topic, and the driver's memory does not grow with it."""
-    scene.stream.change(max_offsets_per_trigger=2_000)
-    running = scene.start("order.out")
-    running.reaches()
-    running.goes_on()
-    scene.through(running)
+    """Ten times and more of what a batch takes, at once: it waits in the topic, and nobody's memory grows with it."""
+    scene.stream.change(max_offsets_per_trigger=BURST // 20, memory="1g")
+    running = scene.start()
+    send_large(scene, BURST // 4)
+    drained(scene, running)  # what a JVM takes for itself, it has taken then
     before = memory_mb(running)
+    send_large(scene, BURST)
+    batches, most = drained(scene, running)
+    largest, waiting = max(size for size, _ in batches), [lag for _, lag in batches]
+    assert largest <= BURST // 20 + 2, f"a batch took {largest} records"
+    assert len([lag for lag in waiting if lag > BURST // 2]) >= 5, f"it did not stand in the topic: {waiting}"
+    assert most < before + BURST * LARGE / 1e6, f"the job grew from {before:.0f} to {most:.0f} MB"
+    scene.through(running)
+
+
+def send_large(scene: Scene, count: int) -> None:
+    """Messages that nobody waits for, each of a size that counts."""
+    name = scene.chance.randbytes(4).hex()
     scene.stream.send(
-        (b"later-" + key, value.replace(b'"group-', b'"later-group-'))
-        for key, value in conversation(60_000, groups=50, seed=scene.seed + 1_000)
+        (group.encode(), encode_message(group, "a", 0, number // 50 + 1, data=scene.chance.randbytes(LARGE // 2).hex()))
+        for number in range(count)
+        for group in [f"{name}-{number % 50}"]
     )
-    most = before
-    expected = sum(map(len, by_kernel(scene.stream.raw())[0].values()))
+
+
+def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], float]:
+    """Wait until all is through; (records, lag behind it) of each batch since now, and the job's memory at its most."""
+    settings = scene.stream.settings
+    log = settings.order_checkpoint / "offsets"
+    end = sum(end for _, end in kafka.ends(settings.bootstrap, settings.raw_topic, 2))
+    batches: dict[int, tuple[int, int]] = {}
+    seen, most, upto = newest(log), 0.0, 0
     began = time.monotonic()
-    while scene.ordered() < expected:
-        assert time.monotonic() - began < THROUGH_S, "the burst was not absorbed"
-        for _ in range(20):
-            most = max(most, memory_mb(running))
-            time.sleep(0.2)
-    assert most < before + 250, f"the driver grew from {before:.0f} to {most:.0f} MB"
+    while upto < end or newest(log.with_name("commits")) < seen:
+        assert running.process.poll() is None, f"the job ended: {running.said}"
+        assert time.monotonic() - began < 2 * THROUGH_S, f"the burst was not absorbed: {batches}"
+        for batch in range(seen + 1, newest(log) + 1):
+            before, upto = upto or (planned(log / str(seen)) if seen >= 0 else 0), planned(log / str(batch))
+            batches[batch] = upto - before, end - upto
+            seen = batch
+        most = max(most, memory_mb(running))
+        time.sleep(0.2)
+    return list(batches.values()), most
+
+
+def planned(batch: Path) -> int:
+    """How many raw records there are up to the end of a batch, as Spark has noted it."""
+    (offsets,) = json.loads(batch.read_text().splitlines()[2]).values()
+    return sum(offsets.values())
 
 
 def memory_mb(running: Running) -> float:
-    """Of the driver's Python, where a batch would pile up."""
-    import psutil
-
-    with suppress(psutil.NoSuchProcess):
-        return float(psutil.Process(running.process.pid).memory_info().rss) / 1e6
-    return 0.0
+    """Of the driver, the JVM and the workers together."""
+    total = 0
+    for one in [running.process.pid, *(child.pid for child in running.below(""))]:
+        with suppress(psutil.NoSuchProcess):  # Spark's workers come and go
+            total += psutil.Process(one).memory_info().rss
+    return total / 1e6
 
 
 CASES: dict[str, Case] = {
-    **{f"kill {victim} at {point}": partial(kill, victim, point) for point in ORDER_POINTS for victim in VICTIMS},
-    **{f"kill {victim} at {point}": partial(kill, victim, point) for point in HISTORY_POINTS for victim in VICTIMS},
-    "checkpoint of the order query fails, kill": partial(checkpoint_fails, "order"),
-    "checkpoint of the history query fails, kill": partial(checkpoint_fails, "history/deliveries"),
+    **{
+        f"kill {victim} at {point}": partial(kill, victim, point)
+        for point in DRIVER_POINTS
+        for victim in (*VICTIMS, "idle worker")
+    },
+    **{
+        f"kill {victim} at {point}": partial(kill, victim, point)
+        for point in WORKER_POINTS
+        for victim in (*VICTIMS, "worker")
+    },
+    "kill jvm at dead_letters.work": partial(kill, "jvm", "dead_letters.work"),
+    "kill driver at dead_letters.worked": partial(kill, "driver", "dead_letters.worked"),
+    "kill worker at gaps.work": partial(kill, "worker", "gaps.work"),
+    "kill driver at gaps.worked": partial(kill, "driver", "gaps.worked"),
+    "kill all, order is out and the checkpoint fails": partial(checkpoint_fails, "order", "all"),
+    **{
+        f"kill {victim}, Delta has it and the checkpoint fails": partial(checkpoint_fails, HISTORY, victim)
+        for victim in ("all", *VICTIMS)
+    },
+    **{
+        f"kill {victim} between batches of {query}": partial(between_batches, query, victim)
+        for query in ("order", HISTORY)
+        for victim in VICTIMS
+    },
     "second job on the same checkpoint": second_job_on_the_same_checkpoint,
     **{
         f"second job takes over at {point}": partial(second_job_takes_over, point)
         for point in ("order.begin", "order.ordered", "order.open", "order.out")
     },
-    "zombie worker": zombie_worker,
-    "slow worker": slow_worker,
+    **{f"zombie worker at {point}": partial(zombie_worker, point) for point in ("order.worked", "deliveries.worked")},
+    "slow worker is waited for": slow_worker,
     "broker away": broker_away,
     "broker's disk full": broker_disk_full,
     "Delta folder fails for a while": delta_fails_once,

@@ -1,6 +1,7 @@
 """What must hold after any fault, found by readers that share no code with the job: kafka-python and delta-rs."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -19,16 +20,18 @@ Record = tuple[bytes | None, bytes | None, int, int, int]
 def judge(stream: Stream, folder: Path) -> list[str]:
     """What does not hold, each as a sentence; nothing where all is well."""
     settings = stream.settings
-    raw, ordered, dead = (
+    raw, ordered, dead, control = (
         read(settings.bootstrap, topic)
-        for topic in (settings.raw_topic, settings.ordered_topic, settings.dead_letter_topic)
+        for topic in (settings.raw_topic, settings.ordered_topic, settings.dead_letter_topic, settings.control_topic)
     )
-    replayed = replay(raw, folder)
+    replayed = replay(raw, folder, settings.ask_after_ms)
     return [
         *in_order(ordered),
         *accounted(raw, ordered, dead, replayed["held"]),
         *as_replayed(ordered, dead, replayed),
+        *asked(control, replayed["own"]),
         *in_delta(settings.delta, ordered, dead),
+        *gaps_in_delta(settings.delta, control),
     ]
 
 
@@ -47,9 +50,9 @@ def read(bootstrap: str, topic: str) -> list[Record]:
     return sorted(records, key=lambda record: record[2:4])
 
 
-def replay(raw: list[Record], folder: Path) -> dict[str, list[Any]]:
+def replay(raw: list[Record], folder: Path, ask_after_ms: int) -> dict[str, list[Any]]:
     """`precede replay` of the dumped log, in a process of its own."""
-    dump, dead, held = folder / "log.jsonl", folder / "dead.jsonl", folder / "held.jsonl"
+    dump, dead, held, own = (folder / f"{name}.jsonl" for name in ("log", "dead", "held", "own"))
     with dump.open("w") as file:
         for key, value, partition, offset, time_ms in raw:
             assert value is not None
@@ -61,28 +64,42 @@ def replay(raw: list[Record], folder: Path) -> dict[str, list[Any]]:
             }
             file.write(json.dumps(line | {"timestamp_ms": time_ms}) + "\n")
     command = [sys.executable, "-m", "precede", "replay", str(dump), "--dead-letters", str(dead), "--held", str(held)]
-    done = subprocess.run(command, cwd=HOME, capture_output=True, check=True)
+    patience = os.environ | {"PRECEDE_ASK_AFTER_MS": str(ask_after_ms)}
+    done = subprocess.run([*command, "--own", str(own)], cwd=HOME, env=patience, capture_output=True, check=True)
     lines = {"ordered": done.stdout, "dead": dead.read_bytes()}
     found: dict[str, list[Any]] = {name: text.splitlines() for name, text in lines.items()}
     found["held"] = [msgspec.json.decode(line) for line in held.read_bytes().splitlines()]
+    found["own"] = [msgspec.json.decode(line) for line in own.read_bytes().splitlines()]
     return found
 
 
 def in_order(ordered: list[Record]) -> list[str]:
-    """Positions 1..n of each group, each once, and in lawful order: what a message answers stands before it."""
+    """Positions 1..n of each group, each once, and in lawful order: what a message must follow stands before it."""
     problems = []
     last: Counter[bytes] = Counter()
     there: set[tuple[bytes, str, int, int]] = set()
+    latest: dict[bytes, tuple[int, str]] = {}
     for key, value, *_ in ordered:
         assert key is not None
         record = msgspec.json.decode(value or b"{}")
         if record["position"] != last[key] + 1:
             problems.append(f"group {key.decode()}: position {record['position']} stands after {last[key]}")
         last[key] = record["position"]
-        for sender, epoch, seq in record.get("after", []):
-            if (key, sender, epoch, seq) not in there:
-                problems.append(f"group {key.decode()}: position {record['position']} stands before what it answers")
-        there.add((key, record["sender"], record.get("epoch", 0), record["seq"]))
+        if record.get("kind", "message") != "message":
+            continue
+        sender, epoch, seq = record["sender"], record.get("epoch", 0), record["seq"]
+        needs = [tuple(one) for one in record.get("after", [])]
+        match record["order"]:
+            case "fifo":
+                needs = [(sender, epoch, seq - 1)] if seq > 1 else []
+            case "lamport":
+                needs = []
+                if (record["time"], sender) < latest.get(key, (0, "")):
+                    problems.append(f"group {key.decode()}: position {record['position']} stands after a later time")
+                latest[key] = record["time"], sender
+        if any((key, *one) not in there for one in needs):
+            problems.append(f"group {key.decode()}: position {record['position']} stands before what it follows")
+        there.add((key, sender, epoch, seq))
     return problems
 
 
@@ -122,6 +139,13 @@ def as_replayed(ordered: list[Record], dead: list[Record], replayed: dict[str, l
     return problems
 
 
+def asked(control: list[Record], own: list[dict[str, Any]]) -> list[str]:
+    """What the job asked for stands in the control topic once: what the kernel alone would ask for."""
+    alone = Counter(msgspec.json.encode(one["value"]) for one in own if one["topic"] == "control")
+    found = Counter(value for _, value, *_ in control)
+    return [] if found == alone else [f"{found.total()} records in the control topic, {alone.total()} of the replay"]
+
+
 def in_delta(delta: str, ordered: list[Record], dead: list[Record]) -> list[str]:
     """The tables hold what the topics hold, each record once."""
     from deltalake import DeltaTable
@@ -140,3 +164,18 @@ def in_delta(delta: str, ordered: list[Record], dead: list[Record]) -> list[str]
     if places != Counter((letter["partition"], letter["offset"], letter["code"]) for letter in told):
         problems.append(f"Delta has {len(letters)} dead letters, the topic {len(dead)}")
     return problems
+
+
+def gaps_in_delta(delta: str, control: list[Record]) -> list[str]:
+    """The table of gaps has a row for each, as the last that was said of it."""
+    from deltalake import DeltaTable
+
+    last: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for _, value, *_ in control:
+        gap = msgspec.json.decode(value or b"{}")
+        which = gap["group"], gap["sender"], gap["epoch"], gap["last"], gap["opened_ms"]
+        last[which] = (*which[:4], gap["first"], "open" if gap["kind"] == "ask" else gap["kind"], gap["asked"])
+    columns = ["group", "sender", "epoch", "last", "first", "state", "asked"]
+    rows = DeltaTable(Path(delta) / "gaps").to_pyarrow_table(columns=columns).to_pylist()
+    same = Counter(tuple(row[name] for name in columns) for row in rows) == Counter(last.values())
+    return [] if same else [f"Delta has {len(rows)} gaps, the control topic tells of {len(last)}, or they differ"]

@@ -24,6 +24,9 @@ class Running:
         self.folder = folder
         variables = {} if fault is None else {VARIABLE: f"{fault}:{folder}"}
         self.process = stream.start(variables)
+        self.left: list[psutil.Process] = []
+        """What lives on after its driver was killed alone."""
+        self.inputs: list[int] = []
         self.said: list[str] = []
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -71,15 +74,37 @@ class Running:
         self.process.kill()
         self.process.wait(30)
 
+    def kill_driver_alone(self) -> psutil.Process:
+        """The driver, and nobody finds out: its JVM would end with its input, so that is kept open."""
+        (jvm,) = self.below("java")
+        self.left = [jvm, *jvm.children(recursive=True)]
+        self.inputs.append(os.open(f"/proc/{jvm.pid}/fd/0", os.O_WRONLY))
+        self.kill_driver()
+        return jvm
+
     def kill_jvm(self) -> None:
         for one in self.below("java"):
             one.kill()
 
+    def workers(self) -> list[int]:
+        """Python processes below the JVM, but for the one that makes the others."""
+        return [one.pid for jvm in self.below("java") for one in jvm.children(recursive=True) if not one.children()]
+
     def kill_worker(self, pid: int) -> None:
-        """The worker that stands at the point; where it is not a worker that does, one of them."""
-        workers = [one.pid for one in self.below("python") if not one.children()]
+        """The worker that stands at the point."""
+        assert pid in self.workers(), "no worker stands at the point"
+        os.kill(pid, signal.SIGKILL)
+
+    def kill_idle_worker(self) -> None:
+        """One that the order query will want to use again."""
+        workers = self.workers()
         assert workers, "there are no Python workers"
-        os.kill(pid if pid in workers else workers[0], signal.SIGKILL)
+        os.kill(workers[0], signal.SIGKILL)
+
+    @staticmethod
+    def is_worker(pid: int, *, below: psutil.Process) -> bool:
+        """Whether it lives, and works for this JVM."""
+        return below.is_running() and pid in [one.pid for one in below.children(recursive=True)]
 
     def kill(self) -> None:
         """kill -9 for the driver, its JVM and its Python workers."""
@@ -88,6 +113,11 @@ class Running:
             for one in whole:
                 with suppress(psutil.NoSuchProcess):
                     one.kill()
+        for one in self.left:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        while self.inputs:
+            os.close(self.inputs.pop())
         self.process.wait(30)
 
     def stop(self) -> None:

@@ -86,9 +86,14 @@ class Stream:
             future.result()
 
     def once(self, spark: SparkSession, *, key: Ed25519PrivateKey | None = None, **more: Any) -> list[str]:
-        """Run the job over all there is, in this process; the sentences it said."""
+        """Run the job over all there is, in this process; the sentences it said.
+
+        A job takes Ctrl-C for a wish to stop, and does so in peace; whoever wanted its work done is interrupted.
+        """
         said: list[str] = []
         job.run(msgspec.structs.replace(self.settings, once=True, **more), say=said.append, spark=spark, key=key)
+        if not said[-1:] or not said[-1].startswith("Done"):
+            raise KeyboardInterrupt
         return said
 
     def start(self, variables: dict[str, str] | None = None, **more: Any) -> "subprocess.Popen[str]":
