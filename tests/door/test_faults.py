@@ -58,5 +58,5 @@ def test_every_point_is_in_the_sources_and_is_played_by_the_crash_matrix() -> No
     around = re.findall(r'faults\.around\(.*, ("order"|table)\)', sources)
     assert sorted(around) == ['"order"', "table"]
     assert reached | {f"{name}.{when}" for name in ("order", *TABLES) for when in ("work", "worked")} == NAMED
-    cases = (ROOT / "tests" / "faults" / "cases.py").read_text()
-    assert set(re.findall(r'"(\w+\.\w+)"', cases)) == NAMED
+    played = "".join((ROOT / "tests" / "faults" / name).read_text() for name in ("cases.py", "scene.py"))
+    assert set(re.findall(r'"(\w+\.\w+)"', played)) == NAMED

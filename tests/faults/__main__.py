@@ -18,8 +18,9 @@ from rich.table import Table
 from precede.embedded_broker import Broker
 from streaming import jars, session
 from streaming.settings import Settings
-from tests.faults.cases import CASES, Case, Scene
+from tests.faults.cases import CASES, Case
 from tests.faults.judge import judge
+from tests.faults.scene import Scene
 
 
 def play(case: Case, scene: Scene) -> list[str]:

@@ -5,132 +5,20 @@ that is not reached has failed, whatever the judge finds.
 """
 
 import json
-import random
 import resource
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import psutil
-from pyspark.sql import SparkSession
-
-from precede.embedded_broker import Broker
-from streaming import kafka
+from tests.faults.burst import burst
 from tests.faults.running import Running
-from tests.records import by_kernel, conversation
-from tests.system.stream import Stream
-from udfs.wire import encode_message
+from tests.faults.scene import DRIVER_POINTS, Scene, newest
 
-MESSAGES = 900
-BATCH = 120
-BAD: list[tuple[bytes | None, bytes | None]] = [
-    (b"group-1", b"not json"),
-    (b"group-2", b'{"group":"group-2","sender":"x","seq":9,"after":[["x",0,9]]}'),
-    (b"group-3", b'{"group":"group-3","sender":"x","seq":1,"after":[["nobody",0,1]]}'),
-]
-"""Two dead letters, and one that stays held and is asked for."""
-
-DRIVER_POINTS = ("order.begin", "order.ordered", "order.open", "order.out")
-"""Where no worker of the order query is at work."""
 WORKER_POINTS = ("order.work", "order.worked", "deliveries.work", "deliveries.worked")
-PASSES = dict.fromkeys(DRIVER_POINTS, (2, 4)) | {
-    "order.work": (1, 12),
-    "order.worked": (1, 12),
-    "deliveries.work": (1, 4),
-    "deliveries.worked": (1, 4),
-}
-"""First and last pass of a point that chance may choose; elsewhere it is the first.
-
-At the first pass of the order query there are no workers yet that could be killed. A batch passes the workers' points
-once for each shard or partition, so a fault there meets state that is empty, and state that is not.
-"""
 VICTIMS = ("driver", "jvm", "broker")
-THROUGH_S = 150.0
-BURST, LARGE = 10_000, 16_000
-"""Messages, and bytes of each."""
 HISTORY = "history/deliveries"
-
-
-def create(group: str, order: str) -> tuple[bytes, bytes]:
-    """A group with an order of its own."""
-    record = {"group": group, "kind": "create", "options": {"order": order}, "members": ["a", "b", "c"]}
-    return group.encode(), json.dumps(record).encode()
-
-
-@dataclass
-class Scene:
-    """What a case plays with: a broker, a Spark session for what comes after, a stream of its own, and chance."""
-
-    broker: Broker
-    spark: SparkSession
-    folder: Path
-    name: str
-    seed: int
-    away_s: float
-    chance: random.Random = field(init=False)
-    stream: Stream = field(init=False)
-    running: list[Running] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.chance = random.Random(f"{self.name} {self.seed}")
-        self.stream = Stream(
-            self.broker.bootstrap,
-            self.folder,
-            shards=4,
-            max_offsets_per_trigger=BATCH,
-            history_every_s=0.5,
-            ask_after_ms=500,
-        )
-        pairs: list[tuple[bytes | None, bytes | None]] = list(conversation(MESSAGES, groups=6, seed=self.seed))
-        for pair in BAD:
-            pairs.insert(self.chance.randrange(len(pairs)), pair)
-        made = zip(self.chance.sample(("group-0", "group-4", "group-5"), 2), ("fifo", "lamport"), strict=True)
-        self.stream.send([*(create(group, order) for group, order in made), *pairs])
-
-    def start(self, point: str | None = None) -> Running:
-        """The job; with a point it stops there, at a pass that chance chooses."""
-        fault = None if point is None else f"{point}:{self.chance.randint(*PASSES.get(point, (1, 1)))}"
-        self.running.append(Running(self.stream, fault=fault, folder=self.folder))
-        return self.running[-1]
-
-    def through(self, running: Running) -> None:
-        """Wait until a job that lives on has ordered everything by itself, and written it to Delta."""
-        expected = sum(map(len, by_kernel(self.stream.raw())[0].values()))
-        running.until(lambda: self.ordered() >= expected, f"all {expected} positions", THROUGH_S)
-        running.until(lambda: self.written() >= expected, f"all {expected} rows in Delta", THROUGH_S)
-
-    def more(self, count: int) -> None:
-        """Talk in other groups, after what was said so far."""
-        talk = conversation(count, groups=3, seed=self.seed + 1_000)
-        self.stream.send((b"later-" + key, value.replace(b'"group-', b'"later-group-')) for key, value in talk)
-
-    def ordered(self) -> int:
-        return sum(map(len, self.stream.ordered().values()))
-
-    def written(self) -> int:
-        """Rows of deliveries in Delta."""
-        from deltalake import DeltaTable
-
-        return int(DeltaTable(self.table).count())
-
-    @property
-    def table(self) -> Path:
-        return Path(self.stream.settings.delta) / "deliveries"
-
-    def finish(self) -> None:
-        """Whatever is left to do, by a job that starts from the checkpoint as the fault left it."""
-        for running in self.running:
-            running.stop()
-        self.stream.once(self.spark, max_offsets_per_trigger=200_000)
-
-    def close(self) -> None:
-        for running in self.running:
-            running.kill()
-
 
 Case = Callable[[Scene], None]
 
@@ -180,11 +68,6 @@ def between_batches(query: str, victim: str, scene: Scene) -> None:
         time.sleep(1)
         scene.broker.start()
         scene.through(running)
-
-
-def newest(log: Path) -> int:
-    """The last batch in one of the logs of a checkpoint; -1 where there is none."""
-    return max((int(one.name) for one in log.glob("[0-9]*") if one.is_file()), default=-1)
 
 
 def broker_away(scene: Scene) -> None:
@@ -354,67 +237,6 @@ def delta_half_there(scene: Scene) -> None:
     assert refused.ends() != 0
     assert any("precede run --rebuild-delta" in line for line in refused.said), refused.said
     scene.stream.once(scene.spark, rebuild_delta=True)
-
-
-def burst(scene: Scene) -> None:
-    """Ten times and more of what a batch takes, at once: it waits in the topic, and nobody's memory grows with it."""
-    scene.stream.change(max_offsets_per_trigger=BURST // 20, memory="1g")
-    running = scene.start()
-    send_large(scene, BURST // 4)
-    drained(scene, running)  # what a JVM takes for itself, it has taken then
-    before = memory_mb(running)
-    send_large(scene, BURST)
-    batches, most = drained(scene, running)
-    largest, waiting = max(size for size, _ in batches), [lag for _, lag in batches]
-    assert largest <= BURST // 20 + 2, f"a batch took {largest} records"
-    assert len([lag for lag in waiting if lag > BURST // 2]) >= 5, f"it did not stand in the topic: {waiting}"
-    assert most < before + BURST * LARGE / 1e6, f"the job grew from {before:.0f} to {most:.0f} MB"
-    scene.through(running)
-
-
-def send_large(scene: Scene, count: int) -> None:
-    """Messages that nobody waits for, each of a size that counts."""
-    name = scene.chance.randbytes(4).hex()
-    scene.stream.send(
-        (group.encode(), encode_message(group, "a", 0, number // 50 + 1, data=scene.chance.randbytes(LARGE // 2).hex()))
-        for number in range(count)
-        for group in [f"{name}-{number % 50}"]
-    )
-
-
-def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], float]:
-    """Wait until all is through; (records, lag behind it) of each batch since now, and the job's memory at its most."""
-    settings = scene.stream.settings
-    log = settings.order_checkpoint / "offsets"
-    end = sum(end for _, end in kafka.ends(settings.bootstrap, settings.raw_topic, 2))
-    batches: dict[int, tuple[int, int]] = {}
-    seen, most, upto = newest(log), 0.0, 0
-    began = time.monotonic()
-    while upto < end or newest(log.with_name("commits")) < seen:
-        assert running.process.poll() is None, f"the job ended: {running.said}"
-        assert time.monotonic() - began < 2 * THROUGH_S, f"the burst was not absorbed: {batches}"
-        for batch in range(seen + 1, newest(log) + 1):
-            before, upto = upto or (planned(log / str(seen)) if seen >= 0 else 0), planned(log / str(batch))
-            batches[batch] = upto - before, end - upto
-            seen = batch
-        most = max(most, memory_mb(running))
-        time.sleep(0.2)
-    return list(batches.values()), most
-
-
-def planned(batch: Path) -> int:
-    """How many raw records there are up to the end of a batch, as Spark has noted it."""
-    (offsets,) = json.loads(batch.read_text().splitlines()[2]).values()
-    return sum(offsets.values())
-
-
-def memory_mb(running: Running) -> float:
-    """Of the driver, the JVM and the workers together."""
-    total = 0
-    for one in [running.process.pid, *(child.pid for child in running.below(""))]:
-        with suppress(psutil.NoSuchProcess):  # Spark's workers come and go
-            total += psutil.Process(one).memory_info().rss
-    return total / 1e6
 
 
 CASES: dict[str, Case] = {

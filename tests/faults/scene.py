@@ -1,0 +1,119 @@
+"""What a case plays with: a stream of its own with talk in it, jobs over it, and chance."""
+
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from precede.embedded_broker import Broker
+from tests.faults.running import Running
+from tests.records import by_kernel, conversation
+from tests.system.stream import Stream
+
+MESSAGES = 900
+BATCH = 120
+BAD: list[tuple[bytes | None, bytes | None]] = [
+    (b"group-1", b"not json"),
+    (b"group-2", b'{"group":"group-2","sender":"x","seq":9,"after":[["x",0,9]]}'),
+    (b"group-3", b'{"group":"group-3","sender":"x","seq":1,"after":[["nobody",0,1]]}'),
+]
+"""Two dead letters, and one that stays held and is asked for."""
+
+DRIVER_POINTS = ("order.begin", "order.ordered", "order.open", "order.out")
+"""Where no worker of the order query is at work."""
+PASSES = dict.fromkeys(DRIVER_POINTS, (2, 4)) | {
+    "order.work": (1, 12),
+    "order.worked": (1, 12),
+    "deliveries.work": (1, 4),
+    "deliveries.worked": (1, 4),
+}
+"""First and last pass of a point that chance may choose; elsewhere it is the first.
+
+At the first pass of the order query there are no workers yet that could be killed. A batch passes the workers' points
+once for each shard or partition, so a fault there meets state that is empty, and state that is not.
+"""
+THROUGH_S = 150.0
+
+
+def create(group: str, order: str) -> tuple[bytes, bytes]:
+    """A group with an order of its own."""
+    record = {"group": group, "kind": "create", "options": {"order": order}, "members": ["a", "b", "c"]}
+    return group.encode(), json.dumps(record).encode()
+
+
+@dataclass
+class Scene:
+    """What a case plays with: a broker, a Spark session for what comes after, a stream of its own, and chance."""
+
+    broker: Broker
+    spark: SparkSession
+    folder: Path
+    name: str
+    seed: int
+    away_s: float
+    chance: random.Random = field(init=False)
+    stream: Stream = field(init=False)
+    running: list[Running] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(f"{self.name} {self.seed}")
+        self.stream = Stream(
+            self.broker.bootstrap,
+            self.folder,
+            shards=4,
+            max_offsets_per_trigger=BATCH,
+            history_every_s=0.5,
+            ask_after_ms=500,
+        )
+        pairs: list[tuple[bytes | None, bytes | None]] = list(conversation(MESSAGES, groups=6, seed=self.seed))
+        for pair in BAD:
+            pairs.insert(self.chance.randrange(len(pairs)), pair)
+        made = zip(self.chance.sample(("group-0", "group-4", "group-5"), 2), ("fifo", "lamport"), strict=True)
+        self.stream.send([*(create(group, order) for group, order in made), *pairs])
+
+    def start(self, point: str | None = None) -> Running:
+        """The job; with a point it stops there, at a pass that chance chooses."""
+        fault = None if point is None else f"{point}:{self.chance.randint(*PASSES.get(point, (1, 1)))}"
+        self.running.append(Running(self.stream, fault=fault, folder=self.folder))
+        return self.running[-1]
+
+    def through(self, running: Running) -> None:
+        """Wait until a job that lives on has ordered everything by itself, and written it to Delta."""
+        expected = sum(map(len, by_kernel(self.stream.raw())[0].values()))
+        running.until(lambda: self.ordered() >= expected, f"all {expected} positions", THROUGH_S)
+        running.until(lambda: self.written() >= expected, f"all {expected} rows in Delta", THROUGH_S)
+
+    def more(self, count: int) -> None:
+        """Talk in other groups, after what was said so far."""
+        talk = conversation(count, groups=3, seed=self.seed + 1_000)
+        self.stream.send((b"later-" + key, value.replace(b'"group-', b'"later-group-')) for key, value in talk)
+
+    def ordered(self) -> int:
+        return sum(map(len, self.stream.ordered().values()))
+
+    def written(self) -> int:
+        """Rows of deliveries in Delta."""
+        from deltalake import DeltaTable
+
+        return int(DeltaTable(self.table).count())
+
+    @property
+    def table(self) -> Path:
+        return Path(self.stream.settings.delta) / "deliveries"
+
+    def finish(self) -> None:
+        """Whatever is left to do, by a job that starts from the checkpoint as the fault left it."""
+        for running in self.running:
+            running.stop()
+        self.stream.once(self.spark, max_offsets_per_trigger=200_000)
+
+    def close(self) -> None:
+        for running in self.running:
+            running.kill()
+
+
+def newest(log: Path) -> int:
+    """The last batch in one of the logs of a checkpoint; -1 where there is none."""
+    return max((int(one.name) for one in log.glob("[0-9]*") if one.is_file()), default=-1)
