@@ -167,11 +167,11 @@ class Reader:
         if self._thread.ident is not None:
             self._thread.join(10)
 
-    def latency_ms(self) -> float | None:
-        """From the raw log to here, of the record that let a message go; the median of those read lately."""
-        waits = list(self._waits_ms)
+    def latency_ms(self) -> tuple[float, float] | None:
+        """From the raw log to here, of the record that let a message go; median and 99th percentile of the latest."""
+        waits = sorted(self._waits_ms.copy())
         self._waits_ms.clear()
-        return median(waits) if waits else None
+        return (median(waits), waits[int(len(waits) * 0.99)]) if waits else None
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -169,3 +169,10 @@ def positions(groups: dict[bytes, list[bytes]]) -> dict[bytes, list[int]]:
 def contiguous(groups: dict[bytes, list[bytes]]) -> bool:
     """Positions 1..n of every group, each once and in order."""
     return all(found == list(range(1, len(found) + 1)) for found in positions(groups).values())
+
+
+def forget_last_commit(commits: Path) -> None:
+    """As if the job had been killed before Spark noted its last batch."""
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from precede.embedded_broker import Broker
 from streaming import held
 from streaming.errors import Refused
 from tests.records import by_group, by_kernel, conversation
-from tests.system.stream import Stream, contiguous
+from tests.system.stream import Stream, contiguous, forget_last_commit
 from udfs.wire import encode_message
 
 BAD: list[tuple[bytes | None, bytes | None, str]] = [
@@ -157,6 +157,19 @@ def test_delta_holds_every_dead_letter(stream: Stream, said: list[str]) -> None:
     assert sorted(map(str, map(key, rows))) == sorted(
         str(key(letter | {"truncated": letter.get("truncated", False)})) for letter in letters
     )
+
+
+def test_a_batch_that_delta_has_and_spark_has_not_noted_is_not_written_again(
+    stream: Stream, said: list[str], spark: SparkSession
+) -> None:
+    for table in ("deliveries", "dead_letters"):
+        commits = stream.settings.history_checkpoint(table) / "commits"
+        noted = {path.name for path in commits.iterdir()}
+        forget_last_commit(commits)
+        stream.once(spark, only="history")
+        assert {path.name for path in commits.iterdir()} >= noted, "no batch was run again"
+    assert sorted(row["record"] for row in stream.table("deliveries")) == all_records(stream)
+    assert len(stream.table("dead_letters")) == len(stream.dead())
 
 
 def test_the_last_sentence_says_what_went_through(stream: Stream, said: list[str]) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from precede.embedded_broker import Broker
 from streaming.ticker import TICK, Ticker
 from tests.signing import private, publics
-from tests.system.stream import Stream
+from tests.system.stream import Stream, forget_last_commit
 from udfs.holdback import Holdback
 from udfs.signatures import sign
 from udfs.wire import encode_message
@@ -81,13 +81,6 @@ def test_in_a_group_with_keys_the_job_gives_up_once_it_has_the_service_s_key(
 
 def control(stream: Stream) -> list[dict[str, object]]:
     return [msgspec.json.decode(value or b"") for _, value, *_ in stream.read(stream.settings.control_topic)]
-
-
-def forget_last_commit(commits: Path) -> None:
-    """As if the job had been killed before Spark noted its last batch."""
-    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
-    (commits / str(last)).unlink()
-    (commits / f".{last}.crc").unlink(missing_ok=True)
 
 
 def test_ticks_go_to_every_partition_seldom_where_nothing_is_held(broker: Broker, tmp_path: Path) -> None:
