@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from precede.embedded_broker import Broker
+from precede.embedded_broker import HOST, Broker
 from streaming import kafka, transaction
 from streaming.errors import Refused
 from streaming.progress import read_progress
 from streaming.transaction import SAID_ENOUGH, SAID_MAX, Sink
+from tests.system.door import END_TXN, Door
 from tests.system.stream import Stream
 from udfs.own_records import Own, encode_sentence
 from udfs.shard import Records
@@ -56,14 +57,17 @@ def sink(stream: Stream) -> Iterator[Callable[[], Sink]]:
     made: list[Sink] = []
 
     def make() -> Sink:
-        topics = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
-        one = Sink(stream.settings, topics[stream.settings.raw_topic], topics[stream.settings.progress_topic])
-        made.append(one)
-        return one
+        made.append(new_sink(stream))
+        return made[-1]
 
     yield make
     for one in made:
         one.close()
+
+
+def new_sink(stream: Stream) -> Sink:
+    topics = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
+    return Sink(stream.settings, topics[stream.settings.raw_topic], topics[stream.settings.progress_topic])
 
 
 def published(stream: Stream) -> list[bytes]:
@@ -157,6 +161,25 @@ def test_a_commit_of_unknown_outcome_is_settled_by_the_token(
     one.publish(batch(5, 9))
     assert published(stream) == [b"0:%d" % at for at in range(10)]
     assert one.token == {0: 10}
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_commit_that_nobody_answers_leaves_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happened: bool
+) -> None:
+    monkeypatch.setattr(transaction, "COMMIT_S", 4.0)
+    with Door() as door:
+        properties = {"advertised.listeners": f"PLAINTEXT://{HOST}:{door.port}"}
+        with Broker(door.behind, data=tmp_path / "broker", properties=properties):
+            stream = Stream(f"{HOST}:{door.port}", tmp_path)
+            one = new_sink(stream)
+            one.publish(batch(0, 4))
+            door.keep(END_TXN, forward=happened)
+            one.publish(batch(5, 9))
+            assert door.kept == [happened], "the commit was answered"
+            assert published(stream) == [b"0:%d" % at for at in range(10)]
+            assert one.token == {0: 10}
+            one.close()
 
 
 def test_what_a_dead_job_left_open_is_never_seen(stream: Stream, sink: Callable[[], Sink]) -> None:

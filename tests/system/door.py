@@ -1,0 +1,64 @@
+"""A door in front of a broker, which can keep one kind of request or its answer to itself."""
+
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+
+from precede.embedded_broker import HOST, free_port
+
+END_TXN = 26
+"""Kafka's number for `commit, or abort, the transaction`."""
+
+
+class Door:
+    """Whoever comes in here talks to the broker behind it, and finds nothing strange until a request is named."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server((HOST, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.behind = free_port()
+        """Where the broker shall be."""
+        self.kept: list[bool] = []
+        """Of each request that had no answer, whether the broker has got it."""
+        self._keep: tuple[int, bool] | None = None
+
+    def __enter__(self) -> "Door":
+        threading.Thread(target=self._open, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._listener.close()
+
+    def keep(self, request: int, *, forward: bool) -> None:
+        """The next request of this kind has no answer; the broker gets it or not, and its connection hears no more."""
+        self._keep = request, forward
+
+    def _open(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                inside, _ = self._listener.accept()
+                outside = socket.create_connection((HOST, self.behind))
+                mute = threading.Event()
+                threading.Thread(target=self._requests, args=(inside, outside, mute), daemon=True).start()
+                threading.Thread(target=self._answers, args=(outside, inside, mute), daemon=True).start()
+
+    def _requests(self, client: socket.socket, broker: socket.socket, mute: threading.Event) -> None:
+        with suppress(OSError), client, broker, client.makefile("rb") as read:
+            while size := read.read(4):
+                request = read.read(int.from_bytes(size))
+                if self._keep is not None and int.from_bytes(request[:2]) == self._keep[0]:
+                    (_, forward), self._keep = self._keep, None
+                    mute.set()
+                    self.kept.append(forward)
+                    if not forward:
+                        continue
+                broker.sendall(size + request)
+
+    def _answers(self, broker: socket.socket, client: socket.socket, mute: threading.Event) -> None:
+        with suppress(OSError), broker, client:
+            while answer := broker.recv(65536):
+                if not mute.is_set():
+                    client.sendall(answer)
