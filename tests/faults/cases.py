@@ -4,7 +4,6 @@ A case is reached when its fault was really there: the job stood at the point, o
 that is not reached has failed, whatever the judge finds.
 """
 
-import json
 import resource
 import shutil
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from streaming import tables
 from tests.faults.burst import burst
 from tests.faults.running import Running
 from tests.faults.scene import DRIVER_POINTS, Scene, newest
@@ -185,7 +185,9 @@ def checkpoint_fails(query: str, victim: str, scene: Scene) -> None:
     name = "order" if query == "order" else "history of deliveries"
     running.hears(f"The {name} query stopped")
     if query == HISTORY:
-        assert in_delta(scene) > newest(home), "Delta has nothing of a batch that Spark has not noted"
+        found = tables.find(scene.stream.settings, "deliveries")
+        assert found is not None
+        assert found.batch > newest(home), "Delta has nothing of a batch that Spark has not noted"
     if victim == "all":
         running.kill()
     elif victim == "driver":
@@ -200,16 +202,6 @@ def checkpoint_fails(query: str, victim: str, scene: Scene) -> None:
     if victim == "broker":
         scene.broker.start()
         scene.through(running)
-
-
-def in_delta(scene: Scene) -> int:
-    """The last batch of deliveries that Delta knows of."""
-    from deltalake import DeltaTable
-
-    home = scene.stream.settings.history_checkpoint("deliveries")
-    query = json.loads((home / "metadata").read_text())["id"]
-    batch = DeltaTable(scene.table).transaction_version(query)
-    return -1 if batch is None else int(batch)
 
 
 def checkpoint_lost(scene: Scene) -> None:
