@@ -31,14 +31,19 @@ def test_without_the_variable_nothing_is_in_the_way() -> None:
     faults.reach("order.open")
 
 
-def test_a_process_stays_at_its_pass_of_the_point_until_it_may_go_on(tmp_path: Path) -> None:
-    process = subprocess.Popen(
+def start(fault: str) -> "subprocess.Popen[str]":
+    """A process that comes to each point of `PASSES` three times."""
+    return subprocess.Popen(
         [sys.executable, "-c", PASSES],
         cwd=ROOT,
-        env=os.environ | {faults.VARIABLE: f"order.open:2:{tmp_path}"},
+        env=os.environ | {faults.VARIABLE: fault},
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def test_a_process_stays_at_its_pass_of_the_point_until_it_may_go_on(tmp_path: Path) -> None:
+    process = start(f"order.open:2:{tmp_path}")
     assert process.stdout is not None
     deadline = time.monotonic() + 20
     while not (tmp_path / "reached").exists():
@@ -50,6 +55,14 @@ def test_a_process_stays_at_its_pass_of_the_point_until_it_may_go_on(tmp_path: P
     assert process.stdout.read().split() == ["1", "2", "7"]
     assert process.wait(10) == 0
     assert int((tmp_path / "reached").read_text()) == process.pid
+
+
+def test_the_passes_of_all_processes_count_together(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    processes = [start(f"order.out:5:{tmp_path}") for _ in range(2)]
+    assert [process.wait(20) for process in processes] == [0, 0]
+    assert int((tmp_path / "reached").read_text()) in [process.pid for process in processes]
+    assert {path.name for path in tmp_path.glob("pass-*")} == {f"pass-{number}" for number in range(1, 6)}
 
 
 def test_every_point_is_in_the_sources_and_is_played_by_the_crash_matrix() -> None:

@@ -37,13 +37,19 @@ class Door:
         self._keep = request, forward
 
     def _open(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
+        while True:
+            try:
                 inside, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            try:
                 outside = socket.create_connection((HOST, self.behind))
-                mute = threading.Event()
-                threading.Thread(target=self._requests, args=(inside, outside, mute), daemon=True).start()
-                threading.Thread(target=self._answers, args=(outside, inside, mute), daemon=True).start()
+            except OSError:
+                inside.close()  # the broker is not there yet
+                continue
+            mute = threading.Event()
+            threading.Thread(target=self._requests, args=(inside, outside, mute), daemon=True).start()
+            threading.Thread(target=self._answers, args=(outside, inside, mute), daemon=True).start()
 
     def _requests(self, client: socket.socket, broker: socket.socket, mute: threading.Event) -> None:
         with suppress(OSError), client, broker, client.makefile("rb") as read:
