@@ -165,6 +165,7 @@ def test_a_commit_of_unknown_outcome_is_settled_by_the_token(
 
 def test_a_commit_that_nobody_answers_leaves_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "COMMIT_S", 4.0)
+    monkeypatch.setattr(transaction, "ABORT_S", 0.5)
     with Door() as door:
         properties = {"advertised.listeners": f"PLAINTEXT://{HOST}:{door.port}"}
         with Broker(door.behind, data=tmp_path / "broker", properties=properties):
