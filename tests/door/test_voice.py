@@ -121,12 +121,14 @@ def test_whatever_a_member_lies_about_time_nobody_elses_word_is_refused_for_it(
     member = ann(keys=keys, order=order)
     bob = "bob" if keys else None
     member.log.plant(bob, sender="bob", seq=1, time=1, clock_ms=0)
-    for time in range(2, 20):
+    for time in range(1, 20):
         member.log.plant(bob, sender="bob", seq=1, time=time * WINDOW, clock_ms=0)
+        if time % 3:
+            continue  # three at once take the clock further than the group would take in one step
         member.turn()
-        if time % 5 == 0:
+        if time % 2 == 0:
             member.voice.say(b"null", [], None, None)
-    assert member.voice.time <= 20 * WINDOW
+    assert WINDOW < member.voice.time <= 20 * WINDOW
     assert {json.decode(letter)["sender"] for letter in member.log.kernel.dead} == {"bob"}
 
 
