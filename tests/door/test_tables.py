@@ -1,10 +1,11 @@
 """Whose a Delta table is, what is missing in it, and throwing it away: all that a start checks without Spark."""
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from streaming import tables
 from streaming.errors import Refused
@@ -16,12 +17,17 @@ ROWS = pa.table({"record": ["one", "two"], "day": ["2026-01-01", "2026-01-02"]})
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Two tables that a checkpoint has written, two commits each."""
+    """Two tables that a checkpoint has written, two batches each."""
     settings = Settings(checkpoint=str(tmp_path / "checkpoint"), delta=str(tmp_path / "del ta"))
     for table in (DELIVERIES, DEAD_LETTERS):
-        for _ in range(2):
-            write_deltalake(tables.path(settings, table), ROWS, partition_by=["day"], mode="append")
-        (settings.history_checkpoint(table) / "commits").mkdir(parents=True)
+        folder = settings.history_checkpoint(table)
+        (folder / "commits").mkdir(parents=True)
+        (folder / "metadata").write_text('{"id":"%s"}' % table)
+        for batch in range(2):
+            written = CommitProperties(app_transactions=[Transaction(table, batch)])
+            path = tables.path(settings, table)
+            write_deltalake(path, ROWS, partition_by=["day"], mode="append", commit_properties=written)
+            (folder / "commits" / str(batch)).touch()
     return settings
 
 
@@ -31,6 +37,24 @@ def id_of(settings: Settings, table: str) -> str:
 
 def test_a_table_that_is_whole_and_one_s_own_is_welcome(settings: Settings) -> None:
     tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
+
+
+def test_a_crash_between_the_table_and_its_checkpoint_is_welcome(settings: Settings) -> None:
+    (settings.history_checkpoint(DELIVERIES) / "commits" / "1").unlink()
+    tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
+
+
+def test_a_table_and_a_checkpoint_of_two_moments_are_refused(settings: Settings) -> None:
+    folder = settings.history_checkpoint(DELIVERIES)
+    (folder / "commits" / "2").touch()
+    with pytest.raises(Refused, match=r"not of one moment: the table has those up to 1, the checkpoint those up to 2"):
+        tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
+    shutil.rmtree(folder / "commits")
+    with pytest.raises(Refused, match=r"the table has those up to 1, the checkpoint none of its batches.*--rebuild-d"):
+        tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
+    shutil.rmtree(folder)
+    with pytest.raises(Refused, match=r"no longer knows how far the Delta table .* is; bring back .*--rebuild-delta"):
+        tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
 
 
 def test_a_table_that_lacks_a_file_is_refused_with_its_name_and_the_way_out(settings: Settings) -> None:
