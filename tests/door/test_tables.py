@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -22,7 +23,7 @@ def settings(tmp_path: Path) -> Settings:
     for table in (DELIVERIES, DEAD_LETTERS):
         folder = settings.history_checkpoint(table)
         (folder / "commits").mkdir(parents=True)
-        (folder / "metadata").write_text('{"id":"%s"}' % table)
+        (folder / "metadata").write_bytes(msgspec.json.encode({"id": table}))
         for batch in range(2):
             written = CommitProperties(app_transactions=[Transaction(table, batch)])
             path = tables.path(settings, table)
