@@ -36,11 +36,12 @@ def burst(scene: Scene) -> None:
 def send_large(scene: Scene, count: int) -> None:
     """Messages that nobody waits for, each of a size that counts."""
     name = scene.chance.randbytes(4).hex()
-    scene.stream.send(
-        (group.encode(), encode_message(group, "a", 0, number // 50 + 1, data=scene.chance.randbytes(LARGE // 2).hex()))
-        for number in range(count)
-        for group in [f"{name}-{number % 50}"]
-    )
+    for begin in range(0, count, 500):
+        scene.stream.send(
+            (group.encode(), encode_message(group, "a", 0, number // 50 + 1, after=[], data=text))
+            for number in range(begin, begin + 500)
+            for group, text in [(f"{name}-{number % 50}", scene.chance.randbytes(LARGE // 2).hex())]
+        )
 
 
 def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], float]:
