@@ -75,7 +75,7 @@ def main() -> int:
             interrupted = True
         spark.stop()
     Console(width=max(120, Console().width)).print(table)
-    print(f"{failed} of {table.row_count} failed" if failed else f"all {table.row_count} hold")
+    print(f"{failed} of {table.row_count} failed" if failed else f"all {table.row_count} that were played hold")
     return 1 if failed or interrupted else 0
 
 

@@ -1,6 +1,8 @@
 """A burst is absorbed by the topic, never by memory."""
 
 import json
+import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,45 +14,50 @@ from tests.faults.running import Running
 from tests.faults.scene import THROUGH_S, Scene, newest
 from udfs.wire import encode_message
 
-BURST, LARGE = 10_000, 16_000
-"""Messages, and bytes of each."""
+BURST, BATCH, LARGE = 10_000, 1_000, 24_000
+"""Messages, how many of them a batch takes, and bytes of each."""
 HISTORY = "history/deliveries"
 
 
 def burst(scene: Scene) -> None:
     """Ten times and more of what a batch takes, at once: it waits in the topic, and nobody's memory grows with it."""
-    scene.stream.change(max_offsets_per_trigger=BURST // 20, memory="1g")
+    scene.stream.change(max_offsets_per_trigger=BATCH, memory="1g")
     running = scene.start()
-    send_large(scene, BURST // 4)
-    drained(scene, running)  # what a JVM takes for itself, it has taken then
-    before = memory_mb(running)
+    send_large(scene, 3 * BATCH)
+    _, before = drained(scene, running)  # what a batch takes, it has taken then
+    running.process.send_signal(signal.SIGSTOP)  # or it would work while we send, and we are not that fast
     send_large(scene, BURST)
+    running.process.send_signal(signal.SIGCONT)
     batches, most = drained(scene, running)
     largest, waiting = max(size for size, _ in batches), [lag for _, lag in batches]
-    assert largest <= BURST // 20 + 2, f"a batch took {largest} records"
-    assert len([lag for lag in waiting if lag > BURST // 2]) >= 5, f"it did not stand in the topic: {waiting}"
-    assert most < before + BURST * LARGE / 1e6, f"the job grew from {before:.0f} to {most:.0f} MB"
+    assert largest <= BATCH + 2, f"a batch took {largest} records"
+    assert len([lag for lag in waiting if lag > BURST // 2]) >= 3, f"it did not stand in the topic: {waiting}"
+    # Said whatever comes of it, for this is what one wants to know.
+    print(
+        f"Memory in MB of driver, JVM, workers: {before} for a short burst, {most} for the long one.", file=sys.stderr
+    )
+    assert sum(most) < sum(before) + BURST * LARGE / 1e6, "the job grew by as much as it was sent"
     scene.through(running)
 
 
 def send_large(scene: Scene, count: int) -> None:
     """Messages that nobody waits for, each of a size that counts."""
-    name = scene.chance.randbytes(4).hex()
+    name, text = scene.chance.randbytes(4).hex(), scene.chance.randbytes(LARGE // 2).hex()
     for begin in range(0, count, 500):
         scene.stream.send(
             (group.encode(), encode_message(group, "a", 0, number // 50 + 1, after=[], data=text))
             for number in range(begin, begin + 500)
-            for group, text in [(f"{name}-{number % 50}", scene.chance.randbytes(LARGE // 2).hex())]
+            for group in [f"{name}-{number % 50}"]
         )
 
 
-def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], float]:
+def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], tuple[float, float, float]]:
     """Wait until all is through; (records, lag behind it) of each batch since now, and the job's memory at its most."""
     settings = scene.stream.settings
     log = settings.order_checkpoint / "offsets"
     end = sum(end for _, end in kafka.ends(settings.bootstrap, settings.raw_topic, 2))
     batches: dict[int, tuple[int, int]] = {}
-    seen, most, upto = newest(log), 0.0, 0
+    seen, most, upto = newest(log), memory_mb(running), 0
     began = time.monotonic()
     while upto < end or newest(log.with_name("commits")) < seen:
         assert running.process.poll() is None, f"the job ended: {running.said}"
@@ -59,7 +66,7 @@ def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], floa
             before, upto = upto or (planned(log / str(seen)) if seen >= 0 else 0), planned(log / str(batch))
             batches[batch] = upto - before, end - upto
             seen = batch
-        most = max(most, memory_mb(running))
+        most = max(most, memory_mb(running), key=sum)
         time.sleep(0.2)
     return list(batches.values()), most
 
@@ -70,10 +77,17 @@ def planned(batch: Path) -> int:
     return sum(offsets.values())
 
 
-def memory_mb(running: Running) -> float:
-    """Of the driver, the JVM and the workers together."""
-    total = 0
-    for one in [running.process.pid, *(child.pid for child in running.below(""))]:
-        with suppress(psutil.NoSuchProcess):  # Spark's workers come and go
-            total += psutil.Process(one).memory_info().rss
-    return total / 1e6
+def memory_mb(running: Running) -> tuple[float, float, float]:
+    """Of the driver, the JVM and the workers."""
+    (driver,) = sizes([running.process.pid])
+    jvms = [one.pid for one in running.below("java")]
+    return driver, sum(sizes(jvms)), sum(sizes(running.workers()))
+
+
+def sizes(processes: list[int]) -> list[float]:
+    """What each takes, in MB; 0 where it is gone, for Spark's workers come and go."""
+    found = [0.0] * len(processes)
+    for at, one in enumerate(processes):
+        with suppress(psutil.NoSuchProcess):
+            found[at] = psutil.Process(one).memory_info().rss / 1e6
+    return found

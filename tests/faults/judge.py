@@ -142,7 +142,7 @@ def as_replayed(ordered: list[Record], dead: list[Record], replayed: dict[str, l
 def asked(control: list[Record], own: list[dict[str, Any]]) -> list[str]:
     """What the job asked for stands in the control topic once: what the kernel alone would ask for."""
     alone = Counter(msgspec.json.encode(one["value"]) for one in own if one["topic"] == "control")
-    found = Counter(value for _, value, *_ in control)
+    found = Counter(msgspec.json.encode(msgspec.json.decode(value or b"{}")) for _, value, *_ in control)
     return [] if found == alone else [f"{found.total()} records in the control topic, {alone.total()} of the replay"]
 
 

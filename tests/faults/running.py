@@ -88,7 +88,12 @@ class Running:
 
     def workers(self) -> list[int]:
         """Python processes below the JVM, but for the one that makes the others."""
-        return [one.pid for jvm in self.below("java") for one in jvm.children(recursive=True) if not one.children()]
+        found = []
+        for one in [one for jvm in self.below("java") for one in jvm.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):  # they come and go
+                if not one.children():
+                    found.append(one.pid)
+        return found
 
     def kill_worker(self, pid: int) -> None:
         """The worker that stands at the point."""
