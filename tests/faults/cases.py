@@ -50,11 +50,13 @@ def kill(victim: str, point: str, scene: Scene) -> None:
 
 def between_batches(query: str, victim: str, scene: Scene) -> None:
     """Kill one of them after Spark has noted that a batch is through, and before it plans the next."""
-    scene.stream.change(**({"trigger_ms": 3_000} if query == "order" else {"history_every_s": 3.0}))
+    scene.stream.change(**({"trigger_ms": 5_000} if query == "order" else {"history_every_s": 5.0}))
     running = scene.start()
     home = Path(scene.stream.settings.checkpoint) / query
     batch = scene.chance.randint(0, 3)
-    running.until(lambda: newest(home / "commits") >= batch, f"the end of batch {batch}")
+    running.until(
+        lambda: batch <= newest(home / "commits") == newest(home / "offsets"), f"a pause after batch {batch} or later"
+    )
     if victim == "driver":
         running.kill_driver()
     elif victim == "jvm":
