@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from precede.embedded_broker import Broker
 from streaming import jars, session
+from streaming.query_watch import GONE
 from streaming.settings import Settings
 from tests.faults.cases import CASES, Case
 from tests.faults.judge import judge
@@ -73,7 +74,8 @@ def main() -> int:
         except KeyboardInterrupt:
             print("Interrupted: the case that was played and those after it have no verdict.", file=sys.stderr)
             interrupted = True
-        spark.stop()
+        with suppress(*GONE):  # who interrupts may have ended all of us
+            spark.stop()
     Console(width=max(120, Console().width)).print(table)
     print(f"{failed} of {table.row_count} failed" if failed else f"all {table.row_count} that were played hold")
     return 1 if failed or interrupted else 0
