@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 
-from streaming import kafka
 from tests.faults.running import Running
 from tests.faults.scene import THROUGH_S, Scene, newest
 from udfs.wire import encode_message
@@ -57,9 +56,8 @@ def send_large(scene: Scene, count: int) -> None:
 
 def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], tuple[float, float, float]]:
     """Wait until all is through; (records, lag behind it) of each batch since now, and the job's memory at its most."""
-    settings = scene.stream.settings
-    log = settings.order_checkpoint / "offsets"
-    end = sum(end for _, end in kafka.ends(settings.bootstrap, settings.raw_topic, 2))
+    log = scene.stream.settings.order_checkpoint / "offsets"
+    end = scene.end()
     batches: dict[int, tuple[int, int]] = {}
     seen, most, upto = newest(log), memory_mb(running), 0
     began = time.monotonic()

@@ -8,11 +8,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from precede.embedded_broker import Broker
+from streaming import kafka
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.stream import Stream
 
 MESSAGES = 900
+PARTITIONS = 2
 BATCH = 120
 BAD: list[tuple[bytes | None, bytes | None]] = [
     (b"group-1", b"not json"),
@@ -62,6 +64,7 @@ class Scene:
         self.stream = Stream(
             self.broker.bootstrap,
             self.folder,
+            partitions=PARTITIONS,
             shards=4,
             max_offsets_per_trigger=BATCH,
             history_every_s=0.5,
@@ -104,10 +107,21 @@ class Scene:
         return Path(self.stream.settings.delta) / "deliveries"
 
     def finish(self) -> None:
-        """Whatever is left to do, by a job that starts from the checkpoint as the fault left it."""
+        """Whatever is left to do, by a job that starts from the checkpoint as the fault left it.
+
+        What such a job itself writes into the log, the `evict` of a member long silent, is for the one after it.
+        """
         for running in self.running:
             running.stop()
-        self.stream.once(self.spark, max_offsets_per_trigger=200_000)
+        before = -1
+        while before < (now := self.end()):
+            before = now
+            self.stream.once(self.spark, max_offsets_per_trigger=200_000)
+
+    def end(self) -> int:
+        """How far the raw log goes."""
+        settings = self.stream.settings
+        return sum(end for _, end in kafka.ends(settings.bootstrap, settings.raw_topic, PARTITIONS))
 
     def close(self) -> None:
         for running in self.running:
