@@ -116,6 +116,8 @@ class Holdback:
             group = found
         if record.__class__ is Message:
             group.receive_message(record, trimmed, offset, timestamp_ms)
+        elif record.__class__ is Tick:  # with a key, as where its group was not touched before
+            self._refuse(KEYED_TICK, _identity(record), LogRecord(value, group.key, partition, offset, timestamp_ms))
         else:
             self._receive_control(group, record, trimmed, offset, timestamp_ms)
         return None
@@ -202,8 +204,6 @@ class Holdback:
         """Membership, giving up, signs of life."""
         refusal: Refusal | None
         match record:
-            case Tick():
-                refusal = KEYED_TICK
             case Heartbeat():
                 refusal = heartbeat(group, record, offset, now_ms)
             case Abandon():

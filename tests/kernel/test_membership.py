@@ -287,3 +287,9 @@ def test_a_tick_with_the_key_of_a_living_group_is_wrong_key() -> None:
     tale = created("A").say("A1")
     assert tale.take(kind="tick").dead == ["wrong_key"]
     assert tale.say("A2").out == ["A2"]
+
+
+def test_the_dead_letter_of_a_tick_with_a_key_is_the_same_whether_its_group_was_decoded_before_or_not() -> None:
+    tick = b' {"group":"g","kind":"tick"}\n'
+    tale, again = created("A").say("A1"), created("A").say("A1").restart()
+    assert tale.raw(tick).kernel.dead == again.raw(tick).kernel.dead
