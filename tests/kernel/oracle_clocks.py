@@ -93,7 +93,7 @@ def stamp_fault(group: Group, fields: Fields) -> str | None:
     needed = ["time"] if group.order == "lamport" or fields["kind"] == "heartbeat" else ["time", "clock_ms"]
     if "time" not in fields:
         return "missing_stamp"
-    if fields["kind"] == "message" and fields["time"] < 0:
+    if fields["time"] < 0:
         return "bad_stamp"
     if any(name not in fields for name in needed):
         return "missing_stamp"
@@ -102,7 +102,7 @@ def stamp_fault(group: Group, fields: Fields) -> str | None:
 
 
 def is_poison(group: Group, time: int) -> bool:
-    return time > group.clocks.time_max + group.window
+    return time > min(group.clocks.time_max + group.window, SEQ_MAX)
 
 
 def joiner_floor(group: Group, who: Who) -> int:

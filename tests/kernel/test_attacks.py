@@ -73,6 +73,7 @@ REFUSED: dict[str, tuple[str, list[Fields], list[str]]] = {
     "linear time absurdly high": ("lamport", [message("B", 4, time=FAR)], ["clock_poison"]),
     "linear time beyond 64 bits": ("lamport", [message("B", 4, time=2**64)], ["clock_poison"]),
     "promise absurdly high": ("lamport", [{"kind": "heartbeat", **message("B", 4, time=FAR)}], ["clock_poison"]),
+    "promise below any clock": ("lamport", [{"kind": "heartbeat", **message("B", 9, time=-(2**70))}], ["bad_stamp"]),
     "join at a time absurdly high": ("lamport", [{"kind": "join", "sender": "M", "time": FAR}], ["clock_poison"]),
     "physical time of no clock": ("two_clock", [message("B", 4, time=9, clock_ms=2**70)], ["bad_stamp"]),
     "more than twenty parents": ("object", [message(after=[["A", 0, 1]] * 21)], ["malformed"]),
@@ -140,6 +141,14 @@ def test_linear_time_that_does_not_rise_hurts_its_sender_alone_and_is_no_reason_
 def test_what_comes_below_what_is_delivered_is_late_and_never_delivered_out_of_order() -> None:
     tale = Tale("lamport").take(sender="A", seq=1, time=9)
     assert (tale.out, tale.take(sender="B", seq=1, time=3).dead) == (["A1"], ["late B1"])
+
+
+def test_no_clock_runs_past_what_a_snapshot_holds_whatever_window_a_group_chose() -> None:
+    tale = Tale().take(kind="create", options={"order": "lamport", "window": 2**53 - 1}, members=["A"])
+    assert tale.take(sender="A", seq=1, time=2**53 - 1).out == ["A1"]
+    assert tale.take(sender="A", seq=2, time=2**53).dead == ["clock_poison A2"]
+    assert tale.take(kind="join", sender="B", time=2**53).dead == ["clock_poison"]
+    assert tale.kernel.dump()
 
 
 def test_a_physical_clock_far_off_moves_its_own_messages_and_nobody_else_s() -> None:

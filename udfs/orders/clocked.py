@@ -77,6 +77,8 @@ class Clocked(Order):
         return self._too_far(message.time)  # type: ignore[arg-type]  # judged by `fault` before
 
     def _too_far(self, time: int) -> Refusal | None:
+        if time > SEQ_MAX:  # whatever window a group chose, what is kept of a clock must fit a snapshot
+            return Refusal(codes.CLOCK_POISON, f"`time` {time} is more than {SEQ_MAX}, which no clock comes to.")
         if time > self.time_max + self.group.window:
             past = f"more than {self.group.window} past {self.time_max}, the highest of the group"
             return Refusal(codes.CLOCK_POISON, f"`time` {time} is {past}.")
@@ -207,6 +209,8 @@ class Clocked(Order):
     def fault_of_heartbeat(self, record: Heartbeat) -> Refusal | None:
         if record.time is UNSET:
             return Refusal(codes.MISSING_STAMP, f"In {self.name} a heartbeat needs the field `time`: what it promises.")
+        if record.time < 0:
+            return Refusal(codes.BAD_STAMP, f"`time` {record.time} is below 0, where no linear clock begins.")
         if record.clock_ms is not UNSET and abs(record.clock_ms) > SEQ_MAX:
             return Refusal(codes.BAD_STAMP, f"`clock_ms` {record.clock_ms} is no time.")
         return None
