@@ -5,6 +5,7 @@ before anything is written.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,12 @@ def rebuild_history(
     settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic], ask: Ask, say: Callable[[str], object]
 ) -> HistoryPart:
     """Throw the tables away, where the topics still have all that was in them."""
-    checkpoint.check_history(settings, kept, topics)  # a mistyped topic must not empty a table
+    now = checkpoint.check_history(settings, kept, topics)  # a mistyped topic must not empty a table
     for table in TABLES:
-        _check_that_all_is_there(settings, table, ask)
+        first = ask(partial(_first, settings, table))
+        if first is None:
+            return now  # nobody knows whether the topic has it all, so nothing is thrown away
+        _check_that_all_is_there(settings, table, first)
     say("The Delta tables are thrown away, and written anew from the topics.")
     # First, or a crash would leave the checkpoint speaking of tables that are gone.
     checkpoint.forget_history(Path(settings.checkpoint))
@@ -84,19 +88,25 @@ def rebuild_history(
     return check_history(settings, None, topics)
 
 
-def _check_that_all_is_there(settings: Settings, table: str, ask: Ask) -> None:
+def _first(settings: Settings, table: str) -> int:
+    """Where the topic of a table begins, in the partition that lacks most."""
+    name = _topic(settings, table)
+    partitions = kafka.describe(settings.bootstrap, [name])[name].partitions
+    return max(begin for begin, _ in kafka.ends(settings.bootstrap, name, partitions))
+
+
+def _check_that_all_is_there(settings: Settings, table: str, first: int) -> None:
     """A topic whose beginning is gone cannot make its table again, which then is the only copy."""
+    folder = tables.path(settings, table)
+    if first and (folder / "_delta_log").exists():
+        raise Refused(
+            f"The topic {_topic(settings, table)} no longer has its beginning, so the Delta table {folder} may be "
+            "the only copy of it and is not thrown away; move it elsewhere first, and it is made anew from what the "
+            "topic has."
+        )
+
+
+def _topic(settings: Settings, table: str) -> str:
     from streaming.history_query import topic
 
-    name = topic(settings, table)
-    folder = tables.path(settings, table)
-
-    def first() -> int:
-        partitions = kafka.describe(settings.bootstrap, [name])[name].partitions
-        return max(begin for begin, _ in kafka.ends(settings.bootstrap, name, partitions))
-
-    if ask(first) and (folder / "_delta_log").exists():
-        raise Refused(
-            f"The topic {name} no longer has its beginning, so the Delta table {folder} may be the only copy of it and "
-            "is not thrown away; move it elsewhere first, and it is made anew from what the topic has."
-        )
+    return topic(settings, table)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 ANEW = "precede run --rebuild-delta"
 """The way out wherever a table and its checkpoint do not belong together."""
 
+LOG = "_delta_log"
+
 DELIVERIES = "deliveries"
 DEAD_LETTERS = "dead_letters"
 GAPS = "gaps"
@@ -85,7 +87,7 @@ def find(settings: Settings, table: str) -> Found | None:
     folder = path(settings, table)
     query = spark_files.query_id(settings.history_checkpoint(table))
     try:
-        if not (folder / "_delta_log").exists():
+        if not (folder / LOG).exists():
             if folder.exists() and any(folder.iterdir()):
                 raise Refused(f"The folder {folder} is not empty and not a Delta table; choose another delta folder.")
             return None
@@ -149,11 +151,14 @@ def remove(settings: Settings) -> None:
     """Throw away the tables and how far they were written; a folder of something else is refused, and stays."""
     for table in TABLES:
         folder = path(settings, table)
-        if not (folder / "_delta_log").exists():
+        if not (folder / LOG).exists():
             find(settings, table)
     for table in TABLES:
         shutil.rmtree(settings.history_checkpoint(table), ignore_errors=True)
-        shutil.rmtree(path(settings, table), ignore_errors=True)
+        folder = path(settings, table)
+        # The log goes last, for by it the next start knows a table that was thrown away only in part.
+        for part in [*(one for one in folder.glob("*") if one.name != LOG), folder]:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def create(spark: "SparkSession", settings: Settings, table: str) -> str:

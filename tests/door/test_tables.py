@@ -1,6 +1,8 @@
 """Whose a Delta table is, what is missing in it, and throwing it away: all that a start checks without Spark."""
 
+import os
 import shutil
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -8,8 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from streaming import tables
+from streaming import start_checks, tables
 from streaming.errors import Refused
+from streaming.kafka import Topic
 from streaming.settings import Settings
 from streaming.tables import DEAD_LETTERS, DELIVERIES
 
@@ -77,6 +80,41 @@ def test_throwing_away_takes_both_tables_and_how_far_they_were_written(settings:
         assert not settings.history_checkpoint(table).exists()
         tables.check(settings, table, None)
     tables.remove(settings)  # again, as after a crash in between
+
+
+def test_throwing_away_that_was_killed_anywhere_is_finished_by_the_next_start(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = os.unlink
+    for least in count():
+        copy = msgspec.structs.replace(settings, delta=str(tmp_path / f"copy {least}"))
+        shutil.copytree(settings.delta, copy.delta)
+        left = iter(range(least))
+
+        def dying(*what: object, _left: object = left, **where: object) -> None:
+            if next(_left, None) is None:  # type: ignore[call-overload]
+                raise KeyboardInterrupt
+            unlink(*what, **where)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(os, "unlink", dying)
+        try:
+            tables.remove(copy)
+            break
+        except KeyboardInterrupt:
+            monkeypatch.setattr(os, "unlink", unlink)
+            tables.remove(copy)
+            assert tables.find(copy, DELIVERIES) is tables.find(copy, DEAD_LETTERS) is None
+    assert least > 2 * 4, "nothing was cut short"
+
+
+def test_nothing_is_thrown_away_where_the_job_is_stopped_before_the_topics_say_what_they_have(
+    settings: Settings,
+) -> None:
+    names = settings.ordered_topic, settings.dead_letter_topic, settings.control_topic
+    topics = {name: Topic(name, f"id of {name}", 1) for name in names}
+    start_checks.rebuild_history(settings, None, topics, lambda _: None, lambda _: None)
+    for table in (DELIVERIES, DEAD_LETTERS):
+        assert tables.find(settings, table) is not None
 
 
 def test_a_folder_of_something_else_is_never_thrown_away(settings: Settings) -> None:
