@@ -3,11 +3,15 @@
 import signal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from precede.options import Bootstrap, Checkpoint, Config, Order, load_settings, say
+
+if TYPE_CHECKING:
+    from streaming.announcer import Announcer
+    from streaming.settings import Settings
 
 
 class Query(StrEnum):
@@ -61,28 +65,40 @@ def run(
         once=once or None,
         rebuild_delta=rebuild_delta or None,
     )
-    from ingest import topics
+    from ingest.errors import Refused
     from ingest.signing import key_in
+    from streaming.announcer import Announcer
 
-    service_key = key_in(settings.service_key)
+    announcer = Announcer(say if settings.log_format == "text" else typer.echo, settings.log_format)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the job itself listens
     try:
-        topics.ensure_patiently(
-            settings.bootstrap,
-            topics.wanted(
-                raw_topic=settings.raw_topic,
-                ordered_topic=settings.ordered_topic,
-                dead_letter_topic=settings.dead_letter_topic,
-                progress_topic=settings.progress_topic,
-                control_topic=settings.control_topic,
-                partitions=settings.partitions,
-            ),
-            replicas=settings.replicas,
-            patience_s=settings.patience_s,
-            say=say,
-        )
+        service_key = key_in(settings.service_key)
+        _make_topics(settings, announcer)
     except KeyboardInterrupt:
         return
+    except Refused as refusal:
+        announcer.refused(refusal)
+        raise
     from streaming import job  # only now: Spark takes a second to import
 
     job.run(settings, key=service_key)
+
+
+def _make_topics(settings: "Settings", announcer: "Announcer") -> None:
+    """The topics that are not there yet; a broker that is away is waited for."""
+    from ingest import topics
+
+    topics.ensure_patiently(
+        settings.bootstrap,
+        topics.wanted(
+            raw_topic=settings.raw_topic,
+            ordered_topic=settings.ordered_topic,
+            dead_letter_topic=settings.dead_letter_topic,
+            progress_topic=settings.progress_topic,
+            control_topic=settings.control_topic,
+            partitions=settings.partitions,
+        ),
+        replicas=settings.replicas,
+        patience_s=settings.patience_s,
+        say=announcer,
+    )

@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 
-from streaming.errors import Refused
-
 Say = Callable[[str], object]
 
 
@@ -21,7 +19,7 @@ class Announcer:
     def __call__(self, sentence: str, *, level: str = "info", **about: Any) -> None:
         self.say(sentence if self.form == "text" else self._line(sentence, level, about))
 
-    def refused(self, refusal: Refused) -> None:
+    def refused(self, refusal: Exception) -> None:
         """The command line says it to a person; who reads JSON shall not miss it."""
         if self.form == "json":
             self(str(refusal), level="error")

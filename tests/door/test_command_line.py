@@ -11,7 +11,7 @@ import pytest
 from precede.command_line import COMMANDS
 from precede.options import WrongUse
 from precede.send import id_text, parse_id
-from tests.door.command import ROOT, ids, precede, raw
+from tests.door.command import ROOT, ids, lines, precede, raw
 
 
 def test_help_names_every_command_and_ends_with_0() -> None:
@@ -72,6 +72,15 @@ def test_a_broker_that_is_away_ends_with_1_and_one_sentence(arguments: list[str]
     done = precede(*arguments, "--bootstrap", "127.0.0.1:1")
     assert done.returncode == 1
     assert done.stderr.decode() == "Cannot reach Kafka at 127.0.0.1:1.\n"
+
+
+def test_a_job_that_cannot_begin_says_so_to_a_program_too(tmp_path: Path) -> None:
+    variables = {"PRECEDE_LOG_FORMAT": "json", "PRECEDE_PATIENCE_S": "0.1"}
+    done = precede("run", "--bootstrap", "127.0.0.1:1", "--checkpoint", tmp_path / "c", variables=variables)
+    assert (done.returncode, done.stderr) == (1, b"Cannot reach Kafka at 127.0.0.1:1.\n")
+    waits, ends = lines(done.stdout)
+    assert "Trying again" in waits["message"]
+    assert (ends["level"], ends["message"]) == ("error", "Cannot reach Kafka at 127.0.0.1:1.")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["replay", "-"], ["send", "--help"], ["run", "--help"]])
