@@ -73,7 +73,7 @@ def done_when_the_reader_leaves() -> Iterator[None]:
     """Whoever reads our output, as `head` does, may have seen enough: then the command is done, and silent."""
     try:
         yield
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # the second is rich's, which prints the tables
         # Python would try to write what is left, and complain, while it shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None

@@ -32,6 +32,16 @@ def chat() -> dict[str, Any]:
     return comparison  # type: ignore[no-any-return]
 
 
+def test_a_reader_that_leaves_before_the_table_is_no_error() -> None:
+    command = [sys.executable, "-m", "precede", "compare", CHAT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == b""
+        assert running.wait(20) == 0
+
+
 def run_of(order: str, *records: dict[str, Any] | bytes, times: bool = False) -> Run:
     """What one order does to these records, each 1 s after the other where `times`."""
     trace = Trace(Limits())
