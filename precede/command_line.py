@@ -115,7 +115,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _usage(error: typer.TyperException) -> str:
     text = error.format_message()
-    return text if error.exit_code != WRONG_USE or "\n" in text else f"{text} See precede --help."
+    if error.exit_code != WRONG_USE or "\n" in text:
+        return text
+    return f"{text.rstrip('.')}. See precede --help." if text else "Say which command."
 
 
 def _sentence(error: Exception) -> str:

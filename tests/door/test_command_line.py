@@ -35,7 +35,8 @@ def test_the_version_is_that_of_the_project() -> None:
 def test_no_command_at_all_is_wrong_use_and_shows_the_help() -> None:
     done = precede()
     assert done.returncode == 2
-    assert b"Usage: precede" in done.stdout + done.stderr
+    assert b"Usage: precede" in done.stdout
+    assert done.stderr == b"Say which command.\n"
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,7 @@ def test_no_command_at_all_is_wrong_use_and_shows_the_help() -> None:
         (["run", "--config", "/no/such/file"], "The config file /no/such/file cannot be read"),
         (["tail", "--bootstrap", "nowhere"], "The setting bootstrap is 'nowhere', but must be"),
         (["tail", "--count", "0"], "--count"),
+        (["tail", "--fast"], "No such option: --fast. See precede --help."),
         (["send", "g", "ann"], "Missing argument 'TEXT'."),
         (["send", "", "ann", "hello"], "GROUP must have 1 to 255 bytes, not 0."),
         (["send", "g", "é" * 128, "hello"], "SENDER must have 1 to 255 bytes, not 256."),
