@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from streaming.broker_watch import BrokerWatch
-from streaming.counts import Counts
+from streaming.counts import Counts, recall
 from streaming.query_watch import QueryWatch
 from streaming.settings import Settings
 from udfs.codes import CODES
@@ -34,6 +34,8 @@ class Metrics(Collector):
         self.broker = broker
         self.healthy = healthy
         self.sink: Sink | None = None
+        self._at_start = recall(Path(settings.checkpoint))
+        """What is told until there is a sink, for Spark takes its time."""
         self.watches: list[QueryWatch] = []
         self.registry = CollectorRegistry()
         self._phases = Histogram(
@@ -64,9 +66,9 @@ class Metrics(Collector):
         yield InfoMetricFamily("precede_job", "What the job was started with.", info)
         yield GaugeMetricFamily("precede_healthy", "1 where the health endpoint says so.", int(self.healthy()))
         if settings.only != "history":
-            counts, token = (self.sink.counts, self.sink.token) if self.sink else (Counts(), {})
-            yield from self._ordering(counts)
-            yield self._lag(token | counts.next)
+            yield from self._ordering(self.sink.counts if self.sink else self._at_start)
+            if self.sink and self.sink.is_token_known:  # without it the whole log would seem to wait
+                yield self._lag(self.sink.token | self.sink.counts.next)
         yield from self._queries()
         yield self._disks()
 

@@ -68,6 +68,7 @@ class Sink:
         self.progress = progress
         self.job = uuid.uuid4().hex
         self.token: dict[int, int] = {}
+        self.is_token_known = False
         self.counts = counts.recall(Path(settings.checkpoint))
         self.refused: Refused | None = None
         self.stopping = False
@@ -101,6 +102,7 @@ class Sink:
         )
         producer.init_transactions(COMMIT_S)
         owner, self.token = read_progress(settings.bootstrap, self.progress, settings.ordered_topic)
+        self.is_token_known = True
         mine = Owner(self.raw.name, self.raw.id, settings.order, settings.limits, self.job)
         if owner is not None:
             same_source(settings, owner, mine)

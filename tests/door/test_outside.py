@@ -4,6 +4,7 @@ import http.client
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,9 +12,11 @@ import pytest
 
 from streaming import counts
 from streaming.announcer import Announcer
+from streaming.broker_watch import BrokerWatch
 from streaming.counts import Counts
 from streaming.errors import Refused
 from streaming.health import AWAY_S_MAX, SILENT_S_MAX, judge
+from streaming.metrics import Metrics
 from streaming.outside import Outside
 from streaming.query_watch import QueryWatch
 from streaming.settings import Settings, check
@@ -136,6 +139,19 @@ def test_metrics_have_units_in_their_names_and_every_code_from_zero_on(ask: Call
     assert 'precede_batch_seconds_bucket{le="0.5",phase="addBatch",query="order"} 1.0' in text
     assert 'precede_disk_free_bytes{folder="checkpoint"}' in text
     assert "precede_healthy 0.0" in text
+
+
+def test_while_spark_starts_what_is_held_is_told_and_no_lag_is_guessed(tmp_path: Path) -> None:
+    counts.keep(tmp_path, counted())
+    settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
+    metrics = Metrics(settings, BrokerWatch(settings), lambda: False)
+    metrics.broker.ends = {0: (0, 100)}
+    assert "precede_held_messages 1.0" in metrics.text().decode()
+    assert "precede_lag_records{" not in metrics.text().decode()
+    metrics.sink = SimpleNamespace(counts=Counts(), token={}, is_token_known=False)  # type: ignore[assignment]
+    assert "precede_lag_records{" not in metrics.text().decode()
+    metrics.sink = SimpleNamespace(counts=Counts(), token={0: 90}, is_token_known=True)  # type: ignore[assignment]
+    assert 'precede_lag_records{partition="0"} 10.0' in metrics.text().decode()
 
 
 def test_health_answers_503_and_says_why(ask: Callable[[str], tuple[int, str]]) -> None:
