@@ -37,7 +37,7 @@ def play(case: Case, scene: Scene) -> list[str]:
             scene.broker.start()
     try:
         scene.finish()
-        return judge(scene.stream, scene.folder)
+        return judge(scene.stream, scene.folder, scene.spark)
     except Exception as error:  # noqa: BLE001 (whatever it is, the other cases go on)
         traceback.print_exc()
         return [f"no way back: {error}"]

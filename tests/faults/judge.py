@@ -1,4 +1,7 @@
-"""What must hold after any fault, found by readers that share no code with the job: kafka-python and delta-rs."""
+"""What must hold after any fault, found by readers that share no code with the job: kafka-python and delta-rs.
+
+What the job still holds stands only in its state, and is read as `precede held` reads it.
+"""
 
 import json
 import os
@@ -11,7 +14,9 @@ from typing import Any
 
 import msgspec
 from kafka import KafkaConsumer, TopicPartition
+from pyspark.sql import SparkSession
 
+from streaming import held
 from tests.system.stream import HOME, Stream
 
 Record = tuple[bytes | None, bytes | None, int, int, int]
@@ -20,7 +25,7 @@ Record = tuple[bytes | None, bytes | None, int, int, int]
 SILENCE_S = 15.0
 
 
-def judge(stream: Stream, folder: Path) -> list[str]:
+def judge(stream: Stream, folder: Path, spark: SparkSession) -> list[str]:
     """What does not hold, each as a sentence; nothing where all is well."""
     settings = stream.settings
     raw, ordered, dead, control = (
@@ -31,6 +36,7 @@ def judge(stream: Stream, folder: Path) -> list[str]:
     return [
         *in_order(ordered),
         *accounted(raw, ordered, dead, replayed["held"]),
+        *as_held(stream, spark, replayed["held"]),
         *as_replayed(ordered, dead, replayed),
         *asked(control, replayed["own"]),
         *in_delta(settings.delta, ordered, dead),
@@ -130,6 +136,13 @@ def accounted(raw: list[Record], ordered: list[Record], dead: list[Record], held
         if count > 1 or (count == 0 and not is_copy):
             problems.append(f"the raw record {partition}:{offset} came out {count} times: {(value or b'')[:100]!r}")
     return problems
+
+
+def as_held(stream: Stream, spark: SparkSession, alone: list[dict[str, Any]]) -> list[str]:
+    """The state of the job holds what the kernel alone holds after the log, each for the same reason."""
+    found = Counter(msgspec.json.encode(one) for one in held.read(stream.settings, spark=spark))
+    same = found == Counter(map(msgspec.json.encode, alone))
+    return [] if same else [f"the job holds {found.total()} messages, its replay {len(alone)}, or they differ"]
 
 
 def as_replayed(ordered: list[Record], dead: list[Record], replayed: dict[str, list[Any]]) -> list[str]:

@@ -63,7 +63,7 @@ def test_a_job_killed_in_the_middle_twice_leaves_each_position_once(
     assert count(stream) < 5_900, "the job was through before it was killed"
 
     stream.once(spark, max_offsets_per_trigger=200_000)
-    assert judge(stream, tmp_path) == []
+    assert judge(stream, tmp_path, spark) == []
 
 
 def test_a_broker_away_in_between_is_waited_for_and_ctrl_c_ends_the_job_with_0(
