@@ -2,6 +2,7 @@
 
 import http.client
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from streaming.outside import Outside
 from streaming.query_watch import QueryWatch
 from streaming.settings import Settings, check
 from udfs.holdback import Holdback
-from udfs.shard import Records
+from udfs.shard import NOTHING_WAITS, Records
 from udfs.wire import encode_message
 
 
@@ -152,6 +153,40 @@ def test_while_spark_starts_what_is_held_is_told_and_no_lag_is_guessed(tmp_path:
     assert "precede_lag_records{" not in metrics.text().decode()
     metrics.sink = SimpleNamespace(counts=Counts(), token={0: 90}, is_token_known=True)  # type: ignore[assignment]
     assert 'precede_lag_records{partition="0"} 10.0' in metrics.text().decode()
+
+
+def test_every_number_that_is_told_is_the_one_that_was_counted(tmp_path: Path) -> None:
+    settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
+    metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
+    counts = Counts(read=50, delivered=30, duplicates=7, codes=Counter(malformed=2, late=4), next={0: 5})
+    counts.held, counts.state_bytes = {0: 3, 4: 8}, {0: 70, 4: 31}
+    counts.waiting = {0: (5_000, 2), 4: (1_000, 1), 5: NOTHING_WAITS}
+    metrics.sink = SimpleNamespace(counts=counts, token={1: 4}, is_token_known=True)  # type: ignore[assignment]
+    metrics.broker.ends = {0: (0, 12), 1: (0, 4), 2: (20, 25)}  # of the third nobody has read anything
+    metrics.watches = [watch("order", silent_s=50.0), watch("history of gaps")]
+    metrics.watches[0].restarts, metrics.watches[0].batches, metrics.watches[1].behind = 3, 8, 17
+    told = dict(line.rsplit(" ", 1) for line in metrics.text().decode().splitlines() if line.startswith("precede_"))
+    expected = {
+        "precede_healthy": 1,
+        "precede_read_records_total": 50,
+        "precede_delivered_records_total": 30,
+        "precede_duplicate_records_total": 7,
+        'precede_dead_letter_records_total{code="malformed"}': 2,
+        'precede_dead_letter_records_total{code="late"}': 4,
+        'precede_dead_letter_records_total{code="forged"}': 0,
+        "precede_held_messages": 11,
+        "precede_gaps": 3,
+        "precede_state_bytes": 101,
+        'precede_lag_records{partition="0"}': 7,
+        'precede_lag_records{partition="1"}': 0,
+        'precede_lag_records{partition="2"}': 5,
+        'precede_query_restarts_total{query="order"}': 3,
+        'precede_batches_total{query="order"}': 8,
+        'precede_query_behind_records{query="history of gaps"}': 17,
+    }
+    assert {name: float(told[name]) for name in expected} == expected
+    assert time.time() - 1 - float(told["precede_held_oldest_seconds"]) == pytest.approx(0, abs=30)
+    assert float(told['precede_query_silent_seconds{query="order"}']) == pytest.approx(50, abs=30)
 
 
 def test_health_answers_503_and_says_why(ask: Callable[[str], tuple[int, str]]) -> None:
