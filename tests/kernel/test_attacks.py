@@ -110,6 +110,14 @@ HELD: dict[str, tuple[str, list[Fields]]] = {
         "object",
         [message("M", 1, after=[["M", 0, 2]]), message("M", 2, after=[["M", 0, 1]])],
     ),
+    "circle of vectors": (
+        "causal",
+        [message(epoch=epoch, seen=[["M", epoch, 1], ["M", 1 - epoch, 1]]) for epoch in (0, 1)],
+    ),
+    "circle of sent tables": (
+        "causal_p2p",
+        [message(epoch=epoch, to=["A"], seen=[["M", epoch, 1]], sent={"A": [["M", 1 - epoch, 1]]}) for epoch in (0, 1)],
+    ),
     "outsider of a group by clocks": ("lamport", [message(time=1)]),
 }
 
