@@ -8,6 +8,7 @@ import resource
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -138,9 +139,16 @@ def zombie_worker(point: str, scene: Scene) -> None:
     target = scene.table if point.startswith("deliveries") else scene.stream.settings.order_checkpoint / "state"
     woken = time.time()
     running.goes_on()
-    until(lambda: any(one.stat().st_mtime > woken for one in target.rglob("*.*")), "the zombie writes", 30)
+    until(lambda: any(written_at(one) > woken for one in target.rglob("*.*")), "the zombie writes", 30)
     running.kill()
     scene.more(200)  # what comes next is ordered by the state as the zombie left it
+
+
+def written_at(file: Path) -> float:
+    """When a file was written; long ago where it is gone by now, for Spark writes beside and renames."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_mtime
+    return 0.0
 
 
 def until(true: Callable[[], bool], what: str, seconds: float) -> None:

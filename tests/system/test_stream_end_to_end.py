@@ -10,8 +10,6 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
-from kafka import KafkaConsumer
-from kafka import TopicPartition as KafkaTopicPartition
 from pyspark.sql import SparkSession
 
 import precede
@@ -20,6 +18,7 @@ from ingest.producer import Publisher
 from precede.embedded_broker import Broker
 from streaming import held
 from streaming.errors import Refused
+from tests.faults import judge
 from tests.records import by_group, by_kernel, conversation
 from tests.system.stream import Stream, contiguous, forget_last_commit
 from udfs.wire import encode_message
@@ -79,18 +78,8 @@ def test_bad_records_get_their_codes_and_good_ones_pass_as_if_they_had_not_come(
 
 
 def test_kafka_python_reads_the_same_committed_records(stream: Stream, said: list[str]) -> None:
-    consumer = KafkaConsumer(
-        bootstrap_servers=stream.settings.bootstrap,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        consumer_timeout_ms=1_500,
-    )
-    topic = stream.settings.ordered_topic
-    consumer.assign([KafkaTopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))])
-    seen = by_group((message.key, message.value) for message in consumer)
-    consumer.close()
-    assert seen == stream.ordered()
+    records = judge.read(stream.settings.bootstrap, stream.settings.ordered_topic)
+    assert by_group((key or b"", value or b"") for key, value, *_ in records) == stream.ordered()
 
 
 def test_delta_holds_every_position_once_with_the_columns_of_the_contract(stream: Stream, said: list[str]) -> None:
