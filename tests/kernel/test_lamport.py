@@ -136,6 +136,16 @@ def test_of_more_heartbeats_than_are_kept_the_first_and_the_last_count_once_what
     assert freed_by == {"A1": 49, "A2": 1_000, "A3": 1_998}
 
 
+def test_what_a_heartbeat_that_is_not_kept_promised_binds_with_the_last_one_however_little_that_promises() -> None:
+    tale = group("A", "B")
+    for following in [*range(2, 122), 150]:
+        beat(tale, "B", following, 1_000 if following == 150 else 1)
+    beat(tale, "B", 200, 5)
+    for seq in range(1, 200):
+        say(tale, f"B{seq}", seq)
+    assert (say(tale, "B200", 999), tale.dead) == ([], ["clock_regression B200"])
+
+
 def test_below_its_own_floor_a_message_is_a_clock_regression_and_its_seq_waits_for_a_good_one() -> None:
     tale = group(*"AB")
     say(tale, "A1", 5)

@@ -33,7 +33,7 @@ UNKNOWN = -(2**62)
 
 PROMISES_MAX = 100
 """How many heartbeats of one sender and epoch may be kept that came before what they cover. Of more the last but one is
-forgotten: the first ones count first, the last one says how far the sender has got, and any other only later."""
+forgotten: the first ones count first, and the last one, which says how far the sender has got, promises for both."""
 
 BEGINNING: Key = (0, "", 0, 0)
 
@@ -248,10 +248,10 @@ class Clocked(Order):
             self.keep_promise(name, epoch, time, clock_ms)
         else:
             promises = self.promises.setdefault((name, epoch), {})
-            before = promises.get(following, (time, clock_ms))
-            promises[following] = max(before[0], time), max(before[1], clock_ms)
+            _add(promises, following, time, clock_ms)
             if len(promises) > PROMISES_MAX:
-                del promises[nlargest(2, promises)[1]]
+                last, forgotten = nlargest(2, promises)
+                _add(promises, last, *promises.pop(forgotten))
         return None
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -358,6 +358,12 @@ class Clocked(Order):
         for name, epoch, seq, time, clock_ms in promises:
             self.promises.setdefault((name, epoch), {})[seq] = (time, clock_ms)
         self.just_entered = []
+
+
+def _add(promises: dict[int, tuple[int, int]], following: int, time: int, clock_ms: int) -> None:
+    """Whoever may not say less than two promises of one seq allow may not say less than the larger."""
+    before = promises.get(following, (time, clock_ms))
+    promises[following] = max(before[0], time), max(before[1], clock_ms)
 
 
 def _key(one: HeldMessage) -> Key:
