@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.feeding import Tale, feed, parsed
+from tests.kernel.feeding import Taken, Tale, feed, parsed
+from tests.signing import private, public, publics
 from udfs.holdback import Holdback
 from udfs.limits import Limits
-from udfs.snapshot import READERS, VERSION, UnreadableBlob
+from udfs.orders import ORDERS
+from udfs.signatures import sign
+from udfs.snapshot import READERS, VERSION, VERSION_TIMED, UnreadableBlob
 from udfs.wire import encode_message
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -65,11 +68,79 @@ def sequel() -> list[dict[str, Any]]:
     return [{"group": group, **one} for group in groups for one in records]
 
 
-def as_log(records: list[dict[str, Any]], first: int = 0) -> list[tuple[bytes, bytes, int, int, int]]:
+def as_log(records: list[dict[str, Any]], first: int = 0) -> list[Taken]:
     return [
         (json.dumps(one, ensure_ascii=False).encode(), one["group"].encode(), 0, at, 1_700_000_000_000 + at)
         for at, one in enumerate(records, start=first)
     ]
+
+
+def timed_story() -> list[dict[str, Any]]:
+    """The same for what time, clocks, destinations and keys leave, in every order: `by` is whose key signs."""
+    told: list[dict[str, Any]] = [
+        said("ann", 1, time=1, to=["bob"]),
+        said("bob", 1, time=3, to=["ann"], after=["ann", 0, 1]),
+        {"by": "bob", "kind": "heartbeat", "sender": "bob", "seq": 4, "time": 40, "clock_ms": 400},
+        said("ann", 3, time=6, to=["bob", "cem"]),
+        said("bob", 3, time=9, to=["cem"], after=["ann", 0, 3], sent={"cem": [["ann", 0, 3]]}),
+        {"by": "precede", "kind": "join", "sender": "cem", "epoch": 2, "time": 10, "key": public("cem")},
+        said("cem", 1, epoch=2, time=12, to=["ann", "bob"]),
+        said("cem", 2, epoch=2, time=14, clock_ms=60, to=["ann"]),
+        said("cem", 4, epoch=2, time=16, to=["bob"], after=["ann", 0, 4], sent={"bob": [["ann", 0, 4]]}),
+        {"by": "precede", "kind": "abandon", "ids": [["ann", 0, 5, 6]]},
+        {"by": "bob", "kind": "leave", "sender": "bob", "last": 6},
+    ]
+    return in_every_order(told, {"accuracy_ms": 15, "delay_max_ms": 1_000_000})
+
+
+def timed_sequel() -> list[dict[str, Any]]:
+    """What follows that: copies, what was missing, what is fenced, promises that everybody keeps."""
+    told: list[dict[str, Any]] = [
+        said("ann", 1, time=1, to=["bob"]),
+        said("ann", 1, time=1, to=["bob"], data=2),
+        said("bob", 2, time=8, to=["cem"]),
+        said("ann", 2, time=4, to=["bob"]),
+        said("cem", 3, epoch=2, time=15, to=["ann"]),
+        said("bob", 7, time=50, to=["ann"]),
+        said("ann", 4, time=20, to=["bob", "cem"]),
+        {"by": "ann", "kind": "heartbeat", "sender": "ann", "seq": 7, "time": 100, "clock_ms": 1_000},
+        {"by": "cem", "kind": "heartbeat", "sender": "cem", "epoch": 2, "seq": 5, "time": 100, "clock_ms": 1_000},
+        {"by": "precede", "kind": "abandon", "ids": [["bob", 0, 4, 6]]},
+        {"by": "cem", "kind": "join", "sender": "cem", "epoch": 3},
+    ]
+    return in_every_order(told)
+
+
+def said(name: str, seq: int, *, time: int, after: list[Any] | None = None, **more: Any) -> dict[str, Any]:
+    """A message with what any order asks of its stamp."""
+    follows = [] if after is None else [after]
+    seen = [[name, more.get("epoch", 0), seq], *follows]
+    stamp = {"after": follows, "seen": seen, "sent": {}, "time": time, "clock_ms": 10 * time}
+    return {"by": name, "sender": name, "seq": seq, **stamp, **more}
+
+
+def in_every_order(told: list[dict[str, Any]], options: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """These records in two groups of each order, one of them with keys; with options each begins with its `create`."""
+    records: list[dict[str, Any]] = []
+    for order in ORDERS:
+        for keys in ({}, {"keys": publics("ann", "bob", "precede")}):
+            group = f"{order} with keys" if keys else order
+            create = {"by": None, "kind": "create", "options": {"order": order, **keys, **(options or {})}}
+            begin = [] if options is None else [{**create, "members": ["ann", "bob"]}]
+            records += [{"group": group, **one, "by": one["by"] if keys else None} for one in [*begin, *told]]
+    return records
+
+
+def as_timed_log(records: list[dict[str, Any]], first: int = 0) -> list[Taken]:
+    """With a tick after each record, long after what came before it."""
+    log: list[Taken] = []
+    for one in records:
+        value = json.dumps({name: field for name, field in one.items() if name != "by"}).encode()
+        signed = value if one["by"] is None else sign(value, private(one["by"]))
+        for record, key in ((signed, one["group"].encode()), (b'{"kind":"tick"}', None)):
+            at = first + len(log)
+            log.append((record, key, 0, at, 1_700_000_000_000 + 1_500 * at))
+    return log
 
 
 def test_the_blob_names_its_version_in_its_first_byte() -> None:
@@ -77,17 +148,29 @@ def test_the_blob_names_its_version_in_its_first_byte() -> None:
     assert blob[0] == VERSION
 
 
-def test_a_blob_of_version_1_loads_and_goes_on_as_if_it_had_never_been_one() -> None:
-    stored = json.loads((FIXTURES / "snapshot-1.json").read_text())
+LOGS = {
+    1: (as_log(story()), as_log(sequel(), first=len(story()))),
+    2: (as_timed_log(timed_story()), as_timed_log(timed_sequel(), first=2 * len(timed_story()))),
+}
+"""Of each version what its fixture was made of, and what comes after it."""
+
+
+@pytest.mark.parametrize("version", READERS)
+def test_a_blob_of_any_version_loads_and_goes_on_as_if_it_had_never_been_one(version: int) -> None:
+    stored = json.loads((FIXTURES / f"snapshot-{version}.json").read_text())
+    blobs = {key.encode(): base64.b64decode(blob) for key, blob in stored["blobs"].items()}
+    assert version in {blob[0] for blob in blobs.values()}
     kernel = Holdback()
-    kernel.load({key.encode(): base64.b64decode(blob) for key, blob in stored["blobs"].items()})
+    kernel.load(blobs)
     assert [one.offset for one in kernel.held()] == stored["held"]
-    for record in as_log(sequel(), first=len(story())):
+    log, following = LOGS[version]
+    for record in following:
         kernel.receive(*record)
-    whole = feed(as_log(story()) + as_log(sequel(), first=len(story())))
-    before = feed(as_log(story()))
+    whole, before = feed([*log, *following]), feed(log)
     assert kernel.ordered == whole.ordered[len(before.ordered) :]
     assert kernel.dead == whole.dead[len(before.dead) :]
+    own = [(one.topic, one.key, one.value, one.offset) for one in kernel.own]
+    assert own == whole.own[len(before.own) :]
     assert kernel.duplicates == whole.duplicates - before.duplicates
 
 
@@ -97,6 +180,16 @@ def test_the_story_of_the_fixture_leaves_every_kind_of_state() -> None:
     assert any(one.silent for one in outcome.held)
     assert any(one.missing for one in outcome.held)
     assert any(one["status"] == "abandoned" for one in parsed(outcome.ordered))
+
+
+def test_the_timed_story_leaves_gaps_that_were_asked_for_in_every_order_that_waits() -> None:
+    outcome = feed(LOGS[2][0])
+    assert outcome.dead == []
+    waiting = {one["group"] for one in timed_story()} - {"total", "total with keys"}
+    assert {one.group for one in outcome.held} == waiting
+    kernel = Holdback()
+    kernel.load(outcome.blobs)
+    assert {one.group for one in kernel.gaps() if one.asked} == waiting
 
 
 @pytest.mark.parametrize("version", [0, max(READERS) + 1, 255])
@@ -180,8 +273,8 @@ def test_limits_that_a_group_did_not_set_come_from_the_kernel_that_loads_it() ->
 
 def write_fixture() -> None:
     """Write the blobs of the present version beside the tests; done once for each version, then never again."""
-    outcome = feed(as_log(story()))
-    path = FIXTURES / f"snapshot-{VERSION}.json"
+    outcome = feed(LOGS[VERSION_TIMED][0])
+    path = FIXTURES / f"snapshot-{VERSION_TIMED}.json"
     assert not path.exists(), f"{path} is what people have in their checkpoints: it must not change"
     blobs = {key.decode(): base64.b64encode(blob).decode() for key, blob in sorted(outcome.blobs.items())}
     held = [one.offset for one in outcome.held]
