@@ -19,6 +19,7 @@ from udfs.destination import Destination, Place, entries_of
 from udfs.held import QUEUED, WALK_MAX, HeldMessage, Watch
 from udfs.messages import Id
 from udfs.outbox import stand_in_head
+from udfs.search import Search
 from udfs.senders import Sender, SenderKey, sender_key
 
 if TYPE_CHECKING:
@@ -298,30 +299,22 @@ class Destinations:
 
         A stamp does not say which of the ids it covers were meant for whom.
         """
-        found: set[Id] = set()
+        search = Search(self.group, at_most)
         level, walked = [(one, list(names))], {one.id}
-        while level and not found:
+        while level and not search.found:
             below: list[tuple[HeldMessage, list[str]]] = []
             for each, at in level:
                 if each.watch is not None and len(each.watch) == 2:
-                    found.add(each.id)
+                    search.found.add(each.id)
                     continue
                 for name, epoch, last in self._unmet(each, at):
-                    absent = 0
-                    for seq in self.group.missing_of(name, epoch, 1, last):
-                        id_ = (name, epoch, seq)
-                        under = self.group.held.get(id_)
-                        if under is None:
-                            found.add(id_)
-                            absent += 1
-                            if absent == at_most:
-                                break
-                        elif id_ not in walked and len(walked) < WALK_MAX:
-                            walked.add(id_)
-                            places = self.places.get(id_, set())
+                    for under in search.up_to(name, epoch, last):
+                        if under.id not in walked and len(walked) < WALK_MAX:
+                            walked.add(under.id)
+                            places = self.places.get(under.id, set())
                             below.append((under, sorted(places if self.gave_up else places.intersection(at))))
             level = below
-        return sorted(found)[:at_most]
+        return sorted(search.found)[:at_most]
 
     def _unmet(self, one: HeldMessage, names: list[str]) -> list[Id]:
         name, epoch, seq = one.id

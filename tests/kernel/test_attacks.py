@@ -306,6 +306,20 @@ def test_a_tick_on_which_nothing_is_due_does_not_look_at_what_is_held(order: str
     assert len(tale.say("M1").out) == 20_000
 
 
+@pytest.mark.parametrize(("order", "count"), [("causal", 3_000), ("causal_p2p", 1_000)])
+def test_a_stamp_that_names_one_sender_again_and_again_costs_a_tick_one_walk(order: str, count: int) -> None:
+    tale = Tale(order)
+    again = [["A", 0, count + 1]] * count
+    for number in range(3):
+        own = ["M", number, 1]
+        stamp = {"seen": [own, *again]} if order == "causal" else {"seen": [own], "to": ["B"], "sent": {"B": again}}
+        tale.take(sender="M", epoch=number, seq=1, **stamp)
+    for seq in range(2, count + 1):
+        tale.take(sender="A", seq=seq, seen=[["A", 0, seq], ["Z", 0, 1]], to=["B"], sent={"B": [["Z", 0, 1]]})
+    assert seconds(tale.wait(3_600), [b'{"kind":"tick"}'] * 2, key=None) < 1  # a walk for each: several
+    assert tale.kernel.held_growth == count + 2
+
+
 def test_putting_somebody_out_looks_at_nobody_else_s_held_messages() -> None:
     tale = Tale()
     for seq in range(1, 30_001):

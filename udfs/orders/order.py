@@ -11,6 +11,7 @@ from udfs.held import WALK_MAX, HeldMessage, Watch
 from udfs.messages import Id, Message, Options
 from udfs.orders.stamps import Stamps
 from udfs.relation import Named, Relation
+from udfs.search import Search
 
 if TYPE_CHECKING:
     from udfs.destinations import Destinations
@@ -84,37 +85,33 @@ class Order:
         A vector names all there is to wait for, so only where all that is here and held, what those wait for; a list of
         direct predecessors does not, so there the search goes on below what is held in any case.
         """
-        group = self.group
-        found: set[Id] = set()
+        search = Search(self.group, at_most)
         walk = [held]
         level_end = held
         walked = {held.id}
         for one in walk:  # grows while it is walked
             if one.watch is not None and len(one.watch) == 2:
-                found.add(one.id)
+                search.found.add(one.id)
                 named: list[Id] = []
             else:
                 named = [*([] if one.message is None else unmet(one)), *([one.id] if self.in_turn else [])]
-            for name, epoch, seq in named:
-                lowest = 1 if self.in_turn else seq
-                highest = seq - 1 if (name, epoch, seq) == one.id else seq
-                absent = 0
-                for number in group.missing_of(name, epoch, lowest, highest):
-                    id_ = (name, epoch, number)
-                    below = group.held.get(id_)
-                    if below is None:
-                        found.add(id_)
-                        absent += 1
-                        if absent == at_most:
-                            break
-                    elif id_ not in walked and len(walk) < WALK_MAX:
-                        walked.add(id_)
+            for id_ in named:
+                for below in self._under(search, id_, one):
+                    if below.id not in walked and len(walk) < WALK_MAX:
+                        walked.add(below.id)
                         walk.append(below)
             if one is level_end:
-                if found and self.in_turn:
+                if search.found and self.in_turn:
                     break
                 level_end = walk[-1]
-        return sorted(found)[:at_most]
+        return sorted(search.found)[:at_most]
+
+    def _under(self, search: Search, id_: Id, one: HeldMessage) -> Iterable[HeldMessage]:
+        """The held messages that one waits for because of this id; what is not here is noted."""
+        name, epoch, seq = id_
+        if self.in_turn:
+            return search.up_to(name, epoch, seq - 1 if id_ == one.id else seq)
+        return search.at(id_)
 
     def silent(self, held: HeldMessage, at_most: int) -> list[str]:
         """Which members a held message waits to hear from."""
