@@ -320,6 +320,19 @@ def test_a_stamp_that_names_one_sender_again_and_again_costs_a_tick_one_walk(ord
     assert tale.kernel.held_growth == count + 2
 
 
+def test_a_long_way_from_message_to_message_to_the_one_who_is_waited_for_costs_a_tick_one_look_at_each() -> None:
+    names = [f"M{number:04}" for number in range(800)]
+    options = {"order": "two_clock", "accuracy_ms": 1}
+    tale = Tale().take(kind="create", options=options, members=["S", *names])
+    tale.take(kind="heartbeat", sender="S", seq=1, time=1, clock_ms=10_002)
+    for number in reversed(range(800)):  # each waits for the one before it, and only the first one for S
+        tale.take(sender=names[number], seq=1, time=10 + number, clock_ms=10_000 - 2 * number)
+        tale.take(kind="heartbeat", sender=names[number], seq=2, time=50_000, clock_ms=20_000)
+    assert seconds(tale.wait(3_600), [b'{"kind":"tick"}'], key=None) < 0.3  # a look at all from each: seconds
+    group = tale.kernel._group(b"g", 0)
+    assert group.order.silent(group.held[names[-1], 0, 1], 20) == ["S"]
+
+
 def test_putting_somebody_out_looks_at_nobody_else_s_held_messages() -> None:
     tale = Tale()
     for seq in range(1, 30_001):

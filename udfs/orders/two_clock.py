@@ -24,6 +24,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
+from operator import neg
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -301,24 +303,32 @@ class TwoClock(Clocked):
 
     def _foremost(self, held: HeldMessage) -> HeldMessage:
         """Who is waited for: where no member holds a queued message back itself, the one queued before it."""
+        if held.watch != QUEUED:
+            return held
+        floors = _Earliest(sorted((floor, self.clocks[who]) for who, floor in self.floors.items()))
+        firsts = _Earliest([(time, self.queues[name, epoch][0][1]) for time, name, epoch in self.firsts])
         one: HeldMessage | None = held
-        while one is not None and one.watch == QUEUED and not any(self.blocks(one, *who) for who in self.floors):
-            held, one = one, self._least_before(one)
-        return held if one is None else one
+        while one is not None:
+            assert one.message is not None
+            if floors.least_below(one.message.time) <= self._clock_max(one):  # type: ignore[arg-type]
+                return one
+            held, one = one, self._least_before(one, firsts)
+        return held
 
-    def _least_before(self, one: HeldMessage) -> HeldMessage | None:
+    def _clock_max(self, one: HeldMessage) -> int:
+        """The latest clock with which another message may still precede a queued one."""
+        return BEYOND - 1 if self.margin_ms is None else self._shown(one) + self.margin_ms
+
+    def _least_before(self, one: HeldMessage, firsts: "_Earliest") -> HeldMessage | None:
         """The least of the queued messages that precede this one; the first of each source stands for all."""
         assert one.message is not None
-        clock = self._shown(one)
-        for time, *who in self.firsts:
-            _, its_clock, first = self.queues[who[0], who[1]][0]  # type: ignore[index]
-            if first is one or time > one.message.time:  # type: ignore[operator]
-                return None
-            if tuple(who) == one.id[:2]:
-                return first
-            if time < one.message.time and (self.margin_ms is None or its_clock <= clock + self.margin_ms):  # type: ignore[operator]
-                return first
-        return None
+        who = one.id[:2]
+        own = bisect_left(self.firsts, (self.front_of[who][0], *who))
+        at = firsts.first_with(self._clock_max(one))
+        if at < own and self.firsts[at][0] < one.message.time:  # type: ignore[operator]
+            return self.queues[self.firsts[at][1:]][0][2]
+        first = self.queues[who][0][2]
+        return None if first is one else first
 
     def blocks(self, one: HeldMessage, name: str, epoch: int) -> bool:
         assert one.message is not None
@@ -352,6 +362,23 @@ class TwoClock(Clocked):
     @classmethod
     def stamps_of(cls, name: str, epoch: int = 0) -> "TwoClockStamps":
         return TwoClockStamps(name, epoch)
+
+
+class _Earliest:
+    """Points in order of time, and the least clock up to each: a walk from point to point looks at few of them."""
+
+    def __init__(self, points: list[tuple[int, int]]) -> None:
+        self.times = [time for time, _ in points]
+        self.clocks = list(accumulate((clock for _, clock in points), min))
+
+    def least_below(self, time: int) -> int:
+        """The least clock of those with less time."""
+        at = bisect_left(self.times, time)
+        return self.clocks[at - 1] if at else BEYOND
+
+    def first_with(self, clock_max: int) -> int:
+        """The number of the first whose clock is no later than this."""
+        return bisect_left(self.clocks, -clock_max, key=neg)
 
 
 def _margin_ms(options: Options) -> int | None:
