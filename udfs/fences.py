@@ -20,14 +20,20 @@ def fence(group: "Group", name: str, epoch: int, cut: int, why: str) -> None:
     sender.fence = min(sender.fence, cut)
     if order.by_clocks:
         order.on_fence(name, epoch)  # type: ignore[attr-defined]
+    withdraw(group, _held_above(group, sender, cut), Refusal(codes.FENCED, why))
+
+
+def withdraw(group: "Group", found: list[HeldMessage], refusal: Refusal) -> None:
+    """Make dead letters of held messages; nothing of them counts any more."""
+    order = group.order
     is_linked = False
-    for one in _held_above(group, sender, cut):
+    for one in found:
         if order.destinations is not None:
-            order.destinations.fence(one, Refusal(codes.FENCED, why))
+            order.destinations.fence(one, refusal)
         elif one.value is not None:
             group.stop_watching(one)
             group.release(one)
-            group.refuse_held(one, Refusal(codes.FENCED, why))
+            group.refuse_held(one, refusal)
             is_linked = is_linked or order.by_clocks or one.id in group.waiting
     if is_linked:
         order.relink(group.held.values())

@@ -12,10 +12,12 @@ from msgspec import UNSET
 
 from udfs import codes
 from udfs.codes import Refusal
-from udfs.fences import fence
+from udfs.fences import fence, withdraw
+from udfs.held import HeldMessage
 from udfs.keyring import SERVICE, unfit
 from udfs.limits import DIGESTS_MAX
 from udfs.messages import SEQ_MAX, Create, Evict, Join, Leave
+from udfs.missing import by_arrival
 from udfs.orders import ORDERS
 from udfs.orders.clocked import Clocked
 from udfs.senders import Sender, sender_key
@@ -23,6 +25,7 @@ from udfs.waits import hear
 
 if TYPE_CHECKING:
     from udfs.group import Group
+    from udfs.keyring import Keyring
 
 
 class Membership:
@@ -101,8 +104,21 @@ class Membership:
         self._fence_older(name, epoch)
         self.members[name] = (epoch, True)
         if self.group.keyring is not None:
-            self.group.keyring.take(record)
+            self._take_key(self.group.keyring, record, epoch)
         return None
+
+    def _take_key(self, keyring: "Keyring", record: Join, epoch: int) -> None:
+        """From this epoch on the key counts that the join brings; what the old one said of later ones does not."""
+        name = record.sender
+        before = keyring.newest(name)
+        keyring.take(record)
+        if keyring.newest(name) == before:
+            return
+        early: list[HeldMessage] = []
+        for ahead in self.group.epochs.get(name, []):
+            if ahead >= epoch:
+                early += by_arrival(self.group.waiting.get((name, ahead), {}))
+        withdraw(self.group, early, Refusal(codes.FORGED, f"{name!r} has another key from epoch {epoch} on."))
 
     def _only_signs(self, name: str) -> bool:
         """Whether this is the group's service, which joins to change its key: nobody waits for what it says."""

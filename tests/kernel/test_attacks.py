@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.feeding import Outcome, Taken, Tale, feed, parsed
+from tests.signing import public
 from udfs.limits import Limits
 from udfs.orders import ORDERS
 from udfs.senders import Sender
@@ -172,6 +173,35 @@ def test_an_outsider_of_a_closed_group_is_held_and_given_up_on_is_no_member() ->
     tale = Tale().take(kind="create", options={"closed": True}, members=["A"]).say("M1")
     assert tale.say("A1").out == ["A1"]
     assert tale.take(kind="abandon", ids=[["M", 0, 1, 1]]).dead == ["not_member M1"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_an_old_key_said_ahead_of_the_epoch_of_a_new_one_is_forged_when_that_begins(order: str) -> None:
+    def said(epoch: int, data: str, by: str) -> Fields:
+        id_ = ["A", epoch, 1]
+        clocks = {"seen": [id_], "time": 1, "clock_ms": 1}
+        return {
+            "sender": "A",
+            "epoch": epoch,
+            "seq": 1,
+            "after": [],
+            "to": ["A"],
+            "sent": {},
+            "data": data,
+            "by": by,
+            **clocks,
+        }
+
+    keys = {"A": public("stolen"), "precede": public("service")}
+    tale = Tale().take(kind="create", options={"order": order, "closed": True, "keys": keys}, members=["A"])
+    for epoch in (1, 2):
+        tale.take(**said(epoch, "the thief", "stolen"))
+        assert (tale.out, tale.dead) == ([], [])
+    tale.restart().take(kind="join", sender="A", epoch=1, key=public("new"), by="service")
+    assert [code.split()[0] for code in tale.dead] == ["forged", "forged"]
+    assert list(tale.restart().kernel.held()) == []
+    tale.take(**said(1, "A itself", "new"))
+    assert [one["data"] for one in parsed(tale.kernel.ordered)] == ["A itself"]
 
 
 # ── what one record may cost ──────────────────────────────────────────────────────────────────────────────────────────
