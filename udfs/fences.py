@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from udfs import codes
 from udfs.codes import Refusal
 from udfs.held import HeldMessage, arrival
+from udfs.missing import by_arrival
 from udfs.senders import Sender, sender_key
 
 if TYPE_CHECKING:
@@ -13,14 +14,18 @@ if TYPE_CHECKING:
 
 def fence(group: "Group", name: str, epoch: int, cut: int, why: str) -> None:
     """Let no seq above the cut count any more; what is held above it becomes a dead letter now."""
+    withdraw(group, close(group, name, epoch, cut), Refusal(codes.FENCED, why))
+
+
+def close(group: "Group", name: str, epoch: int, cut: int) -> list[HeldMessage]:
+    """Let no seq above the cut count any more; what is held above it is returned, to be withdrawn."""
     sender = group.senders.get(sender_key(name, epoch))
     if sender is None:
-        return
-    order = group.order
+        return []
     sender.fence = min(sender.fence, cut)
-    if order.by_clocks:
-        order.on_fence(name, epoch)  # type: ignore[attr-defined]
-    withdraw(group, _held_above(group, sender, cut), Refusal(codes.FENCED, why))
+    if group.order.by_clocks:
+        group.order.on_fence(name, epoch)  # type: ignore[attr-defined]
+    return _held_above(group, sender, cut)
 
 
 def withdraw(group: "Group", found: list[HeldMessage], refusal: Refusal) -> None:
@@ -34,7 +39,8 @@ def withdraw(group: "Group", found: list[HeldMessage], refusal: Refusal) -> None
             group.stop_watching(one)
             group.release(one)
             group.refuse_held(one, refusal)
-            is_linked = is_linked or order.by_clocks or one.id in group.waiting
+            entered = order.by_clocks and one.watch is not None and len(one.watch) != 2
+            is_linked = is_linked or entered or one.id in group.waiting
     if is_linked:
         order.relink(group.held.values())
 
@@ -42,6 +48,8 @@ def withdraw(group: "Group", found: list[HeldMessage], refusal: Refusal) -> None
 def _held_above(group: "Group", sender: Sender, cut: int) -> list[HeldMessage]:
     """What is held of a sender above a seq: found by its open seqs, or by all that is held where that is less."""
     name, epoch, held = sender.name, sender.epoch, group.held
+    if group.closed and not group.membership.has(name, epoch):  # then all of it waits for the join
+        return [one for one in by_arrival(group.waiting.get((name, epoch), {})) if one.id[2] > cut]
     if sender.missing_count(cut + 1, sender.highest) > len(held):
         found = [one for one in held.values() if one.id[0] == name and one.id[1] == epoch and one.id[2] > cut]
     else:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from udfs import codes
 from udfs.codes import Refusal
-from udfs.fences import fence, withdraw
+from udfs.fences import close, fence, withdraw
 from udfs.held import HeldMessage
 from udfs.keyring import SERVICE, unfit
 from udfs.limits import DIGESTS_MAX
@@ -189,8 +189,10 @@ class Membership:
         later = group.epochs.get(name, [])
         older = later[: bisect_left(later, epoch)]
         del later[: len(older)]  # each epoch ends once
+        ended: list[HeldMessage] = []
         for ending in [0, *older] if epoch else []:
             sender = group.senders.get(sender_key(name, ending))
             if sender is not None and sender.fence == SEQ_MAX:
                 cut = 0 if group.closed and ending > joined else sender.highest
-                fence(group, name, ending, cut, f"{name!r} has come back with epoch {epoch}.")
+                ended += close(group, name, ending, cut)
+        withdraw(group, ended, Refusal(codes.FENCED, f"{name!r} has come back with epoch {epoch}."))

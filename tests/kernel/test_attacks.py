@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -361,6 +362,18 @@ def test_a_long_way_from_message_to_message_to_the_one_who_is_waited_for_costs_a
     assert seconds(tale.wait(3_600), [b'{"kind":"tick"}'], key=None) < 0.3  # a look at all from each: seconds
     group = tale.kernel._group(b"g", 0)
     assert group.order.silent(group.held[names[-1], 0, 1], 20) == ["S"]
+
+
+@pytest.mark.parametrize("order", ["s_b", "lamport"])
+def test_a_join_that_ends_many_epochs_looks_once_at_what_each_has_held(order: str) -> None:
+    tale = Tale().take(kind="create", options={"order": order, "closed": True}, members=["A"])
+    for epoch in range(1, 5_001):
+        tale.take(sender="M", epoch=epoch, seq=5_000, after=[], time=1)
+        if order == "s_b":
+            tale.take(sender="A", seq=epoch, after=[["M", epoch, 5_000]])
+    join = b'{"group":"g","kind":"join","sender":"M","epoch":6000}'
+    assert seconds(tale, [join]) < 0.5  # a look at all that is held for each epoch: seconds
+    assert Counter(code.split()[0] for code in tale.dead) == {"fenced": 5_000}
 
 
 def test_putting_somebody_out_looks_at_nobody_else_s_held_messages() -> None:
