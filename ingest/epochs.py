@@ -29,6 +29,8 @@ from udfs.wire import read
 
 READ_S_MAX = 5.0
 RETRY_S = 0.1
+LOOK_S = 0.05
+"""A look for a batch lasts so long even where the partition has ended meanwhile."""
 BATCH_RECORDS = 5000
 
 
@@ -152,7 +154,12 @@ def _values(bootstrap: str, topic: str, group: str) -> Iterator[bytes]:
     """The raw records of a group, in the order of the log."""
     consumer = Consumer(
         clients.settings(bootstrap)
-        | {"group.id": "precede-epochs", "enable.auto.commit": False, "enable.partition.eof": True}
+        | {
+            "group.id": "precede-epochs",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # by default Kafka says only after half a second that a partition has ended
+        }
     )
     try:
         yield from _read(consumer, topic, group.encode())
@@ -173,7 +180,7 @@ def _read(consumer: Consumer, topic: str, key: bytes) -> Iterator[bytes]:
         while not ended:
             if time.monotonic() > deadline:
                 raise _TooLong
-            for message in consumer.consume(BATCH_RECORDS, timeout=0.5):
+            for message in consumer.consume(BATCH_RECORDS, timeout=LOOK_S):
                 # Asked for by enable.partition.eof; counting offsets would wait for ever behind a transaction's own
                 # mark.
                 ended = message.error() is not None

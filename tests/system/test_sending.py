@@ -90,6 +90,14 @@ def test_a_lost_state_file_means_a_new_epoch_and_not_a_seq_used_twice(sender: Se
     assert sender.send("trip", "ann", "another group") == "ann:1"
 
 
+def test_who_is_new_begins_with_epoch_0_however_many_partitions_there_are(sender: Sender) -> None:
+    topics.ensure(sender.bootstrap, [topics.raw(sender.topic, 16)])
+    with Publisher(sender.bootstrap, topic=sender.topic) as publisher:
+        for number in range(100):
+            publisher.publish(f"group {number}", b'{"kind":"tick"}')
+    assert sender.send("travel", "ann", "Who comes?") == "ann:1"
+
+
 def test_one_planted_record_takes_the_epochs_of_nobody_who_signs(sender: Sender) -> None:
     sender.send("travel", "bob", "the topic is there")
     with Publisher(sender.bootstrap, topic=sender.topic) as publisher:
