@@ -68,7 +68,7 @@ def dead_letters(
         if as_json:
             _write_lines(chosen)
         else:
-            _print_table(chosen[:SHOWN_MAX], found)
+            _print_table(chosen, found)
 
 
 def _wanted(group: str | None, codes: list[str], since: str | None, until: str | None) -> "Wanted":
@@ -116,7 +116,7 @@ def _says(name: str, value: object) -> bool:
     return name not in ("destination", "value", "value_base64", "truncated") or value not in (None, False)
 
 
-def _print_table(listed: "list[Found]", found: "list[Found]") -> None:
+def _print_table(chosen: "list[Found]", found: "list[Found]") -> None:
     if not found:
         say("There are no such dead letters.")
         return
@@ -127,6 +127,7 @@ def _print_table(listed: "list[Found]", found: "list[Found]") -> None:
 
     from precede.send import id_text
 
+    listed = chosen[:SHOWN_MAX]
     table = Table("arrived (UTC)", "group", "message", "code", "reason", "offset")
     for one in listed:
         letter = one.letter
@@ -137,7 +138,8 @@ def _print_table(listed: "list[Found]", found: "list[Found]") -> None:
         cells = f"{arrived:%Y-%m-%d %H:%M:%S}", letter.group or "-", who or "-", letter.code, reason, place
         table.add_row(*map(shown, cells))
     Console().print(table)
-    more = f" The first {len(listed)} are shown; --json lists all." if len(listed) < len(found) else ""
+    rest = "; --json lists all" if len(listed) < len(chosen) else ""
+    more = f" The first {len(listed)} are shown{rest}." if len(listed) < len(found) else ""
     say(f"{len(found):,} dead letters: {_codes(found)}.{more}")
 
 
@@ -167,10 +169,19 @@ def _redrive(settings: "Settings", chosen: "list[Found]", *, ask: bool) -> None:
     if ask:
         if not sys.stdin.isatty():
             raise WrongUse("Nobody can be asked here whether to publish; say --yes.")
-        if not typer.confirm(f"Publish {len(whole):,} records?", err=True):
+        if not _agreed(f"Publish {len(whole):,} records?"):
             say("Nothing was published.")
             return
     with Publisher(settings.bootstrap, topic=settings.raw_topic) as publisher:
         for key, value in records:
             publisher.publish_raw(key, value)
     say(f"Published {len(whole):,} records.")
+
+
+def _agreed(question: str) -> bool:
+    """Whether the person says yes; Ctrl-C and the end of what they type are a no."""
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        say("")
+        return False

@@ -1,7 +1,11 @@
 """`precede dead-letters` on a real topic and a real table: what it lists, and what it publishes again."""
 
 import json
+import os
+import pty
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -11,7 +15,7 @@ from deltalake import write_deltalake
 from ingest.producer import Publisher
 from precede.embedded_broker import Broker
 from streaming import history_rows
-from tests.door.command import lines, precede
+from tests.door.command import ROOT, lines, precede
 from tests.system.stream import Stream
 from udfs.holdback import Holdback
 from udfs.limits import Limits
@@ -83,6 +87,7 @@ def test_a_person_reads_a_table_and_how_many_of_each_code(letters: Letters) -> N
     done = letters.run()
     assert b"ann:500000" in done.stdout
     assert b"6 dead letters: 3 malformed, 1 seq_jump, 1 wrong_key, 1 oversize." in done.stderr
+    assert letters.run("--limit", "2").stderr.endswith(b" The first 2 are shown.\n"), "as many as were asked for"
 
 
 def test_the_delta_table_says_the_same_as_the_topic(letters: Letters, tmp_path: Path) -> None:
@@ -114,6 +119,23 @@ def test_what_is_published_again_is_the_raw_record_with_its_key_once_somebody_sa
     assert said.rstrip().endswith("Published 5 records.")
     whole = [(key, value) for key, value, _ in RECORDS if len(value) < 65_536]
     assert sorted(map(str, ((row[0], row[1]) for row in letters.stream.raw()))) == sorted(map(str, whole))
+
+
+def test_ctrl_c_at_the_question_is_a_no(letters: Letters) -> None:
+    before = letters.stream.raw()
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "precede", "dead-letters", "travel", "--redrive", "--config", str(letters.config)]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as running:
+        os.close(theirs)
+        assert running.stderr is not None
+        said = b""
+        while b"[y/N]" not in said and (more := running.stderr.read(1)):
+            said += more
+        running.send_signal(signal.SIGINT)
+        assert running.stderr.read().endswith(b"\nNothing was published.\n")
+        assert running.wait(20) == 0
+    os.close(ours)
+    assert letters.stream.raw() == before
 
 
 def test_only_truncated_letters_leave_nothing_to_publish(letters: Letters) -> None:
