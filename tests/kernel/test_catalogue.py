@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,18 @@ def test_a_service_that_changes_its_key_is_not_listed_as_a_member() -> None:
     rotated = tale.take(kind="join", sender="precede", epoch=1, key=public("new"), by="precede")
     assert (rotated.out, told(rotated, catalogue)) == (["join"], [])
     assert catalogue.groups["g"].members == {"A": 0}
+
+
+@pytest.mark.parametrize("options", [{}, {"keys": publics("A", "precede")}])
+def test_who_has_the_service_s_name_is_listed_where_there_are_no_keys_or_create_made_it_a_member(
+    options: dict[str, Any],
+) -> None:
+    catalogue, tale = Catalogue(), Tale()
+    first = ["A", "precede"] if options else ["A"]
+    told(tale.take(kind="create", options=options, members=first), catalogue)
+    came = tale.take(kind="join", sender="precede", epoch=1, by="precede" if options else None)
+    assert (came.out, told(came, catalogue)) == (["join"], ["g"])
+    assert catalogue.groups["g"].members == {"A": 0, "precede": 1}
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -293,3 +293,6 @@ def test_an_idle_member_s_heartbeats_each_promise_more_and_never_run_away_from_w
     assert stamps.stamp()["time"] == 10_002, "a promise is kept"
     stamps.observe({"kind": "message", "sender": "B", "epoch": 0, "seq": 1, "time": 50})
     assert [stamps.heartbeat()["time"] for _ in range(2)] == [10_004, 10_005]
+    again = LamportStamps("A")
+    again.load(stamps.dump())
+    assert [again.heartbeat()["time"] for _ in range(2)] == [10_006, 10_007], "also where its clock was kept"
