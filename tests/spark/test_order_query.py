@@ -99,6 +99,28 @@ def test_a_restart_goes_on_and_a_batch_run_again_gives_the_same_rows(
     assert whole(before | after) == by_kernel(rows)
 
 
+@pytest.mark.parametrize("tasks", ["1", "5"])
+def test_a_restart_with_more_or_fewer_cores_goes_on_with_the_tasks_of_the_checkpoint(
+    spark: SparkSession,
+    write: Callable[..., None],
+    rows: list[Row],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    tasks: str,
+) -> None:
+    half, setting = len(rows) // 2, "spark.sql.shuffle.partitions"
+    source, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
+    first = spark.conf.get(setting) or ""
+    write(source, rows[:half], 2)
+    before = order(spark, source, checkpoint)
+    request.addfinalizer(lambda: spark.conf.set(setting, first))
+    spark.conf.set(setting, tasks)  # as a start on another machine does
+    write(source, rows[half:], 2, first=2)
+    after = order(spark, source, checkpoint)
+    assert whole(before | after) == by_kernel(rows)
+    assert len(list((checkpoint / "state" / "0").glob("[0-9]*"))) == int(first)
+
+
 @pytest.mark.parametrize("shards", [1, 5])
 def test_the_number_of_shards_changes_nothing(
     spark: SparkSession, write: Callable[..., None], rows: list[Row], tmp_path: Path, shards: int
