@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.options import Checkpoint, Config, done_when_the_reader_leaves, load_settings, say
+from precede.send import check_name
 from precede.shown import shown
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def held(
 
       precede held --gaps                 what is missing, and since when it is asked for
     """
+    if group is not None:
+        check_name("GROUP", group)
     settings = load_settings(config, reaches_kafka=False, checkpoint=checkpoint)
     from streaming import held as reader
 

@@ -40,6 +40,7 @@ def send(
     settings = load_settings(config, bootstrap=bootstrap, key=key)
     check_name("GROUP", group)
     check_name("SENDER", sender)
+    _size("TEXT", text)
     parents = [] if after is None else [parse_id(after)]
     from ingest.sender_state import default_file
     from ingest.sending import send_one
@@ -74,12 +75,12 @@ def parse_id(text: str) -> "Id":
     from udfs.messages import EPOCH_MAX, SEQ_MAX
 
     sender, colon, seq = text.rpartition(":")
-    if not text.startswith("[") and colon and seq.isascii() and seq.isdecimal():
+    if not text.startswith("[") and colon and seq.isascii() and seq.isdecimal() and len(seq) <= len(str(SEQ_MAX)):
         id_: Any = (sender, 0, int(seq))
     else:
         try:
             id_ = msgspec.json.decode(text, type=tuple[str, int, int])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeEncodeError):
             raise WrongUse(f'--after {text} is no id; write sender:seq or ["sender", epoch, seq].') from None
     check_name("the sender in --after", id_[0])
     if not 0 <= id_[1] <= EPOCH_MAX or not 1 <= id_[2] <= SEQ_MAX:
@@ -90,20 +91,25 @@ def parse_id(text: str) -> "Id":
 def check_name(what: str, name: str) -> None:
     from udfs.messages import NAME_BYTES_MAX
 
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise WrongUse(f"{what} is not UTF-8.") from None
+    size = _size(what, name)
     if not 1 <= size <= NAME_BYTES_MAX:
         raise WrongUse(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {size}.")
 
 
+def _size(what: str, text: str) -> int:
+    """In bytes; the shell lets through what is no text at all."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise WrongUse(f"{what} is not UTF-8.") from None
+
+
 def _json_text(text: str) -> str:
-    """Checked by the standard reader, which takes numbers of any length, and sent as it was written."""
+    """Checked by the standard reader, which takes numbers of any length if it need not count them; sent as written."""
     import json
 
     try:
-        json.loads(text, parse_constant=_no_constant)
+        json.loads(text, parse_constant=_no_constant, parse_int=str)
     except (ValueError, RecursionError):
         raise WrongUse("TEXT is not a JSON value; without --json it is taken as plain text.") from None
     return text

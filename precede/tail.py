@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from precede.options import Bootstrap, Config, Seconds, done_when_the_reader_leaves, load_settings, say
+from precede.send import check_name
 from precede.shown import plain
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def tail(
 
       precede tail --dead-letters
     """
+    if group is not None:
+        check_name("GROUP", group)
     settings = load_settings(config, bootstrap=bootstrap)
     lines = (_dead_letters if dead_letters else _deliveries)(
         settings, group=group, from_beginning=from_beginning, as_json=as_json, end_s=_end_s(seconds)

@@ -11,7 +11,6 @@ import pytest
 from precede.command_line import COMMANDS
 from precede.log_readers import REQUEST_S
 from precede.options import WrongUse
-from precede.send import id_text, parse_id
 from tests.door.command import ROOT, ids, lines, precede, raw
 
 
@@ -54,6 +53,9 @@ def test_no_command_at_all_is_wrong_use_and_shows_the_help() -> None:
         (["send", "", "ann", "hello"], "GROUP must have 1 to 255 bytes, not 0."),
         (["send", "g", "é" * 128, "hello"], "SENDER must have 1 to 255 bytes, not 256."),
         (["send", "g", "ann", "hello", "--after", "bob"], "--after bob is no id"),
+        (["send", "g", "ann", "\udcff"], "TEXT is not UTF-8."),
+        (["tail", "\udcff"], "GROUP is not UTF-8."),
+        (["held", "\udcff"], "GROUP is not UTF-8."),
         (["send", "g", "ann", "{", "--json"], "TEXT is not a JSON value"),
         (["send", "g", "ann", "NaN", "--json"], "TEXT is not a JSON value"),
         (["broker", "--port", "99999"], "--port"),
@@ -116,11 +118,20 @@ def test_an_id_is_written_short_or_as_json(text: str, id_: tuple[str, int, int])
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ann", ":1", "ann:", "ann:0", "ann:-1", "ann:1.0", "ann:²", '["ann",1]', '["ann",-1,1]', '["",0,1]']
+    "text",
+    [
+        *["", "ann", ":1", "ann:", "ann:0", "ann:-1", "ann:1.0", "ann:²", '["ann",1]', '["ann",-1,1]', '["",0,1]'],
+        *["ann:" + "1" * 5_000, "\udcff:1", '["\udcff",0,1]'],
+    ],
 )
 def test_what_is_no_id_is_wrong_use(text: str) -> None:
     with pytest.raises(WrongUse):
         parse_id(text)
+
+
+@pytest.mark.parametrize("text", ["1" * 5_000, "1e400", '"\\ud800"', '{"a":1,"a":[]}'])
+def test_json_text_is_sent_as_it_was_written(text: str) -> None:
+    assert _json_text(text) == text
 
 
 def test_a_slip_in_a_variable_is_told_and_the_config_file_may_be_named_by_one(tmp_path: Path) -> None:
