@@ -55,12 +55,10 @@ def hear(knowledge: Knowledge, group: str, value: bytes, *, above: int) -> Said 
 
 
 def _keys_of(knowledge: Knowledge, record: Message | Heartbeat | Join) -> list[bytes]:
-    """The keys of which one must have signed this."""
+    """The keys of which one must have signed this; by clocks a created group is closed, so nobody lets itself in."""
     name = record.sender
-    texts: list[str | None]
     if isinstance(record, Join):
-        brought = record.key if name != SERVICE and not knowledge.closed and name not in knowledge.keys else None
-        texts = [knowledge.newest_key(name), knowledge.newest_key(SERVICE), None if brought is UNSET else brought]
+        texts = [knowledge.newest_key(name), knowledge.newest_key(SERVICE)]
     else:
         texts = [knowledge.key_of(name, record.epoch)]  # type: ignore[arg-type]
     return [key for text in texts if (key := read_key(text)) is not None]

@@ -34,6 +34,7 @@ def test_order_members_keys_and_delivered_ids_are_learned_from_the_sequence() ->
     assert (knowledge.order, knowledge.closed, knowledge.conflicts) == ("fifo", True, [("a", "b")])
     assert (knowledge.is_in("ann", 3), knowledge.is_in("ann", 0), knowledge.is_out("ann", 0)) == (True, False, True)
     assert (knowledge.is_out("bob", 0), knowledge.is_out("bob", 1), knowledge.is_out("cem", 0)) == (True, False, False)
+    assert [knowledge.last_over(name) for name in ("ann", "bob", "cem")] == [2, 0, -1]
     assert (knowledge.keys, knowledge.time, knowledge.given_up) == ({"bob": [(0, "K")]}, 7, 1)
     assert [knowledge.has(("bob", 0, seq)) for seq in range(4)] == [False, True, True, False]
 
@@ -63,6 +64,8 @@ def test_keys_count_from_their_epoch_on_where_the_group_was_created_with_keys() 
     assert (knowledge.has_keys, knowledge.window) == (True, 50)
     assert [knowledge.key_of("ann", epoch) for epoch in (0, 2, 3, 9)] == ["A", "A", "B", "B"]
     assert (knowledge.newest_key("ann"), knowledge.newest_key("bob"), knowledge.newest_key("cem")) == ("B", "C", None)
+    knowledge.take_key("ann", 1, "late")
+    assert [knowledge.key_of("ann", epoch) for epoch in (0, 2, 3)] == ["A", "late", "B"], "in whatever order they come"
     assert not known(SEQUENCE).has_keys, "elsewhere the key of a join is carried and not read"
 
 
