@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import yaml
 
 from precede.command_line import COMMANDS
 from streaming.broker_watch import BrokerWatch
+from streaming.counts import Counts
 from streaming.metrics import Metrics
 from streaming.query_watch import QueryWatch
 from streaming.settings import Settings, host_and_port
@@ -126,6 +128,7 @@ def told_metrics() -> dict[str, set[str]]:
     settings = Settings(metrics="0")
     metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
     metrics.broker.ends[0] = (0, 1)
+    metrics.sink = SimpleNamespace(counts=Counts(), token={}, is_token_known=True)  # type: ignore[assignment]
     metrics.watches = [QueryWatch("order", lambda: None, print, 1, print)]  # type: ignore[arg-type, return-value]
     metrics.watches[0].heard_at, metrics.watches[0].behind = 1.0, 0
     metrics.observe("order", "triggerExecution", 1.0)

@@ -11,6 +11,7 @@ import pytest
 from precede.command_line import COMMANDS
 from precede.log_readers import REQUEST_S
 from precede.options import WrongUse
+from precede.send import _json_text, id_text, parse_id
 from tests.door.command import ROOT, ids, lines, precede, raw
 
 
