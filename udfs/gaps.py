@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from udfs.circles import closing_messages
-from udfs.giving_up import ABANDONED_MAX
+from udfs.giving_up import most_at_once
 from udfs.held import LISTED_MAX, HeldMessage
 from udfs.intervals import Runs
 from udfs.keyring import believes_the_job, is_service, tell_which_key_lacks
@@ -227,7 +227,8 @@ class _Care:
         """Abandon what is missing, or, where that is further off than the window allows, what waits for it."""
         highest = 0 if sender is None else sender.highest
         if gap.last <= highest + self.group.window:
-            self._abandon(gap.name, gap.epoch, gap.first, min(gap.last, gap.first + ABANDONED_MAX - 1))
+            most = most_at_once(self.group, gap.name, gap.epoch)
+            self._abandon(gap.name, gap.epoch, gap.first, min(gap.last, gap.first + most - 1))
             return
         for one in waiting[:NOTICED_MAX]:
             if one.value is not None:

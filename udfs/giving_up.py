@@ -17,10 +17,13 @@ from udfs.held import HeldMessage
 from udfs.intervals import merged
 from udfs.messages import SEQ_MAX, Abandon, Id, Who
 from udfs.orders.clocked import Clocked
+from udfs.outbox import stand_in_head
 from udfs.senders import Sender, sender_key
 
 ABANDONED_MAX = 1_000_000
 """How many messages one record may give up: a short record must not ask for endless output."""
+ABANDONED_BYTES_MAX = 256 * 1024 * 1024
+"""How many bytes of names may stand in what that writes: one step has to fit into memory."""
 
 
 def receive_abandon(group: Group, record: Abandon, offset: int, now_ms: int) -> Refusal | None:
@@ -41,6 +44,15 @@ def receive_abandon(group: Group, record: Abandon, offset: int, now_ms: int) -> 
     return None
 
 
+def most_at_once(group: Group, name: str, epoch: int) -> int:
+    """How many messages of one sender a record may give up where nobody is a destination."""
+    return min(ABANDONED_MAX, ABANDONED_BYTES_MAX // _head_bytes(group, name, epoch))
+
+
+def _head_bytes(group: Group, name: str, epoch: int) -> int:
+    return len(stand_in_head(group.name, (name, epoch, SEQ_MAX)))
+
+
 def _sender(group: Group, name: str, epoch: int) -> Sender:
     known = group.senders.get(sender_key(name, epoch))
     return group.membership.new_sender(name, epoch) if known is None else known
@@ -48,22 +60,24 @@ def _sender(group: Group, name: str, epoch: int) -> Sender:
 
 def _judge(group: Group, record: Abandon) -> Refusal | None:
     """Refuse what reaches past the window, and what would give up nothing."""
-    count = 0
+    count = size = 0
     idle = True
+    destinations = group.order.destinations
+    places = 1 if destinations is None else max(1, len(destinations.by_name))
     ranges_of: dict[Who, list[tuple[int, int]]] = {}
     for name, epoch, first, last in record.ids:
         sender = _sender(group, name, epoch)  # type: ignore[arg-type]
         if last > sender.highest + group.window:
             past = f"more than {group.window} past {sender.highest}, the highest seen"
             return Refusal(codes.SEQ_JUMP, f"It gives up {name!r} to seq {last}, {past}.")
-        count += sender.missing_count(first, last)  # type: ignore[arg-type]
+        missing = sender.missing_count(first, last)  # type: ignore[arg-type]
+        count += missing * places
+        size += missing * places * _head_bytes(group, name, epoch)  # type: ignore[arg-type]
+        if count > ABANDONED_MAX or size > ABANDONED_BYTES_MAX:  # before the next range is looked at
+            much = f"{ABANDONED_MAX} messages, or records of {ABANDONED_BYTES_MAX} bytes for them"
+            return Refusal(codes.SEQ_JUMP, f"It gives up more than {much}, at once.")
         idle = idle and next(_open(sender, first, last), None) is None  # type: ignore[arg-type]
         ranges_of.setdefault((sender.name, sender.epoch), []).append((first, last))  # type: ignore[arg-type]
-    destinations = group.order.destinations
-    if destinations is not None:
-        count *= max(1, len(destinations.by_name))
-    if count > ABANDONED_MAX:
-        return Refusal(codes.SEQ_JUMP, f"It gives up {count} messages at once, more than {ABANDONED_MAX}.")
     if idle:
         return Refusal(codes.LATE, "Every message it would give up is already delivered, given up or refused.")
     for (name, epoch), ranges in ranges_of.items():

@@ -12,6 +12,7 @@ import pytest
 
 from tests.kernel.feeding import Outcome, Taken, Tale, feed, parsed
 from tests.signing import public
+from udfs import giving_up
 from udfs.limits import Limits
 from udfs.orders import ORDERS
 from udfs.senders import Sender
@@ -280,6 +281,30 @@ def test_an_abandon_for_which_there_is_no_room_is_refused_without_a_look_at_each
     assert full.dead == ["backpressure"]
     assert full.take(kind="abandon", ids=[["s0", 0, 2, 4]]).dead == ["backpressure"]
     assert full.take(kind="abandon", ids=[["s0", 0, 2, 3]]).dead == [], "two places are left"
+
+
+def test_an_abandon_that_names_the_same_ids_again_and_again_is_refused_without_a_look_at_all_of_them() -> None:
+    tale = Tale("total")
+    for seq in range(1, 20_000, 2):
+        tale.say(f"M{seq}")
+    again = {"group": "g", "kind": "abandon", "ids": [["M", 0, 2, 19_998]] * 25_000}
+    assert seconds(tale, [json.dumps(again, separators=(",", ":")).encode()]) < 3  # a look at each: two minutes
+    assert tale.dead == ["seq_jump"]
+
+
+def test_what_one_record_gives_up_fits_into_memory_however_long_the_names_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "\x01" * 255  # six bytes each, as JSON writes it
+    wide = [[name, epoch, 1, 100_000] for epoch in range(10)]
+    assert Tale("total", group=name).take(kind="abandon", ids=wide).dead == ["seq_jump"]
+    monkeypatch.setattr(giving_up, "ABANDONED_BYTES_MAX", 1024 * 1024)
+    tale = Tale("fifo", group=name).take(sender=name, seq=1_000).tick(6).tick(1_000)
+    written = 0
+    while given_up := [one.value for one in tale.kernel.own if one.topic == "raw"]:
+        assert tale.raw(given_up[0]).dead == []
+        written += len(tale.kernel.ordered)
+        assert sum(map(len, tale.kernel.ordered)) < 2 * 1024 * 1024
+        tale.tick(1_000)
+    assert written == 1_000, "the job asks for no more at once, and so comes to the end"
 
 
 @pytest.mark.parametrize("seed", range(20))
