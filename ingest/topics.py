@@ -28,6 +28,7 @@ CONTROL_TOPIC = "precede.control"
 
 RECORD_BYTES_MAX = 2 * 1024 * 1024  # what the contract promises of the output topics
 ENVELOPE_BYTES = 64 * 1024  # room for the key and for what Kafka wraps around a batch of one record
+PROGRESS_SEGMENT_BYTES = 4 * 1024 * 1024
 PARTITIONS = 4
 REQUEST_S_MAX = 10.0
 REACH_S_MAX = 5.0  # after which a person is told that nobody answers
@@ -81,8 +82,12 @@ def output(name: str, partitions: int = PARTITIONS) -> Wanted:
 
 
 def progress(name: str = PROGRESS_TOPIC) -> Wanted:
-    """The stream's token: the newest value per key is all that matters."""
-    return Wanted(name, 1, {"cleanup.policy": "compact"}, {})
+    """The stream's token: the newest value per key is all that matters.
+
+    Kafka compacts full segments only, and a job reads all there is when it starts: with Kafka's own gibibyte that is
+    minutes.
+    """
+    return Wanted(name, 1, {"cleanup.policy": "compact"}, {}, {"segment.bytes": str(PROGRESS_SEGMENT_BYTES)})
 
 
 def wanted(

@@ -56,6 +56,7 @@ def test_absent_topics_are_made_with_the_settings_the_promises_rest_on(broker: B
     assert int(ordered["max.message.bytes"]) >= 2 * 1024 * 1024
     assert int(dead_letters["max.message.bytes"]) >= 2 * 1024 * 1024
     assert progress["cleanup.policy"] == "compact"
+    assert int(progress["segment.bytes"]) <= 4 * 1024 * 1024, "what is not compacted is read at each start"
     assert control["cleanup.policy"] == "delete"
     assert len(admin.list_topics(timeout=10).topics[wanted[0].name].partitions) == topics.PARTITIONS
 
