@@ -22,10 +22,15 @@ def query_id(folder: Path) -> str | None:
 
 
 def reached(folder: Path) -> dict[str, dict[int, int]]:
-    """By topic and partition the first offset after the last batch that is through; nothing where none is."""
+    """By topic and partition the first offset after the last batch that is through; nothing before the first start.
+
+    Where no batch is through it is the offset that the first one was planned from, and will be run again from.
+    """
     batch = last_commit(folder)
     if batch == NONE_YET:
-        return {}
-    _version, _settings, source = (folder / "offsets" / str(batch)).read_text().splitlines()
-    topics = msgspec.json.decode(source, type=dict[str, dict[str, int]])
+        began = folder / "sources" / "0" / "0"
+        lines = began.read_text().splitlines() if began.exists() else []
+    else:
+        lines = (folder / "offsets" / str(batch)).read_text().splitlines()
+    topics = msgspec.json.decode(lines[-1] if lines else "{}", type=dict[str, dict[str, int]])
     return {topic: {int(at): offset for at, offset in places.items()} for topic, places in topics.items()}
