@@ -208,9 +208,11 @@ class Opening:
         """The order of groups nobody created, as the job wrote it down; without a job, the default."""
         try:
             topic = kafka.describe(self._bootstrap, [self._progress]).get(self._progress)
-            owner = None if topic is None else progress.read_progress(self._bootstrap, topic, self._ordered)[0]
+            # The order stays as it is, so what open transactions hide is of no use here.
+            known = topic and progress.read_progress(self._bootstrap, topic, self._ordered, settled=False)
         except kafka.Unreachable as error:
             raise why_unreadable(self._bootstrap, self._progress, error) from error
+        owner = known[0] if known else None
         return "s_b" if owner is None else owner.order
 
 

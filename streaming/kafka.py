@@ -74,9 +74,10 @@ def describe(bootstrap: str, names: list[str]) -> dict[str, Topic]:
     return topics
 
 
-def ends(bootstrap: str, topic: str, partitions: int) -> list[tuple[int, int]]:
-    """First and next offset of every partition."""
-    consumer = Consumer(client_settings(bootstrap) | {"group.id": "precede-looks"})
+def ends(bootstrap: str, topic: str, partitions: int, *, committed: bool = True) -> list[tuple[int, int]]:
+    """First and next offset of every partition; of `committed` records, those before the first open transaction."""
+    isolation = "read_committed" if committed else "read_uncommitted"
+    consumer = Consumer(client_settings(bootstrap) | {"group.id": "precede-looks", "isolation.level": isolation})
     deadline = time.monotonic() + REQUEST_S
     try:
         while True:
@@ -94,13 +95,15 @@ def ends(bootstrap: str, topic: str, partitions: int) -> list[tuple[int, int]]:
         consumer.close()
 
 
-def read_all(bootstrap: str, topic: str, partitions: int) -> list[tuple[bytes | None, bytes | None]]:
-    """Every committed (key, value) of a small topic, in log order per partition."""
-    return list(read_to_end(bootstrap, topic, partitions))
+def read_to_end(
+    bootstrap: str, topic: str, partitions: int, *, settled: bool = False
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Every committed (key, value), in log order per partition.
 
-
-def read_to_end(bootstrap: str, topic: str, partitions: int) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """The same of a topic of any size, one after the other."""
+    A reader of committed records is shown nothing behind a transaction that is open, whoever's it is; `settled` waits
+    until that has ended, and what is committed behind it is read too.
+    """
+    upto = ends(bootstrap, topic, partitions, committed=False) if settled else [(0, 0)] * partitions
     consumer = Consumer(
         client_settings(bootstrap)
         | {
@@ -115,15 +118,20 @@ def read_to_end(bootstrap: str, topic: str, partitions: int) -> Iterator[tuple[b
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         reading = set(range(partitions))
+        hidden = False
         while reading:
             message = consumer.poll(REQUEST_S)
             if message is None:
-                raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}")
+                why = " to its end: somebody's transaction is open in it" if hidden else ""
+                raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}{why}")
             error = message.error()
             if error is None:
                 yield message.key(), message.value()
             elif error.code() == KafkaError._PARTITION_EOF:
-                reading.discard(message.partition() or 0)
+                at = message.partition() or 0
+                hidden = (message.offset() or 0) < upto[at][1]
+                if not hidden:
+                    reading.discard(at)
             else:
                 failed = KafkaException(error)
                 raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}: {error.str()}") from failed

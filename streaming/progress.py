@@ -12,6 +12,14 @@ from streaming.settings import Settings
 from udfs.limits import Limits
 
 TOKEN_VERSION = 1
+OWNER_VERSION = 2
+"""Version 1 did not know the raw topic's partitions, nor the output topics by their ids: taken as found."""
+
+SAME = ", with the same positions"
+ANEW = (
+    "take a new ordered_topic, dead_letter_topic and progress_topic, and a new checkpoint folder: the whole log is "
+    f"read again into them{SAME}"
+)
 
 
 class Token(msgspec.Struct, forbid_unknown_fields=True):
@@ -29,26 +37,35 @@ class Owner(msgspec.Struct, forbid_unknown_fields=True):
     order: str
     limits: Limits
     job: str
-    v: int = TOKEN_VERSION
+    v: int = OWNER_VERSION
+    partitions: int | None = None
+    ordered_topic_id: str | None = None
+    ordered_partitions: int | None = None
+    dead_letter_topic_id: str | None = None
 
 
-def read_progress(bootstrap: str, progress: Topic, ordered_topic: str) -> tuple[Owner | None, dict[int, int]]:
-    """The newest owner and token of an ordered topic, as far as they are committed."""
+def read_progress(
+    bootstrap: str, progress: Topic, ordered_topic: str, *, settled: bool = True
+) -> tuple[Owner | None, dict[int, int]]:
+    """The newest owner and token of an ordered topic, as far as they are committed.
+
+    The topic may serve other streams too, and their open transactions must not hide what is out here.
+    """
     owner: Owner | None = None
     token: dict[int, int] = {}
-    for key, value in kafka.read_all(bootstrap, progress.name, progress.partitions):
+    for key, value in kafka.read_to_end(bootstrap, progress.name, progress.partitions, settled=settled):
         match msgspec.json.decode(key or b"null"):
             case [name] if name == ordered_topic and value:
-                owner = _decode(value, Owner, progress.name)
+                owner = _decode(value, Owner, progress.name, OWNER_VERSION)
             case [name, int(partition)] if name == ordered_topic and value:
                 token[partition] = _decode(value, Token, progress.name).next
     return owner, token
 
 
-def _decode(value: bytes, type_: Any, topic: str) -> Any:
+def _decode(value: bytes, type_: Any, topic: str, newest: int = TOKEN_VERSION) -> Any:
     version = msgspec.json.decode(value).get("v")
-    if version != TOKEN_VERSION:
-        raise Refused(f"The topic {topic} was written by another precede (version {version}, not {TOKEN_VERSION}).")
+    if version not in range(1, newest + 1):
+        raise Refused(f"The topic {topic} was written by another precede (version {version}, not {newest}).")
     return msgspec.json.decode(value, type=type_)
 
 
@@ -74,3 +91,39 @@ def same_source(settings: Settings, found: Owner, mine: Owner) -> None:
             f"The ordered topic {topic} was made with other limits ({changed}); keep those, or choose a new "
             "ordered_topic."
         )
+
+
+def still_there(settings: Settings, through: dict[int, int], ends: list[tuple[int, int]]) -> None:
+    """A log that ends before what is through has lost its end; what came there now would pass for through."""
+    for partition, (_, end) in enumerate(ends):
+        if through.get(partition, 0) > end:
+            raise Refused(
+                f"The raw topic {settings.raw_topic} has lost its end: its partition {partition} ends at offset {end}, "
+                f"and all below {through[partition]} is through, so what comes there now would be passed over; bring "
+                f"back what is lost, or {ANEW.removesuffix(SAME)}."
+            )
+
+
+def same_topics(settings: Settings, found: Owner, mine: Owner) -> None:
+    """Groups stay where they are, and what the token takes for published must still be where it was published."""
+    topic = settings.ordered_topic
+    if found.partitions not in (None, mine.partitions):
+        raise Refused(
+            f"The raw topic {mine.raw_topic} has {mine.partitions} partitions, but what is in the ordered topic "
+            f"{topic} came of {found.partitions}, and groups would move between them; go on with a new raw topic, new "
+            "output topics and a new checkpoint."
+        )
+    if found.ordered_partitions not in (None, mine.ordered_partitions):
+        raise Refused(
+            f"The ordered topic {topic} has {mine.ordered_partitions} partitions, but was begun with "
+            f"{found.ordered_partitions}, and its readers would see the groups that move with holes; {ANEW}."
+        )
+    for name, before, now in (
+        (topic, found.ordered_topic_id, mine.ordered_topic_id),
+        (settings.dead_letter_topic, found.dead_letter_topic_id, mine.dead_letter_topic_id),
+    ):
+        if before not in (None, now):
+            raise Refused(
+                f"The topic {name} is not the one into which the stream of {topic} was published, and what is out "
+                f"already would not come into it; {ANEW}."
+            )

@@ -13,7 +13,7 @@ from streaming import checkpoint, kafka, spark_files, tables
 from streaming.checkpoint import HistoryPart, OrderPart
 from streaming.errors import Refused
 from streaming.kafka import Topic
-from streaming.progress import read_progress
+from streaming.progress import read_progress, still_there
 from streaming.settings import Settings
 from streaming.tables import TABLES
 
@@ -52,7 +52,8 @@ def _check_beginning(settings: Settings, topics: dict[str, Topic], ends: list[tu
 
 
 def _check_what_follows(settings: Settings, reached: dict[int, int], ends: list[tuple[int, int]]) -> None:
-    """What comes after the last batch must still be there."""
+    """What comes after the last batch must still be there, and what was in it too."""
+    still_there(settings, reached, ends)
     for partition, (first, _) in enumerate(ends):
         if reached.get(partition, 0) < first:
             raise Refused(

@@ -23,7 +23,7 @@ from streaming import counts, faults, kafka
 from streaming.counts import Counts
 from streaming.errors import Refused
 from streaming.kafka import Topic
-from streaming.progress import Owner, Token, read_progress, same_source
+from streaming.progress import Owner, Token, read_progress, same_source, same_topics, still_there
 from streaming.settings import Settings
 from udfs.own_records import Own
 from udfs.shard import Records, unpack
@@ -71,6 +71,7 @@ class Sink:
         self.is_token_known = False
         self.counts = counts.recall(Path(settings.checkpoint))
         self.refused: Refused | None = None
+        self._was_owner = False
         self.stopping = False
         self.is_away = self._said_away = False
         self._sentences: dict[str, bool] = {}
@@ -103,20 +104,45 @@ class Sink:
         producer.init_transactions(COMMIT_S)
         owner, self.token = read_progress(settings.bootstrap, self.progress, settings.ordered_topic)
         self.is_token_known = True
-        mine = Owner(self.raw.name, self.raw.id, settings.order, settings.limits, self.job)
+        mine = self._owner()
         if owner is not None:
+            if self._was_owner:
+                self._still_mine(owner)
             same_source(settings, owner, mine)
+            same_topics(settings, owner, mine)
+            still_there(settings, self.token, kafka.ends(settings.bootstrap, self.raw.name, self.raw.partitions))
         else:
-            self._refuse_unknown_output()
+            self._refuse_unknown_output(mine.ordered_partitions or 0)
         producer.begin_transaction()
         producer.produce(self.progress.name, msgspec.json.encode(mine), msgspec.json.encode([settings.ordered_topic]))
         producer.commit_transaction(COMMIT_S)
+        self._was_owner = True
         self._producer = producer
 
-    def _refuse_unknown_output(self) -> None:
+    def _owner(self) -> Owner:
+        """What the ordered topic would be made of by this job."""
+        settings, raw = self.settings, self.raw
+        names = settings.ordered_topic, settings.dead_letter_topic
+        found = kafka.describe(settings.bootstrap, list(names))
+        for name in names:
+            if name not in found:
+                raise Refused(f"The topic {name} does not exist any more.")
+        ordered, dead = (found[name] for name in names)
+        return Owner(
+            raw.name,
+            raw.id,
+            settings.order,
+            settings.limits,
+            self.job,
+            partitions=raw.partitions,
+            ordered_topic_id=ordered.id,
+            ordered_partitions=ordered.partitions,
+            dead_letter_topic_id=dead.id,
+        )
+
+    def _refuse_unknown_output(self, partitions: int) -> None:
         """Without a token nobody can say which rows are out, so there must be none."""
         topic = self.settings.ordered_topic
-        partitions = kafka.describe(self.settings.bootstrap, [topic])[topic].partitions
         if any(end > 0 for _, end in kafka.ends(self.settings.bootstrap, topic, partitions)):
             raise Refused(
                 f"The ordered topic {topic} holds records, but the progress topic {self.progress.name} does not know "
@@ -182,6 +208,10 @@ class Sink:
     def _check_owner(self) -> None:
         """A fence means that another job took over, or that this one slept longer than a transaction may last."""
         owner, _ = read_progress(self.settings.bootstrap, self.progress, self.settings.ordered_topic)
+        self._still_mine(owner)
+
+    def _still_mine(self, owner: Owner | None) -> None:
+        """Whoever took over keeps it: a job that fails and tries again must not take it back."""
         if owner is None or owner.job != self.job:
             raise Refused(f"Another job took over the ordered topic {self.settings.ordered_topic}; this one stops.")
 

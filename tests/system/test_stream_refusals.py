@@ -169,6 +169,22 @@ def test_a_fresh_start_on_a_log_whose_beginning_is_gone_is_refused_unless_accept
         start(stream, ordered_topic=fresh.ordered_topic, dead_letter_topic=fresh.dead_letter_topic)
 
 
+def test_a_start_that_was_accepted_and_killed_in_its_first_batch_goes_on(stream: Stream) -> None:
+    stream.send(conversation(50))
+    stream.cut(stream.settings.raw_topic, 5)
+    began = stream.settings.order_checkpoint / "sources" / "0" / "0"
+    began.parent.mkdir(parents=True)
+    began.write_bytes(b"\0v1\n" + json.dumps({stream.settings.raw_topic: {0: 5, 1: 5}}).encode())
+    publish_once(stream)  # the batch is out, and Spark does not know
+    with pytest.raises(SparkStarted):
+        start(stream, accept_cut_log=True)
+    with pytest.raises(SparkStarted):
+        start(stream)
+    stream.cut(stream.settings.raw_topic, 6)
+    with pytest.raises(Refused, match=r"lost messages .* begins at offset 6, and the checkpoint .* is at 5"):
+        start(stream, accept_cut_log=True)
+
+
 def publish_once(stream: Stream) -> None:
     """As a job did while the log was whole."""
     found = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
@@ -186,6 +202,14 @@ def test_messages_that_are_gone_before_they_were_ordered_are_told_and_not_passed
     stream.cut(stream.settings.raw_topic, 5)
     with pytest.raises(
         Refused, match=r"lost messages .* partition 1 begins at offset 5, and the checkpoint .* is at 4"
+    ):
+        start(stream)
+
+
+def test_a_log_that_ends_before_the_checkpoint_is_refused(stream: Stream) -> None:
+    through(stream, {0: 0, 1: 4})
+    with pytest.raises(
+        Refused, match=r"has lost its end: its partition 1 ends at offset 0, and all below 4 is through"
     ):
         start(stream)
 

@@ -1,15 +1,22 @@
 """The exactly-once sink against a real broker: fences, tokens, and commits of unknown outcome."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
+import msgspec
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
+from ingest import topics
 from precede.embedded_broker import HOST, Broker
 from streaming import kafka, transaction
 from streaming.errors import Refused
+from streaming.kafka import Unreachable
 from streaming.progress import read_progress
 from streaming.transaction import SAID_ENOUGH, SAID_MAX, Sink
 from tests.system.door import END_TXN, Door
@@ -48,7 +55,15 @@ def rows_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stream(broker: Broker, tmp_path: Path) -> Stream:
-    return Stream(broker.bootstrap, tmp_path)
+    return with_a_log(Stream(broker.bootstrap, tmp_path))
+
+
+def with_a_log(stream: Stream) -> Stream:
+    """The batches of this page are made up, but the offsets they name are there."""
+    with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
+        for at in range(60):
+            producer.produce(stream.settings.raw_topic, b"{}", partition=at % 2)
+    return stream
 
 
 @pytest.fixture
@@ -66,8 +81,8 @@ def sink(stream: Stream) -> Iterator[Callable[[], Sink]]:
 
 
 def new_sink(stream: Stream) -> Sink:
-    topics = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
-    return Sink(stream.settings, topics[stream.settings.raw_topic], topics[stream.settings.progress_topic])
+    found = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
+    return Sink(stream.settings, found[stream.settings.raw_topic], found[stream.settings.progress_topic])
 
 
 def published(stream: Stream) -> list[bytes]:
@@ -85,7 +100,7 @@ def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_part
 
     sink().publish(rows(3, 5))
     sink().publish(rows(3, 5, 8))
-    assert [(key, value, partition) for key, value, partition, *_ in stream.raw()] == [
+    assert [(key, value, partition) for key, value, partition, *_ in stream.raw() if key == b"g"] == [
         (b"g", b"to the log %d" % one, 1) for one in (3, 5, 8)
     ]
     control = stream.read(stream.settings.control_topic)
@@ -108,9 +123,9 @@ def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_
 def test_a_batch_is_published_with_its_token(stream: Stream, sink: Callable[[], Sink]) -> None:
     one = sink()
     one.publish(batch(0, 9))
-    topics = kafka.describe(stream.settings.bootstrap, [stream.settings.progress_topic])
+    found = kafka.describe(stream.settings.bootstrap, [stream.settings.progress_topic])
     owner, token = read_progress(
-        stream.settings.bootstrap, topics[stream.settings.progress_topic], stream.settings.ordered_topic
+        stream.settings.bootstrap, found[stream.settings.progress_topic], stream.settings.ordered_topic
     )
     assert len(published(stream)) == 10
     assert token == {0: 10}
@@ -136,6 +151,20 @@ def test_a_second_job_fences_the_first_which_says_so_and_stops(stream: Stream, s
         first.publish(batch(5, 9))
     assert first.refused is not None
     assert len(published(stream)) == 10
+
+
+def test_a_job_that_failed_and_tries_again_does_not_take_back_what_another_took_over(
+    stream: Stream, sink: Callable[[], Sink]
+) -> None:
+    first, second = sink(), sink()
+    first.publish(batch(0, 4))
+    first.open()  # its query failed, and is started again
+    first.close()
+    second.publish(batch(5, 9))
+    with pytest.raises(Refused, match="Another job took over the ordered topic"):
+        first.open()
+    second.publish(batch(10, 14))
+    assert len(published(stream)) == 15
 
 
 @pytest.mark.parametrize("happened", [True, False])
@@ -169,7 +198,7 @@ def test_a_commit_that_nobody_answers_leaves_each_record_once(tmp_path: Path, mo
     with Door() as door:
         properties = {"advertised.listeners": f"PLAINTEXT://{HOST}:{door.port}"}
         with Broker(door.behind, data=tmp_path / "broker", properties=properties):
-            stream = Stream(f"{HOST}:{door.port}", tmp_path)
+            stream = with_a_log(Stream(f"{HOST}:{door.port}", tmp_path))
             one = new_sink(stream)
             one.publish(batch(0, 4))
             door.keep(END_TXN, forward=True)
@@ -193,9 +222,89 @@ def test_what_a_dead_job_left_open_is_never_seen(stream: Stream, sink: Callable[
     assert published(stream) == [b"0:%d" % at for at in range(5)]
 
 
+def test_another_stream_s_open_transaction_does_not_hide_what_is_out(stream: Stream, sink: Callable[[], Sink]) -> None:
+    topic = stream.settings.progress_topic
+    other = Producer({"bootstrap.servers": stream.settings.bootstrap, "transactional.id": f"another of {topic}"})
+    other.init_transactions()
+    other.begin_transaction()
+    other.produce(topic, b'{"next":9,"v":1}', b'["another",0]')
+    other.flush()
+    with pytest.raises(Unreachable, match=r"to its end: somebody's transaction is open"):
+        sink().publish(batch(0, 4))
+    other.commit_transaction()
+    first = sink()
+    first.publish(batch(0, 4))
+    other.begin_transaction()
+    other.produce(topic, b'{"next":19,"v":1}', b'["another",0]')
+    other.flush()
+    first.publish(batch(5, 9))  # its token stands behind the open transaction
+    first.close()
+    ended = Timer(2.0, other.commit_transaction)
+    ended.start()
+    sink().publish(batch(5, 12))
+    ended.join()
+    assert published(stream) == [b"0:%d" % at for at in range(13)]
+
+
 def test_an_output_topic_without_its_token_is_refused(stream: Stream, sink: Callable[[], Sink]) -> None:
     sink().publish(batch(0, 4))
     other = Stream(stream.settings.bootstrap, Path(stream.settings.checkpoint).parent)
     stream.change(progress_topic=other.settings.progress_topic)
     with pytest.raises(Refused, match=r"holds records, but the progress topic .* does not know of them"):
         sink().publish(batch(0, 4))
+
+
+@pytest.mark.parametrize(
+    ("role", "sentence"),
+    [
+        ("raw_topic", r"The raw topic .* has 3 partitions, but what is in the ordered topic .* came of 2"),
+        ("ordered_topic", r"The ordered topic .* has 3 partitions, but was begun with 2.*with the same positions"),
+    ],
+)
+def test_more_partitions_are_refused_without_the_checkpoint_too(
+    stream: Stream, sink: Callable[[], Sink], role: str, sentence: str
+) -> None:
+    sink().publish(batch(0, 4))
+    name = getattr(stream.settings, role)
+    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin.create_partitions([NewPartitions(name, 3)])[name].result()
+    while len(admin.list_topics(timeout=10).topics[name].partitions) < 3:
+        time.sleep(0.05)
+    with pytest.raises(Refused, match=sentence):
+        sink().publish(batch(5, 9))
+
+
+@pytest.mark.parametrize("role", ["ordered_topic", "dead_letter_topic"])
+def test_an_output_topic_made_anew_is_refused_without_the_checkpoint_too(
+    stream: Stream, sink: Callable[[], Sink], role: str
+) -> None:
+    sink().publish(batch(0, 4))
+    name = getattr(stream.settings, role)
+    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin.delete_topics([name])[name].result()
+    while name in admin.list_topics(timeout=10).topics:
+        time.sleep(0.05)
+    topics.ensure(stream.settings.bootstrap, [topics.output(name, 2)])
+    with pytest.raises(Refused, match=r"is not the one into which .* was published.*with the same positions"):
+        sink().publish(batch(5, 9))
+
+
+def test_a_log_that_ends_before_what_is_out_is_refused_and_what_comes_there_is_not_passed_over(
+    stream: Stream, sink: Callable[[], Sink]
+) -> None:
+    sink().publish(batch(0, 30))  # the log has 30, so the one at offset 30 is lost
+    with pytest.raises(Refused, match=r"has lost its end: its partition 0 ends at offset 30, and all below 31 is thr"):
+        sink().publish(batch(30, 35))
+
+
+def test_an_owner_of_version_1_is_taken_with_the_topics_as_they_are(stream: Stream, sink: Callable[[], Sink]) -> None:
+    first = sink()
+    first.publish(batch(0, 4))
+    known = msgspec.to_builtins(first._owner())
+    for name in ("partitions", "ordered_topic_id", "ordered_partitions", "dead_letter_topic_id"):
+        del known[name]
+    with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
+        key = msgspec.json.encode([stream.settings.ordered_topic])
+        producer.produce(stream.settings.progress_topic, msgspec.json.encode(known | {"v": 1}), key)
+    sink().publish(batch(0, 9))
+    assert len(published(stream)) == 10
