@@ -63,7 +63,7 @@ def wait_until(true: Callable[[], object], seconds: float = 15) -> None:
 
 
 def test_what_is_sent_is_ordered_kept_and_read_and_the_password_shows_nowhere(
-    guarded: Guarded, config: Path, spark: SparkSession, tmp_path: Path
+    guarded: Guarded, config: Path, spark: SparkSession, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     found = settings.load({}, {}, config)
     stream = Stream(found.bootstrap, tmp_path)
@@ -88,7 +88,9 @@ def test_what_is_sent_is_ordered_kept_and_read_and_the_password_shows_nowhere(
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # one that ends while we look
             shown += "\n" + " ".join(process.cmdline())
-    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != config]
+    logs = [path for path in tmp_path_factory.getbasetemp().glob("spark*/*") if path.is_file()]
+    assert "spark.log" in [path.name for path in logs]
+    written = [path.read_bytes() for path in (*tmp_path.rglob("*"), *logs) if path.is_file() and path != config]
     for secret in secrets:
         assert secret not in shown
         assert not any(secret.encode() in text for text in written)
