@@ -252,8 +252,6 @@ class Group:
 
     def hold(self, one: HeldMessage, watch: Watch, *, again: bool = False) -> None:
         """Keep a message until what it watches happens; `again` where it was held before, in a snapshot."""
-        if self.order.waits_once and len(watch) == 3:
-            one.message = None  # nothing will be asked of it again, and what is held should be small
         if not self.held:
             self.outbox.holding.add(self)
         self.held[one.id] = one
@@ -265,6 +263,8 @@ class Group:
     def _watch(self, one: HeldMessage, watch: Watch, *, again: bool = False) -> None:
         """Let a held message wait for this from here on."""
         one.watch = watch
+        if self.order.waits_once and len(watch) == 3:
+            one.message = None  # nothing will be asked of it again, and what is held should be small
         others = self.waiting.get(watch)
         if others is None:
             self.waiting[watch] = one

@@ -47,14 +47,17 @@ class DumpedSender(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 class DumpedHeld(msgspec.Struct, array_like=True):
-    """One held message, or the stand-in of one given up on (then with its id and no value)."""
+    """One held message, or the stand-in of one given up on (then with its id and no value).
+
+    The id stands beside the value too where the order asks nothing more of what it holds: so that it need not be read.
+    """
 
     offset: int
     arrived_ms: int
     rank: int
     value: bytes | None
     id: Id | None
-    watch: list[str | int]
+    watch: tuple[str | int, ...]
 
 
 class DumpedGroup(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -198,23 +201,24 @@ def _load_runs(dumped: DumpedRuns | None) -> Runs | None:
 
 def _dump_held(one: HeldMessage) -> DumpedHeld:
     assert one.watch is not None
-    stand_in = one.id if one.value is None else None
-    return DumpedHeld(one.offset, one.arrived_ms, one.rank, one.value, stand_in, list(one.watch))
+    id_ = one.id if one.message is None else None
+    return DumpedHeld(one.offset, one.arrived_ms, one.rank, one.value, id_, one.watch)
 
 
 def _load_held(group: Group, dumped: DumpedHeld) -> None:
-    message: Message | None = None
-    if dumped.value is None:
-        assert dumped.id is not None
-        id_ = dumped.id
-        group.senders[sender_key(*id_[:2])].give_up(
-            id_[2], SEQ_MAX
-        )  # not said of those that wait, in a blob of another day
-    else:
-        record: Any = read(dumped.value, group.limits)
-        assert isinstance(record, Message)
-        message = record
-        id_ = (message.sender, message.epoch, message.seq)  # type: ignore[assignment]
-    one = HeldMessage(id_, message, dumped.value, dumped.offset, dumped.arrived_ms)
-    one.rank = dumped.rank
-    group.hold(one, tuple(dumped.watch), again=True)  # type: ignore[arg-type]
+    id_, message, value = dumped.id, None, dumped.value
+    if id_ is None:
+        assert value is not None
+        message = _read_again(value, group.limits)
+        id_ = message.sender, message.epoch, message.seq  # type: ignore[assignment]  # it was read before
+    elif value is None:
+        sender = group.senders[sender_key(*id_[:2])]
+        sender.give_up(id_[2], SEQ_MAX)  # not said of those that wait, in a blob of another day
+    one = HeldMessage(id_, message, value, dumped.offset, dumped.arrived_ms, dumped.rank)  # type: ignore[arg-type]
+    group.hold(one, dumped.watch, again=True)  # type: ignore[arg-type]
+
+
+def _read_again(value: bytes, limits: Limits) -> Message:
+    record = read(value, limits)
+    assert isinstance(record, Message)
+    return record
