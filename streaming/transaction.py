@@ -42,7 +42,6 @@ ABORT_S = 5.0
 ATTEMPTS = 3
 SLICE_BYTES_MAX = 64 * 1024 * 1024
 SHORT_BYTES_MAX = 64 * 1024  # of a packed row: a shard has about one such for each raw partition
-PARTS_MAX = 1 << 32
 SAID_MAX = 100
 """How many sentences of the kernel's a job says, each once: one a group, and there may be many groups."""
 SAID_ENOUGH = "More groups lack the same; their gaps are in `precede held --gaps`, and no more is said of them."
@@ -332,10 +331,9 @@ def packed_rows(batch: "DataFrame") -> Iterator[tuple[int, int, int, Records]]:
         else:
             rest.append((shard, part, size))
     for some in _slices(rest):
-        # As text it is one call into the JVM; as columns it would be three a row.
-        places = ", ".join(str(shard * PARTS_MAX + part) for shard, part in some)
-        wanted = batch.where(f"shard * {PARTS_MAX}L + part IN ({places})")
-        for shard, _, _, row in sorted(_rows(wanted), key=_place):
+        # By ranges, for then Spark passes over what is kept of other rows without unpacking it.
+        wanted = (f"shard = {shard} AND part BETWEEN {first} AND {last}" for shard, (first, last) in some.items())
+        for shard, _, _, row in sorted(_rows(batch.where(" OR ".join(wanted))), key=_place):
             yield shard, *row
 
 
@@ -354,15 +352,16 @@ def _rows(batch: "DataFrame") -> Iterator[tuple[int, int, int, tuple[int, int, R
 _NONE = Records([], [], [], [], [], [], 0, 0, 0)
 
 
-def _slices(rows: list[tuple[int, int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """(shard, part) in groups whose packed rows fit on the driver together."""
-    some: list[tuple[int, int]] = []
+def _slices(rows: list[tuple[int, int, int]]) -> Iterator[dict[int, tuple[int, int]]]:
+    """Of each shard the first and last part of those that fit on the driver together; none between them is left out."""
+    some: dict[int, tuple[int, int]] = {}
     size_of_some = 0
     for shard, part, size in rows:
         if some and size_of_some + size > SLICE_BYTES_MAX:
             yield some
-            some, size_of_some = [], 0
-        some.append((shard, part))
+            some, size_of_some = {}, 0
+        first, _ = some.get(shard, (part, part))
+        some[shard] = first, part
         size_of_some += size
     if some:
         yield some
