@@ -11,12 +11,12 @@ from streaming.settings import Settings
 
 ALONE = "the others, alone"
 BESIDE = "the others, beside it"
-EVERY = 4  # of the others' messages, one of the flood
+EVERY = 4  # of the others' messages, one of the flood, until its group holds as many as it may
 
 
 def run(stage: Stage, quick: bool) -> Report:
     """The same talk with and without the flood; the rate is that of the talk."""
-    count, groups, batch, repeats = (2_000, 5, 1_000, 1) if quick else (200_000, 1_000, 50_000, 3)
+    count, groups, batch, repeats = (2_000, 5, 1_000, 1) if quick else (800_000, 1_000, 50_000, 3)
     alone = stage.settings(max_offsets_per_trigger=batch)
     stage.send(alone, Conversation(groups).take(count))
     beside = stage.settings(max_offsets_per_trigger=batch + batch // EVERY)

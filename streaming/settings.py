@@ -198,6 +198,8 @@ def check(settings: Settings) -> Settings:
             f"The setting tasks must be set where master is a cluster ({settings.master}): to the cores the job has "
             "there; it is fixed by the checkpoint."
         )
+    if settings.rebuild_delta and settings.only == "order":
+        raise Refused("With only = order no table is written, so none can be rebuilt: leave out one of the two.")
     topics = {name: getattr(settings, name) for name in _TOPICS}
     for name, topic in topics.items():
         others = [other for other in topics if other != name and topics[other] == topic]
