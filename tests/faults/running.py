@@ -27,6 +27,7 @@ class Running:
         self.left: list[psutil.Process] = []
         """What lives on after its driver was killed alone."""
         self.inputs: list[int] = []
+        self.frozen: list[psutil.Process] = []
         self.said: list[str] = []
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -68,6 +69,18 @@ class Running:
         with suppress(psutil.NoSuchProcess):
             return [one for one in psutil.Process(self.process.pid).children(recursive=True) if name in one.name()]
         return []
+
+    def freeze(self) -> None:
+        """Let driver and JVM do nothing, until they are killed or go on."""
+        self.frozen = [psutil.Process(self.process.pid), *self.below("java")]
+        for one in self.frozen:
+            one.suspend()
+
+    def thaw(self) -> None:
+        """Those that live go on."""
+        while self.frozen:
+            with suppress(psutil.NoSuchProcess):
+                self.frozen.pop().resume()
 
     def kill_driver(self) -> None:
         """The Python process that publishes, alone; what it started finds out by itself."""
