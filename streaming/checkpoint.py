@@ -20,6 +20,13 @@ FILE = "precede.json"
 VERSION = 3
 """Version 1 did not know the control topic, and 2 not how many partitions the ordered topic has: taken as found."""
 
+SAME = ", with the same positions"
+ANEW = (
+    "take a new ordered_topic, dead_letter_topic and progress_topic, and a new checkpoint folder: the whole log is "
+    f"read again into them{SAME}"
+)
+"""The way out wherever an ordered topic cannot go on."""
+
 
 class TopicId(msgspec.Struct, forbid_unknown_fields=True):
     """A topic of this name may be deleted and made anew; then its id is another."""
@@ -172,8 +179,7 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
         raise Refused(
             f"The ordered topic {settings.ordered_topic} has {now.ordered_partitions} partitions, but the checkpoint "
             f"{folder} was made with {found.ordered_partitions}, and its readers would see the groups that move with "
-            "holes; take a new ordered_topic, dead_letter_topic and progress_topic, and a new checkpoint folder: the "
-            "whole log is read again into them, with the same positions."
+            f"holes; {ANEW}."
         )
     if now.shards != found.shards:
         raise Refused(

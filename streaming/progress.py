@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from streaming import kafka
-from streaming.checkpoint import changed_limits
+from streaming.checkpoint import ANEW, SAME, changed_limits
 from streaming.errors import Refused
 from streaming.kafka import Topic
 from streaming.settings import Settings
@@ -14,12 +14,6 @@ from udfs.limits import Limits
 TOKEN_VERSION = 1
 OWNER_VERSION = 2
 """Version 1 did not know the raw topic's partitions, nor the output topics by their ids: taken as found."""
-
-SAME = ", with the same positions"
-ANEW = (
-    "take a new ordered_topic, dead_letter_topic and progress_topic, and a new checkpoint folder: the whole log is "
-    f"read again into them{SAME}"
-)
 
 
 class Token(msgspec.Struct, forbid_unknown_fields=True):
