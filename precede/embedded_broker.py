@@ -21,7 +21,9 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import cycle, islice
 from pathlib import Path
+from random import sample
 from typing import IO, Any
 
 from streaming import jars
@@ -32,6 +34,8 @@ HOST = "127.0.0.1"
 GUARD = Path(__file__).with_name("guard.py")
 START_S_MAX = 120
 STOP_S_MAX = 30
+PORTS = cycle(sample(range(20_000, 32_000), 12_000))
+"""In whatever order, none twice: below those that outgoing connections are given, which might take one before we do."""
 
 PROPERTIES = {
     "process.roles": "broker,controller",
@@ -226,16 +230,20 @@ class Broker:
 
 def free_port(asked: int = 0) -> int:
     """The port that was asked for, if nobody has it; any free one where none was."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, asked))
-        except (OSError, OverflowError) as problem:
-            raise Refused(
-                f"Port {asked} cannot be had ({getattr(problem, 'strerror', None) or problem}): "
-                "stop what listens there, choose another port, or name none to get a free one."
-            ) from None
-        return int(probe.getsockname()[1])
+    problem: object = None
+    for port in [asked] if asked else islice(PORTS, 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except (OSError, OverflowError) as error:
+                problem = getattr(error, "strerror", None) or error
+                continue
+            return port
+    raise Refused(
+        f"Port {port} cannot be had ({problem}): "
+        "stop what listens there, choose another port, or name none to get a free one."
+    )
 
 
 def answers(port: int) -> bool:
