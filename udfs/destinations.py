@@ -179,7 +179,7 @@ class Destinations:
 
     def deliver_control(self, value: bytes, offset: int, now_ms: int) -> None:
         """A membership record takes a position at every member and destination; then what a fence has freed goes."""
-        record = HeldMessage(("", 0, 0), None, value, offset, now_ms)
+        record = HeldMessage(offset, now_ms, 0, value, ("", 0, 0))
         for name in sorted(self.by_name):
             destination = self.by_name[name]
             self._emit(destination, value[:-1], destination.delivered, record, offset, now_ms)

@@ -25,7 +25,7 @@ from udfs.missing import (
     Run,
     by_arrival,
     first_of,
-    heads,
+    first_opened_ms,
     held_for_destinations,
     is_here,
     longest_queued,
@@ -65,7 +65,9 @@ def deadline_ms(group: "Group", patience: Patience) -> int | None:
     due = [0 if _has_ended(group, gap.key) else gap.next_ms for gap in noticed.values()]
     if len(noticed) < NOTICED_MAX and group.held:
         after = ask_after_ms(group, patience)
-        due += [first_of(watchers).arrived_ms + after for id_, watchers in heads(group) if id_ not in noticed]
+        unnoticed_ms = first_opened_ms(group, noticed)
+        if unnoticed_ms is not None:
+            due.append(unnoticed_ms + after)
         queued = None if group.order.waits_once else longest_queued(group)
         if queued is not None:
             group.looked.clear()

@@ -150,7 +150,7 @@ def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_
         refusal = Refusal(codes.NOT_MEMBER, f"{id_[0]!r} never joined the closed group, which gave up on this.")
     sender.highest = max(sender.highest, id_[2])
     sender.give_up(id_[2], group.limits.runs_max)
-    stand_in = HeldMessage(id_, None, None, offset, now_ms, rank)
+    stand_in = HeldMessage(offset, now_ms, rank, None, id_)
     if group.order.destinations is not None:
         group.order.destinations.give_up(stand_in, held, refusal, offset, now_ms)
         return

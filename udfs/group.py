@@ -129,7 +129,7 @@ class Group:
             self.outbox.duplicates += 1
             return
         self.deadline = None
-        one = HeldMessage(id_, message, value, offset, now_ms)
+        one = HeldMessage(offset, now_ms, 0, value, id_, None, message)
         if verdict.__class__ is tuple:
             if self.order.destinations is not None:
                 refusal = self.order.destinations.receive(sender, one, verdict, offset, now_ms)
@@ -250,30 +250,44 @@ class Group:
         if self.waiting and id_ in self.waiting:
             self.settle(self.woken_by(id_), offset, now_ms)
 
-    def hold(self, one: HeldMessage, watch: Watch, *, again: bool = False) -> None:
-        """Keep a message until what it watches happens; `again` where it was held before, in a snapshot."""
+    def hold(self, one: HeldMessage, watch: Watch) -> None:
+        """Keep a message until what it watches happens."""
         if not self.held:
             self.outbox.holding.add(self)
         self.held[one.id] = one
         self.outbox.held_growth += 1
         if one.value is not None:
             self.held_bytes += len(one.value)
-        self._watch(one, watch, again=again)
+        self._watch(one, watch)
 
-    def _watch(self, one: HeldMessage, watch: Watch, *, again: bool = False) -> None:
+    def hold_again(self, held: list[HeldMessage]) -> None:
+        """Take up those that were held before, in a snapshot, and in this order; they may be very many."""
+        self.outbox.holding.add(self)
+        self.held = {one.id: one for one in held}
+        self.held_bytes = sum([len(one.value) for one in held if one.value is not None])
+        find = self.waiting.setdefault
+        for one in held:
+            if find(one.watch, one) is not one:  # type: ignore[arg-type]  # it watched something
+                self._join_watchers(one)
+
+    def _watch(self, one: HeldMessage, watch: Watch) -> None:
         """Let a held message wait for this from here on."""
         one.watch = watch
-        if self.order.waits_once and len(watch) == 3:
-            one.message = None  # nothing will be asked of it again, and what is held should be small
-        others = self.waiting.get(watch)
-        if others is None:
-            self.waiting[watch] = one
-        elif isinstance(others, dict):
+        if self.order.asks_no_more(watch):
+            one.message = None  # what is held should be small
+        if self.waiting.setdefault(watch, one) is not one:
+            self._join_watchers(one)
+        if self.order.by_clocks and len(watch) != 2:
+            self.order.on_hold(one)
+
+    def _join_watchers(self, one: HeldMessage) -> None:
+        """Somebody waits for the same already."""
+        watch: Watch = one.watch  # type: ignore[assignment]  # it has one by now
+        others = self.waiting[watch]
+        if isinstance(others, dict):
             others[one.id] = one
         else:
             self.waiting[watch] = {others.id: others, one.id: one}
-        if self.order.by_clocks and len(watch) != 2 and not again:
-            self.order.on_hold(one)
 
     def release(self, one: HeldMessage) -> None:
         """Take a message out of the held ones; the caller says where it ends."""
@@ -305,10 +319,10 @@ class Group:
         """Those that watched this, in arrival order, each judged again; the ready ones are returned, no longer held."""
         ready: list[HeldMessage] = []
         condemned: list[tuple[HeldMessage, Refusal]] = []
-        waits_once = self.order.waits_once and len(watch) == 3
+        is_ready = self.order.asks_no_more(watch)
         for one in self.take_watchers(watch):
             verdict: Watch | Refusal | None = None
-            if not waits_once:
+            if not is_ready:
                 verdict = self.turn(one.id) if one.message is None else self._judge(one.id, one.message)
             if verdict.__class__ is tuple:
                 self._watch(one, verdict)

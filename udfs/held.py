@@ -1,5 +1,7 @@
 """A held message, inside the kernel and as the outside sees it."""
 
+from typing import TYPE_CHECKING, TypeAlias
+
 import msgspec
 
 from udfs.messages import Id, Message, Who
@@ -17,18 +19,29 @@ WALK_MAX = 1_000
 """Through how many held messages the search for what is missing goes."""
 
 
-class HeldMessage(msgspec.Struct, gc=False):
-    """A message, or the stand-in of one given up on (no value), on its way through the hold-back loop."""
+if TYPE_CHECKING:
+    _Id: TypeAlias = Id
+    _Watch: TypeAlias = Watch | None
+else:  # as it stands in a snapshot, until its value is read again; and msgspec tells no tuples apart
+    _Id = Id | None
+    _Watch = tuple[str | int, ...] | None
 
-    id: Id
-    message: Message | None
-    """What was read of the value; None where the order asks nothing more of it."""
-    value: bytes | None
+
+class HeldMessage(msgspec.Struct, array_like=True, gc=False):
+    """A message, or the stand-in of one given up on (no value), on its way through the hold-back loop.
+
+    A snapshot keeps it as it is but for its last fields: of many, each step more would be felt in every batch.
+    """
+
     offset: int
     arrived_ms: int
-    rank: int = 0
+    rank: int
     """The place among the stand-ins of one `abandon` record; 0 for a message."""
-    watch: Watch | None = None
+    value: bytes | None
+    id: _Id
+    watch: _Watch = None
+    message: Message | None = None
+    """What was read of the value; None where the order asks nothing more of it."""
     above: Id | None = None
     """In `s_b`, a nearer way than by `watch` to the top of the tree of held messages; None while there is none."""
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from udfs.held import LISTED_MAX, Held, HeldMessage, arrival
+from udfs.held import LISTED_MAX, QUEUED, Held, HeldMessage, Watch, arrival
 from udfs.messages import Id
 from udfs.missing import missing_runs
 from udfs.waits import NO_WAITS
@@ -93,7 +93,8 @@ def open_gaps(group: "Group") -> list[OpenGap]:
 def oldest_and_gaps(group: "Group") -> tuple[int, int]:
     """When the first of the held messages arrived, and how many gaps there are: things waited for that are not held."""
     first = next(iter(group.held.values()))  # they are kept in the order they arrived
-    gaps = {watch for watch in group.waiting if watch and watch not in group.held}
+    gaps: set[Watch] = set(group.waiting).difference(group.held)
+    gaps.discard(QUEUED)
     if group.order.destinations is not None:
         gaps |= group.order.destinations.watched() - group.held.keys()
     return first.arrived_ms, len(gaps)

@@ -4,7 +4,7 @@ Nothing is decided here. What the job does about it is in gaps.py, what a person
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,6 +34,17 @@ def heads(group: "Group") -> Iterator[tuple[Id, Watchers]]:
     for watch, watchers in group.waiting.items():
         if len(watch) == 3 and watch not in group.held:
             yield watch, watchers
+
+
+def first_opened_ms(group: "Group", but: Collection[Id]) -> int | None:
+    """Since when the first head but these has been waited for; one pass, for they may be very many."""
+    held = group.held
+    opened = [
+        first_of(watchers).arrived_ms if isinstance(watchers, dict) else watchers.arrived_ms
+        for watch, watchers in group.waiting.items()
+        if watch not in held and watch not in but and len(watch) == 3
+    ]
+    return min(opened, default=None)
 
 
 def first_of(watchers: Watchers) -> HeldMessage:

@@ -31,8 +31,8 @@ _TIMED_HEAD = Struct(">Bq")
 DumpedRuns: TypeAlias = int | list[int]
 
 
-class DumpedSender(msgspec.Struct, array_like=True, omit_defaults=True):
-    """One sender; the rare fields stand last and are left out at their defaults."""
+class DumpedSender(msgspec.Struct, array_like=True):
+    """One sender; the rare fields stand last."""
 
     name: str
     epoch: int
@@ -46,28 +46,15 @@ class DumpedSender(msgspec.Struct, array_like=True, omit_defaults=True):
     refused: DumpedRuns | None = None
 
 
-class DumpedHeld(msgspec.Struct, array_like=True):
-    """One held message, or the stand-in of one given up on (then with its id and no value).
-
-    The id stands beside the value too where the order asks nothing more of what it holds: so that it need not be read.
-    """
-
-    offset: int
-    arrived_ms: int
-    rank: int
-    value: bytes | None
-    id: Id | None
-    watch: tuple[str | int, ...]
-
-
-class DumpedGroup(msgspec.Struct, array_like=True, omit_defaults=True):
-    """One group; the rare fields stand last and are left out at their defaults."""
+class DumpedGroup(msgspec.Struct, array_like=True):
+    """One group; the rare fields stand last."""
 
     order: str
     partition: int
     position: int
     senders: list[DumpedSender]
-    held: list[DumpedHeld] = []
+    held: list[HeldMessage] = []
+    """Without what was read of its value. Its id is None where the order asks more of it: it will be read again."""
     options: Options | None = None
     members: dict[str, tuple[int, bool]] = {}
     kept: Any = None
@@ -94,7 +81,7 @@ def snapshot(group: Group, patience: Patience) -> bytes:
         group.partition,
         group.position,
         [_dump_sender(sender, digests) for sender in group.senders.values()],
-        [_dump_held(one) for one in group.held.values()],
+        [one if one.message is None and one.above is None else _dump_held(one) for one in group.held.values()],
         None if options is NO_OPTIONS else options,
         group.membership.members,
         group.order.dump(),
@@ -134,7 +121,12 @@ def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group
     for one in dumped.senders:
         group.add_sender(_load_sender(one))
     for held in dumped.held:
-        _load_held(group, held)
+        if held.value is None:
+            _know_given_up(group, held.id)
+        elif held.id is None:
+            _read_again(group, held)  # type: ignore[unreachable]  # elsewhere it has one
+    if dumped.held:
+        group.hold_again(dumped.held)
     if group.keyring is not None:
         for name, keys in dumped.keys.items():
             for epoch, key in keys:
@@ -146,7 +138,6 @@ def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group
         outbox.holding.add(group)
     if group.held:
         group.order.relink(group.held.values())
-    outbox.held_growth -= len(group.held)  # they were held before
     return group
 
 
@@ -199,26 +190,22 @@ def _load_runs(dumped: DumpedRuns | None) -> Runs | None:
     return runs
 
 
-def _dump_held(one: HeldMessage) -> DumpedHeld:
-    assert one.watch is not None
+def _dump_held(one: HeldMessage) -> HeldMessage:
+    """The id is left out where the value has to be read again in any case."""
     id_ = one.id if one.message is None else None
-    return DumpedHeld(one.offset, one.arrived_ms, one.rank, one.value, id_, one.watch)
+    return HeldMessage(one.offset, one.arrived_ms, one.rank, one.value, id_, one.watch)  # type: ignore[arg-type]
 
 
-def _load_held(group: Group, dumped: DumpedHeld) -> None:
-    id_, message, value = dumped.id, None, dumped.value
-    if id_ is None:
-        assert value is not None
-        message = _read_again(value, group.limits)
-        id_ = message.sender, message.epoch, message.seq  # type: ignore[assignment]  # it was read before
-    elif value is None:
-        sender = group.senders[sender_key(*id_[:2])]
-        sender.give_up(id_[2], SEQ_MAX)  # not said of those that wait, in a blob of another day
-    one = HeldMessage(id_, message, value, dumped.offset, dumped.arrived_ms, dumped.rank)  # type: ignore[arg-type]
-    group.hold(one, dumped.watch, again=True)  # type: ignore[arg-type]
+def _know_given_up(group: Group, id_: Id) -> None:
+    """A stand-in waits its turn; a blob of another day did not say with the sender that it was given up."""
+    group.senders[sender_key(*id_[:2])].give_up(id_[2], SEQ_MAX)
 
 
-def _read_again(value: bytes, limits: Limits) -> Message:
-    record = read(value, limits)
+def _read_again(group: Group, one: HeldMessage) -> None:
+    """Set what a held message says, where its order may still ask for it, and its id."""
+    assert one.value is not None
+    assert one.watch is not None
+    record = read(one.value, group.limits)
     assert isinstance(record, Message)
-    return record
+    one.id = record.sender, record.epoch, record.seq  # type: ignore[assignment]  # it was read before
+    one.message = None if group.order.asks_no_more(one.watch) else record

@@ -62,6 +62,10 @@ class Order:
         """One unmet id to wait for, a refusal, or None: ready. Asked again whenever the id it gave is settled."""
         return None
 
+    def asks_no_more(self, watch: Watch) -> bool:
+        """Whether a message that waits for this is ready as soon as it happens, and need not be judged again."""
+        return self.waits_once and len(watch) == 3
+
     def on_hold(self, held: HeldMessage) -> None:
         """The engine holds this message for the id its `watch` names."""
 
