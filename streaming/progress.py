@@ -48,7 +48,7 @@ def read_progress(
     owner: Owner | None = None
     token: dict[int, int] = {}
     for key, value in kafka.read_to_end(bootstrap, progress.name, progress.partitions, settled=settled):
-        match msgspec.json.decode(key or b"null"):
+        match _whose(key):
             case [name] if name == ordered_topic and value:
                 owner = _decode(value, Owner, progress.name, OWNER_VERSION)
             case [name, int(partition)] if name == ordered_topic and value:
@@ -56,11 +56,25 @@ def read_progress(
     return owner, token
 
 
+def _whose(key: bytes | None) -> Any:
+    """What a key names; of a record that nobody's stream wrote, nothing."""
+    try:
+        return msgspec.json.decode(key or b"null")
+    except msgspec.DecodeError:
+        return None
+
+
 def _decode(value: bytes, type_: Any, topic: str, newest: int = TOKEN_VERSION) -> Any:
-    version = msgspec.json.decode(value).get("v")
-    if version not in range(1, newest + 1):
-        raise Refused(f"The topic {topic} was written by another precede (version {version}, not {newest}).")
-    return msgspec.json.decode(value, type=type_)
+    try:
+        version = msgspec.json.decode(value, type=dict[str, Any]).get("v")
+        if version not in range(1, newest + 1):
+            raise Refused(f"The topic {topic} was written by another precede (version {version}, not {newest}).")
+        return msgspec.json.decode(value, type=type_)
+    except msgspec.DecodeError as error:
+        raise Refused(
+            f"The topic {topic} holds, under this stream's key, what no precede wrote ({error}), so how far the stream "
+            f"is out is not known; {ANEW}, and let nobody else write into that topic."
+        ) from error
 
 
 def same_source(settings: Settings, found: Owner, mine: Owner) -> None:

@@ -289,6 +289,34 @@ def test_an_output_topic_made_anew_is_refused_without_the_checkpoint_too(
         sink().publish(batch(5, 9))
 
 
+@pytest.mark.parametrize("key", [b"\xff", b"not JSON", b"{}", b'["another",0]'])
+def test_what_others_write_into_the_progress_topic_is_passed_over(
+    stream: Stream, sink: Callable[[], Sink], key: bytes
+) -> None:
+    sink().publish(batch(0, 4))
+    write(stream, stream.settings.progress_topic, key, b"nonsense")
+    sink().publish(batch(0, 9))
+    assert len(published(stream)) == 10
+
+
+@pytest.mark.parametrize(
+    "value", [b"nonsense", b"[]", b"{}", b'{"v":1}', b'{"v":1,"next":"all"}', b'{"v":[1],"next":1}']
+)
+def test_a_token_that_no_precede_wrote_is_refused(stream: Stream, sink: Callable[[], Sink], value: bytes) -> None:
+    sink().publish(batch(0, 4))
+    key = msgspec.json.encode([stream.settings.ordered_topic, 0])
+    write(stream, stream.settings.progress_topic, key, value)
+    with pytest.raises(
+        Refused, match=r"what no precede wrote .*take a new ordered_topic|was written by another precede"
+    ):
+        sink().publish(batch(0, 9))
+
+
+def write(stream: Stream, topic: str, key: bytes, value: bytes) -> None:
+    with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
+        producer.produce(topic, value, key)
+
+
 def test_a_log_that_ends_before_what_is_out_is_refused_and_what_comes_there_is_not_passed_over(
     stream: Stream, sink: Callable[[], Sink]
 ) -> None:
@@ -303,8 +331,7 @@ def test_an_owner_of_version_1_is_taken_with_the_topics_as_they_are(stream: Stre
     known = msgspec.to_builtins(first._owner())
     for name in ("partitions", "ordered_topic_id", "ordered_partitions", "dead_letter_topic_id"):
         del known[name]
-    with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
-        key = msgspec.json.encode([stream.settings.ordered_topic])
-        producer.produce(stream.settings.progress_topic, msgspec.json.encode(known | {"v": 1}), key)
+    key = msgspec.json.encode([stream.settings.ordered_topic])
+    write(stream, stream.settings.progress_topic, key, msgspec.json.encode(known | {"v": 1}))
     sink().publish(batch(0, 9))
     assert len(published(stream)) == 10

@@ -7,8 +7,9 @@ holds everybody back: heartbeats raise a floor without a message, and `held` nam
 A floor ends when all has entered that still counts of its sender and epoch: after a leave, an eviction, a new epoch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush, nlargest
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import UNSET
@@ -311,18 +312,20 @@ class Clocked(Order):
             return self.group.missing_before(held.id, at_most)
         found: list[Id] = []
         for name, epoch in sorted(self.floors):
-            if len(found) < at_most and self.blocks(held, name, epoch):
+            if len(found) == at_most:
+                break
+            if self.blocks(held, name, epoch):
                 found += self._gap(name, epoch, at_most - len(found))
         return found
 
     def silent(self, held: HeldMessage, at_most: int) -> list[str]:
         if held.watch != QUEUED:
             return []
-        return [name for name, _ in self.awaited(held)[:at_most]]
+        return [name for name, _ in islice(self.awaited(held), at_most)]
 
-    def awaited(self, held: HeldMessage) -> list[Who]:
+    def awaited(self, held: HeldMessage) -> Iterator[Who]:
         """Whose word a queued message waits for: members that hold it back and of whom nothing known is missing."""
-        return [who for who in sorted(self.floors) if self.blocks(held, *who) and not self._gap(*who, 1)]
+        return (who for who in sorted(self.floors) if self.blocks(held, *who) and not self._gap(*who, 1))
 
     def _gap(self, name: str, epoch: int, at_most: int) -> list[Id]:
         """What is known to be on its way from this member, and is not here."""

@@ -22,7 +22,7 @@ max(own, received + 1). The timed release is a watermark of 2 accuracy + delay_m
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from operator import neg
@@ -298,7 +298,7 @@ class TwoClock(Clocked):
     def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
         return super().missing(self._foremost(held), at_most)
 
-    def awaited(self, held: HeldMessage) -> list[Who]:
+    def awaited(self, held: HeldMessage) -> Iterator[Who]:
         return super().awaited(self._foremost(held))
 
     def _foremost(self, held: HeldMessage) -> HeldMessage:
