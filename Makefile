@@ -23,7 +23,7 @@ demo: setup ## Broker, stream and a lively group on this machine; ARGS="--second
 test: setup ## All tests, the fast ones first
 	@$(PYTEST) tests $(ARGS)
 
-test-kernel: $(STAMP) ## The ordering kernel alone: seconds, no Java
+test-kernel: $(STAMP) ## The ordering kernel alone: a few minutes, no Java
 	@$(PYTEST) tests/kernel tests/scenarios $(ARGS)
 
 test-mutations: $(STAMP) ## Break the kernel in a copy, a little at a time; do its tests notice?
@@ -54,7 +54,7 @@ check: $(STAMP) ## Style, types and house rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy $(CHECKED)
-	@$(PYTEST) -q tests/test_tidy.py
+	@$(PYTEST) -q tests/test_*.py
 
 format: $(STAMP) ## Put the sources into the one style
 	@$(BIN)/ruff check --fix-only .

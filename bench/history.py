@@ -8,6 +8,7 @@ from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
 from streaming import history_query, tables
+from streaming.kafka import Topic
 from streaming.settings import Settings
 from streaming.tables import DELIVERIES
 
@@ -65,7 +66,7 @@ def _another(stage: Stage, topic: Settings) -> Settings:
 def measure_history(stage: Stage, topic: Settings, count: int) -> float:
     """The job's own table and query."""
     settings = _another(stage, topic)
-    tables.create(stage.spark, settings, DELIVERIES)
+    tables.create(stage.spark, settings, DELIVERIES, Topic(settings.ordered_topic, "", 0))
     return rate(drained(history_query.start(stage.spark, settings, DELIVERIES, drain=True), count))
 
 

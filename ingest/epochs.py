@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import clients
@@ -181,11 +181,16 @@ def _read(consumer: Consumer, topic: str, key: bytes) -> Iterator[bytes]:
             if time.monotonic() > deadline:
                 raise _TooLong
             for message in consumer.consume(BATCH_RECORDS, timeout=LOOK_S):
-                # Asked for by enable.partition.eof; counting offsets would wait for ever behind a transaction's own
-                # mark.
-                ended = message.error() is not None
-                if message.key() == key and not ended:
-                    yield message.value() or b""
+                error = message.error()
+                if error is None:
+                    if message.key() == key:
+                        yield message.value() or b""
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    # Counting offsets instead would wait for ever behind a transaction's own mark.
+                    ended = True
+                elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise KafkaException(error)
+                # Whatever else it is: the client goes on trying, or it is of the consumer group, which is not used.
 
 
 def _ends(consumer: Consumer, place: TopicPartition, deadline: float) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The records that begin a group and change who belongs to it, as a member writes them.
+"""The records that begin a group, change who belongs to it and give up on messages, as a member writes them.
 
 Epochs and last seqs come from the sender's memory (sender_state.py), so that what is joined here is what `precede send`
 and `precede.Member` speak as, and what is left ends where they stopped. Each record is read by the kernel's own reader
@@ -19,7 +19,7 @@ from ingest.sender_state import Sender, SenderState
 from ingest.sending import publish_pending
 from ingest.signing import public_text
 from udfs.limits import Limits
-from udfs.messages import EPOCH_MAX
+from udfs.messages import EPOCH_MAX, Id
 from udfs.orders import ORDERS
 from udfs.peers.views import OUT, Standing
 from udfs.signatures import read_key, sign
@@ -134,6 +134,10 @@ class Writer:
     def evict(self, group: str, member: str, epoch: int, cut: int) -> Written:
         """Put a member out: of what it says only seqs up to the cut still count."""
         return self._publish(group, encode("evict", group, sender=self.name, member=[member, epoch], cut=cut), epoch)
+
+    def abandon(self, group: str, first: Id, last: int) -> Written:
+        """Give up on a run of one sender's messages."""
+        return self._publish(group, encode("abandon", group, sender=self.name, ids=[[*first, last]]), first[1])
 
     def _opened(self, group: str) -> AbstractContextManager[SenderState]:
         if self._state_file is None:  # an open member holds it for as long as it is

@@ -31,7 +31,7 @@ from ingest.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from precede.group_catalogue import CatalogueReader
 from precede.log_readers import LogReader, open_reader
 from udfs.leniently import lenient_reader
-from udfs.messages import LogRecord
+from udfs.messages import Id, LogRecord
 from udfs.peers.catalogue import Listing
 from udfs.peers.directory import Directory, GroupsInfo, Offer, Row
 from udfs.peers.views import IN, Standing
@@ -184,6 +184,13 @@ class Groups:
         """Put somebody else out: of what it says only seqs up to the cut still count."""
         standing = self._standing(group, member)
         return self._answer(lambda: self._writer.evict(group, member, 0 if standing is None else standing[0], cut))
+
+    def abandon(self, group: str, first: Id, *, last: int | None = None) -> Answer:
+        """Give up on a message that will never come, or on a run of them, from `first` to the seq `last`.
+
+        The position is that of the first stand-in; None where that waits its turn for longer than the answer may take.
+        """
+        return self._answer(lambda: self._writer.abandon(group, first, first[2] if last is None else last))
 
     def _standing(self, group: str, name: str) -> Standing | None:
         self._reader.read_on()

@@ -1,4 +1,4 @@
-"""`precede groups`: which groups there are, and begin, join and leave them."""
+"""`precede groups`: which groups there are; begin, join and leave them, and give up on what they wait for."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from precede.options import Bootstrap, Config, Key, State, WrongUse, done_when_the_reader_leaves, load_settings, say
-from precede.send import check_name
+from precede.send import check_name, id_text, parse_id
 from precede.shown import plain, shown
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def list_groups(
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """Show which groups there are, with their orders and members; begin, join and leave them, change their keys.
+    """Show which groups there are, with their orders and members; begin, join and leave them, change their keys, and
+    give up on what is missing.
 
     A group nobody created has the default order and is open to everybody. One that was created may be closed: then
     what somebody says who is not a member is held until it joins.
@@ -270,6 +271,41 @@ def evict(
     with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
         answer = manager.evict(group, member, cut=cut)
         _tell(f"{member} is out of {group}, after its seq {cut}", answer, wait)
+
+
+@groups.command()
+def abandon(
+    group: Group,
+    name: Name,
+    message: Annotated[str, typer.Argument(metavar="ID", help="A missing message, as `precede held --gaps` names it.")],
+    last: Annotated[
+        int | None, typer.Option(min=1, metavar="SEQ", help="Of a run of missing messages, the last seq. Default: one.")
+    ] = None,
+    wait: Wait = 30.0,
+    state: State = None,
+    key: Key = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+) -> None:
+    """Give up on messages that will never come, so that what waits for them goes on.
+
+    The job does this by itself once `give_up_ms` is over, unless the group or its settings say to hold for ever. A
+    stand-in takes the place of each message, and what comes of them after all is refused as late. Where each sender's
+    order is kept, a stand-in waits its turn, too.
+
+    In a group with keys others' messages are given up by its service: NAME is `precede` then, and --key its key.
+
+    Example:
+
+      precede groups abandon travel ann dara:13 --last 15
+    """
+    id_ = parse_id(message, "the message")
+    if last is not None and last < id_[2]:
+        raise WrongUse(f"--last {last} is below the seq of {message}: name the first missing message, then the last.")
+    with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+        answer = manager.abandon(group, id_, last=last)
+        upto = "" if last is None or last == id_[2] else f" to {last}"
+        _tell(f"{group} has given up on {id_text(id_)}{upto}", answer, wait)
 
 
 @contextmanager

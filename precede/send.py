@@ -68,7 +68,7 @@ def id_text(id_: "Id") -> str:
     return f"{sender}:{seq}" if short else msgspec.json.encode(id_).decode()
 
 
-def parse_id(text: str) -> "Id":
+def parse_id(text: str, given: str = "--after") -> "Id":
     """`sender:seq` stands for epoch 0; a sender's name may itself hold colons."""
     import msgspec
 
@@ -81,10 +81,10 @@ def parse_id(text: str) -> "Id":
         try:
             id_ = msgspec.json.decode(text, type=tuple[str, int, int])
         except (msgspec.DecodeError, UnicodeEncodeError):
-            raise WrongUse(f'--after {text} is no id; write sender:seq or ["sender", epoch, seq].') from None
-    check_name("the sender in --after", id_[0])
+            raise WrongUse(f'{given} {text} is no id; write sender:seq or ["sender", epoch, seq].') from None
+    check_name(f"the sender in {given}", id_[0])
     if not 0 <= id_[1] <= EPOCH_MAX or not 1 <= id_[2] <= SEQ_MAX:
-        raise WrongUse(f"--after {text}: an epoch is 0 to {EPOCH_MAX}, a seq 1 to {SEQ_MAX}.")
+        raise WrongUse(f"{given} {text}: an epoch is 0 to {EPOCH_MAX}, a seq 1 to {SEQ_MAX}.")
     return id_[0], id_[1], id_[2]
 
 

@@ -22,8 +22,8 @@ VERSION = 3
 
 SAME = ", with the same positions"
 ANEW = (
-    "take a new ordered_topic, dead_letter_topic and progress_topic, and a new checkpoint folder: the whole log is "
-    f"read again into them{SAME}"
+    "take a new ordered_topic, dead_letter_topic and progress_topic, and new checkpoint and delta folders: the whole "
+    f"log is read again into them{SAME}"
 )
 """The way out wherever an ordered topic cannot go on."""
 

@@ -41,7 +41,7 @@ def rows(values: "DataFrame", table: str) -> "DataFrame":
 def start(spark: "SparkSession", settings: Settings, table: str, *, drain: bool = False) -> "StreamingQuery":
     """Start writing one table; with `drain` it ends when all that is there now is written."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", HISTORY_POOL)
-    written = rows(values(spark, settings, topic(settings, table)), table)
+    written = rows(values(spark, settings, tables.topic(settings, table)), table)
     folder = str(tables.path(settings, table))
     writer = written.writeStream.queryName(table)
     writer = writer.option("checkpointLocation", str(settings.history_checkpoint(table).absolute()))
@@ -54,16 +54,6 @@ def start(spark: "SparkSession", settings: Settings, table: str, *, drain: bool 
     else:
         writer = writer.trigger(processingTime=f"{round(settings.history_every_s * 1000)} milliseconds")
     return writer.start()
-
-
-def topic(settings: Settings, table: str) -> str:
-    """The topic whose records a table shows."""
-    topics = {
-        DELIVERIES: settings.ordered_topic,
-        DEAD_LETTERS: settings.dead_letter_topic,
-        GAPS: settings.control_topic,
-    }
-    return topics[table]
 
 
 def _merge(folder: str, batch: "DataFrame", _batch_id: int) -> None:

@@ -114,7 +114,7 @@ class Job:
                     self.ticker = Ticker(settings, topics[settings.raw_topic].partitions)
                     stack.callback(self.ticker.close)
             spark = self.spark or self._start_spark(stack)
-            self._keep(spark, kept)
+            self._keep(spark, kept, topics)
             self._work(spark)
             done = settings.once and not self.stopping.is_set()
             self.say(self.status.line("Done" if done else "Stopped"), **self.status.facts())
@@ -187,11 +187,12 @@ class Job:
             kept.history = start_checks.check_history(settings, kept.history, topics)
         return kept
 
-    def _keep(self, spark: "SparkSession", kept: Checkpoint) -> None:
+    def _keep(self, spark: "SparkSession", kept: Checkpoint, topics: dict[str, Topic]) -> None:
         """Make the tables, and write the checkpoint's file before anything that it speaks of."""
         if kept.history is not None and self.writes_history:
             for table in TABLES:
-                kept.history.tables[table] = tables.create(spark, self.settings, table)
+                topic = topics[tables.topic(self.settings, table)]
+                kept.history.tables[table] = tables.create(spark, self.settings, table, topic)
         checkpoint.update(
             Path(self.settings.checkpoint),
             order=kept.order if self.orders else None,

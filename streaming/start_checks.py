@@ -20,7 +20,7 @@ from streaming.tables import TABLES
 Ask = Callable[[Callable[[], Any]], Any]
 """Asks Kafka until it answers; nothing where somebody stopped the job meanwhile."""
 
-BEGIN_ANEW = "name a new ordered_topic and dead_letter_topic, where positions begin anew"
+BEGIN_ANEW = "name a new ordered_topic, dead_letter_topic and delta folder, where positions begin anew"
 
 
 def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, Topic], ask: Ask) -> OrderPart:
@@ -78,6 +78,7 @@ def rebuild_history(
     """Throw the tables away, where the topics still have all that was in them."""
     now = checkpoint.check_history(settings, kept, topics)  # a mistyped topic must not empty a table
     for table in TABLES:
+        _check_whose(settings, table, topics)
         first = ask(partial(_first, settings, table))
         if first is None:
             return now  # nobody knows whether the topic has it all, so nothing is thrown away
@@ -89,9 +90,19 @@ def rebuild_history(
     return check_history(settings, None, topics)
 
 
+def _check_whose(settings: Settings, table: str, topics: dict[str, Topic]) -> None:
+    """Another topic cannot make a table again, nor can one of the same name that was made anew."""
+    name = tables.topic(settings, table)
+    if tables.is_of_another(settings, table, topics[name]):
+        raise Refused(
+            f"The Delta table {tables.path(settings, table)} holds what came of another topic than this {name}, and is "
+            "not thrown away; choose another delta folder, or move the table elsewhere."
+        )
+
+
 def _first(settings: Settings, table: str) -> int:
     """Where the topic of a table begins, in the partition that lacks most."""
-    name = _topic(settings, table)
+    name = tables.topic(settings, table)
     partitions = kafka.describe(settings.bootstrap, [name])[name].partitions
     return max(begin for begin, _ in kafka.ends(settings.bootstrap, name, partitions))
 
@@ -101,13 +112,7 @@ def _check_that_all_is_there(settings: Settings, table: str, first: int) -> None
     folder = tables.path(settings, table)
     if first and (folder / "_delta_log").exists():
         raise Refused(
-            f"The topic {_topic(settings, table)} no longer has its beginning, so the Delta table {folder} may be "
-            "the only copy of it and is not thrown away; move it elsewhere first, and it is made anew from what the "
+            f"The topic {tables.topic(settings, table)} no longer has its beginning, so the Delta table {folder} may "
+            "be the only copy of it and is not thrown away; move it elsewhere first, and it is made anew from what the "
             "topic has."
         )
-
-
-def _topic(settings: Settings, table: str) -> str:
-    from streaming.history_query import topic
-
-    return topic(settings, table)

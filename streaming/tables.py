@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlparse
 
 from streaming import spark_files
 from streaming.errors import Refused
+from streaming.kafka import Topic
 from streaming.settings import Settings
 from streaming.spark_files import NONE_YET
 
@@ -79,6 +80,16 @@ def path(settings: Settings, table: str) -> Path:
     return (Path(settings.delta) / table).absolute()
 
 
+def topic(settings: Settings, table: str) -> str:
+    """The topic whose records a table shows."""
+    topics = {
+        DELIVERIES: settings.ordered_topic,
+        DEAD_LETTERS: settings.dead_letter_topic,
+        GAPS: settings.control_topic,
+    }
+    return topics[table]
+
+
 def find(settings: Settings, table: str) -> Found | None:
     """The table as it is now, read without Spark."""
     from deltalake import DeltaTable
@@ -147,6 +158,23 @@ def _upto(who: str, batch: int) -> str:
     return f"{who} none of its batches" if batch == NONE_YET else f"{who} those up to {batch}"
 
 
+def origin(topic: Topic) -> str:
+    """What a table says of itself: whose records it shows, by an id that a topic made anew does not have."""
+    return f"The records of the topic {topic.name}, id {topic.id}."
+
+
+def is_of_another(settings: Settings, table: str, topic: Topic) -> bool:
+    """Whether the table says that it shows another topic's records; one that is damaged says nothing."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        told = DeltaTable(path(settings, table)).metadata().description
+    except (DeltaError, OSError):
+        return False
+    return bool(told) and told != origin(topic)
+
+
 def remove(settings: Settings) -> None:
     """Throw away the tables and how far they were written; a folder of something else is refused, and stays."""
     for table in TABLES:
@@ -161,14 +189,15 @@ def remove(settings: Settings) -> None:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def create(spark: "SparkSession", settings: Settings, table: str) -> str:
-    """Make the table if it is not there; its id."""
+def create(spark: "SparkSession", settings: Settings, table: str, of: Topic) -> str:
+    """Make the table of this topic's records if it is not there; its id."""
     from delta.tables import DeltaTable
     from pyspark.sql.types import StructType
 
     found = find(settings, table)
     if found is None:
         builder = DeltaTable.createIfNotExists(spark).location(str(path(settings, table)))
+        builder = builder.comment(origin(of))
         columns = cast(StructType, StructType.fromDDL(COLUMNS[table]))
         builder = builder.addColumns(columns).partitionedBy("day")
         for name, value in PROPERTIES.items():

@@ -144,6 +144,13 @@ def test_every_kafka_client_gets_in_by_the_settings() -> None:
         assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client past the settings"
 
 
+def test_every_file_of_an_order_is_registered() -> None:
+    files = (ROOT / "udfs" / "orders").glob("*.py")
+    assert {path.stem for path in files if re.search(r"^    after_seed = ", path.read_text(), re.MULTILINE)} == set(
+        ORDERS
+    )
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: str) -> None:
     assert ORDERS[order].__module__ == f"udfs.orders.{order}"

@@ -117,6 +117,32 @@ def test_nothing_is_thrown_away_where_the_job_is_stopped_before_the_topics_say_w
         assert tables.find(settings, table) is not None
 
 
+@pytest.mark.parametrize("table", tables.TABLES)
+def test_a_table_of_another_topic_is_never_thrown_away(settings: Settings, table: str) -> None:
+    names = settings.ordered_topic, settings.dead_letter_topic, settings.control_topic
+    topics = {name: Topic(name, f"id of {name}", 1) for name in names}
+    shutil.rmtree(tables.path(settings, table), ignore_errors=True)
+    told = tables.origin(Topic(tables.topic(settings, table), "id of an earlier one", 1))
+    write_deltalake(tables.path(settings, table), ROWS, description=told)
+    with pytest.raises(Refused, match=rf"/{table} holds what came of another topic than this precede\.[a-z.-]*, and"):
+        start_checks.rebuild_history(settings, None, topics, lambda _: 0, lambda _: None)
+    for each in (DELIVERIES, DEAD_LETTERS):
+        assert tables.find(settings, each) is not None
+
+
+def test_a_table_of_the_very_topic_is_thrown_away_where_it_has_all_of_it(settings: Settings, tmp_path: Path) -> None:
+    names = settings.ordered_topic, settings.dead_letter_topic, settings.control_topic
+    topics = {name: Topic(name, f"id of {name}", 1) for name in names}
+    shutil.rmtree(tables.path(settings, DELIVERIES))
+    told = tables.origin(topics[settings.ordered_topic])
+    write_deltalake(tables.path(settings, DELIVERIES), ROWS, description=told)
+    fresh = msgspec.structs.replace(settings, checkpoint=str(tmp_path / "fresh"))
+    Path(fresh.checkpoint).mkdir()
+    start_checks.rebuild_history(fresh, None, topics, lambda _: 0, lambda _: None)
+    for each in (DELIVERIES, DEAD_LETTERS):
+        assert tables.find(settings, each) is None
+
+
 def test_a_folder_of_something_else_is_never_thrown_away(settings: Settings) -> None:
     log = tables.path(settings, DEAD_LETTERS) / "_delta_log"
     log.rename(log.with_name("notes"))

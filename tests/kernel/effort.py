@@ -1,6 +1,6 @@
 """How hard the random tests look: the same cases on every run, more and other ones when asked.
 
-`make test-kernel` must take seconds and give the same verdict each time. PRECEDE_EXPLORE=20 in the environment makes
+`make test-kernel` must not take long, and give the same verdict each time. PRECEDE_EXPLORE=20 in the environment makes
 every random test twenty times as long and draws other cases each time.
 """
 

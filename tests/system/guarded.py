@@ -31,6 +31,7 @@ from precede.embedded_broker import HOST, Broker, free_port
 JOB, PASSWORD = "the-job", 'p"a\\ss, $w;ord='
 CERTIFIED = "the-certified"
 STRANGER = "stranger"
+SPEAKER = "speaker"
 MEMBER = "ann"
 
 Rule = tuple[ResourceType, str, ResourcePatternType, tuple[AclOperation, ...]]
@@ -66,8 +67,10 @@ def on_topic(name: str, *operations: AclOperation) -> Rule:
 
 DESCRIBE = AclOperation.DESCRIBE
 READ = AclOperation.READ, DESCRIBE
+WRITE = AclOperation.WRITE
+SENDER = WRITE, *READ, AclOperation.DESCRIBE_CONFIGS
 SENDER_AND_READER = [
-    on_topic("precede.raw", AclOperation.WRITE, *READ, AclOperation.DESCRIBE_CONFIGS),
+    on_topic("precede.raw", *SENDER),
     on_topic("precede.ordered", *READ),
     (ResourceType.GROUP, "precede", ResourcePatternType.PREFIXED, (AclOperation.READ,)),
 ]
@@ -122,11 +125,11 @@ class Guarded:
         )
 
     def set_the_stage(self) -> None:
-        """Three users; one may do what the job needs, the others may enter and look at no topic."""
+        """Some users; one may do what the job needs, the others may enter and look at no topic."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         users: list[UserScramCredentialAlteration] = [
-            UserScramCredentialUpsertion(name, scram, PASSWORD.encode()) for name in (JOB, STRANGER, MEMBER)
+            UserScramCredentialUpsertion(name, scram, PASSWORD.encode()) for name in (JOB, STRANGER, MEMBER, SPEAKER)
         ]
         for future in admin.alter_user_scram_credentials(users).values():
             future.result(10)

@@ -295,6 +295,14 @@ def test_the_commands_create_join_leave_and_show_groups(relay: Relay, tmp_path: 
     shown = command.says()
     for word in ("travel", "causal", "its members", "ann"):
         assert word in shown
+    assert command.says("abandon", "travel", "ann", "ann:1", "--last", "3") == (
+        "travel has given up on ann:1 to 3 (position 5)."
+    )
+    again = command("abandon", "travel", "ann", "ann:2")
+    assert (again.returncode, again.stdout) == (1, b"")
+    assert b"The group refused it (late): Every message it would give up is already" in again.stderr
+    wrong = command("abandon", "travel", "ann", "ann:4", "--last", "3")
+    assert (wrong.returncode, wrong.stderr.count(b"\n")) == (2, 1)
     refused = command("evict", "travel", "ann", "zoe", "--cut", "0")
     assert (refused.returncode, refused.stderr.count(b"\n")) == (1, 1)
     wrong = command("create", "x", "ann", "--conflict", "deposit")

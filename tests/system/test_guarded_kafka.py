@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from ingest import clients, topics
 from ingest.clients import KeptOut
+from ingest.epochs import free_epoch
 from ingest.errors import Refused
 from ingest.producer import Publisher
 from precede.following import follow
@@ -23,9 +24,23 @@ from precede.log_readers import KafkaPythonReader, open_reader
 from precede.member import Member
 from streaming import kafka, settings
 from tests.door.command import precede
-from tests.system.guarded import DESCRIBE, JOB, MEMBER, PASSWORD, READ, SENDER_AND_READER, STRANGER, Guarded, on_topic
+from tests.system.guarded import (
+    DESCRIBE,
+    JOB,
+    MEMBER,
+    PASSWORD,
+    READ,
+    SENDER,
+    SENDER_AND_READER,
+    SPEAKER,
+    STRANGER,
+    WRITE,
+    Guarded,
+    on_topic,
+)
 from tests.system.stream import Stream
 from udfs.access import Access, Address, access_to
+from udfs.wire import encode_message
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +150,19 @@ def test_who_lacks_an_access_rule_is_told_which_name_lacks_it(guarded: Guarded) 
     publisher.publish("g", b"{}")
     with pytest.raises(Refused, match="do not allow this to 'stranger'"):
         publisher.flush()
+
+
+def test_a_sender_with_the_rules_that_are_written_down_finds_every_epoch_it_has_used(guarded: Guarded) -> None:
+    topics.ensure(guarded.broker.bootstrap, [topics.raw("spoken.raw")])
+    with Publisher(guarded.broker.bootstrap, topic="spoken.raw") as publisher:
+        for epoch in range(3):
+            publisher.publish("g", encode_message("g", "ann", epoch, 1, after=[]))
+    speaker = address(guarded, username=SPEAKER)
+    guarded.allow(SPEAKER, on_topic("spoken.raw", WRITE, DESCRIBE))
+    with pytest.raises(Refused, match=r"did not let spoken\.raw be read: .* to 'speaker', who needs Read and Describe"):
+        free_epoch(speaker, "spoken.raw", "g", "ann", None)
+    guarded.allow(SPEAKER, on_topic("spoken.raw", *SENDER))
+    assert [free_epoch(speaker, "spoken.raw", "g", "ann", None) for _ in range(10)] == [3] * 10
 
 
 def test_a_member_needs_the_rules_that_are_written_down_and_is_told_which_one_lacks(
