@@ -11,6 +11,9 @@ To go on later where one stopped, keep `follower.token` together with what was m
 """
 
 import json
+import sys
+from decimal import Decimal
+from threading import Lock
 from typing import Any, Literal, Self
 
 import msgspec
@@ -21,7 +24,9 @@ from precede.log_readers import REQUEST_S, LogReader, open_reader
 from udfs.leniently import lenient_reader
 from udfs.messages import Id, LogRecord
 from udfs.ordered_record import OrderedRecord
+from udfs.strict import DEPTH_MAX
 
+DIGITS_MAX = 4_000
 IDLE_S = 0.5  # how long one look for new records lasts; a follower that was told to end is late by this much
 
 
@@ -36,7 +41,12 @@ class Delivery(OrderedRecord, kw_only=True):
     @property
     def data(self) -> Any:
         """The application's value; None where the record has none."""
-        return json.loads(bytes(self.raw_data)) if self.raw_data else None
+        if not self.raw_data:
+            return None
+        try:
+            return json.loads(bytes(self.raw_data))
+        except (ValueError, RecursionError):  # more digits, or more levels, than Python takes without being told
+            return _unusual(bytes(self.raw_data))
 
     @property
     def id(self) -> tuple[str | None, int, int | None]:
@@ -49,6 +59,23 @@ class Delivery(OrderedRecord, kw_only=True):
 
 
 _read = lenient_reader(Delivery)
+
+_one_at_a_time = Lock()
+
+
+def _unusual(text: bytes) -> Any:
+    """Lawful JSON of any size: an integer of very many digits comes as a `Decimal`."""
+    with _one_at_a_time:
+        usual = sys.getrecursionlimit()
+        sys.setrecursionlimit(usual + 2 * DEPTH_MAX)
+        try:
+            return json.loads(text, parse_int=_integer)
+        finally:
+            sys.setrecursionlimit(usual)
+
+
+def _integer(digits: str) -> int | Decimal:
+    return int(digits) if len(digits) <= DIGITS_MAX else Decimal(digits)
 
 
 def as_delivery(record: bytes, where: str) -> Delivery:

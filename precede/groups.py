@@ -154,7 +154,7 @@ def create(
         "keys": None if public_key is None else dict(_parts(one, "=", "--public-key") for one in public_key),
     }
     members = list(dict.fromkeys([name, *(member or [])]))
-    with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+    with _opened(group, name, wait, load_settings(config, bootstrap=bootstrap, key=key, state=state)) as manager:
         answer = manager.create(group, order=order, members=members, **options)
         _tell(f"{group} is there, with {', '.join(members)} in it", answer, wait)
 
@@ -187,7 +187,7 @@ def join(
 
       precede groups join travel ann --key ann.key --new-key "$(precede key new.key)"
     """
-    with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+    with _opened(group, name, wait, load_settings(config, bootstrap=bootstrap, key=key, state=state)) as manager:
         answer = manager.join(group, new_key=new_key)
         with_key = "" if new_key is None else " and a new key"
         _tell(f"{name} is in {group} with epoch {answer.epoch}{with_key}", answer, wait)
@@ -216,7 +216,7 @@ def admit(
     check_name("MEMBER", member)
     from udfs.keyring import SERVICE
 
-    with _opened(group, SERVICE, None, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+    with _opened(group, SERVICE, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
         answer = manager.admit(group, member, key=public_key)
         _tell(f"{member} is in {group} with epoch {answer.epoch} and the key given", answer, wait)
 
@@ -243,7 +243,7 @@ def leave(
 
       precede groups leave travel chen
     """
-    with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+    with _opened(group, name, wait, load_settings(config, bootstrap=bootstrap, key=key, state=state)) as manager:
         answer = manager.leave(group, last=last)
         _tell(f"{name} has left {group}", answer, wait)
 
@@ -268,7 +268,7 @@ def evict(
 
       precede groups evict travel ann dara --cut 12
     """
-    with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+    with _opened(group, name, wait, load_settings(config, bootstrap=bootstrap, key=key, state=state)) as manager:
         answer = manager.evict(group, member, cut=cut)
         _tell(f"{member} is out of {group}, after its seq {cut}", answer, wait)
 
@@ -302,14 +302,14 @@ def abandon(
     id_ = parse_id(message, "the message")
     if last is not None and last < id_[2]:
         raise WrongUse(f"--last {last} is below the seq of {message}: name the first missing message, then the last.")
-    with _opened(group, name, state, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
+    with _opened(group, name, wait, load_settings(config, bootstrap=bootstrap, key=key, state=state)) as manager:
         answer = manager.abandon(group, id_, last=last)
         upto = "" if last is None or last == id_[2] else f" to {last}"
         _tell(f"{group} has given up on {id_text(id_)}{upto}", answer, wait)
 
 
 @contextmanager
-def _opened(group: str, name: str, state: Path | None, wait: float, settings: "Settings") -> "Iterator[Groups]":
+def _opened(group: str, name: str, wait: float, settings: "Settings") -> "Iterator[Groups]":
     check_name("GROUP", group)
     check_name("NAME", name)
     from ingest.sender_state import default_file
@@ -321,7 +321,7 @@ def _opened(group: str, name: str, state: Path | None, wait: float, settings: "S
         raw_topic=settings.raw_topic,
         ordered_topic=settings.ordered_topic,
         dead_letter_topic=settings.dead_letter_topic,
-        state=state or default_file(),
+        state=Path(settings.state) if settings.state else default_file(),
         key=None if settings.key is None else Path(settings.key),
         answer_s=wait,
     ) as manager:

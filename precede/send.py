@@ -1,5 +1,6 @@
 """`precede send`: publish one message."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,7 +38,7 @@ def send(
     """
     import msgspec
 
-    settings = load_settings(config, bootstrap=bootstrap, key=key)
+    settings = load_settings(config, bootstrap=bootstrap, key=key, state=state)
     check_name("GROUP", group)
     check_name("SENDER", sender)
     _size("TEXT", text)
@@ -49,7 +50,7 @@ def send(
     id_ = send_one(
         settings.bootstrap,
         settings.raw_topic,
-        state or default_file(),
+        Path(settings.state) if settings.state else default_file(),
         group=group,
         sender=sender,
         after=parents,

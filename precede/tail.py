@@ -72,6 +72,7 @@ def _deliveries(
     settings: "Settings", *, group: str | None, from_beginning: bool, as_json: bool, end_s: float
 ) -> Iterator[bytes]:
     from precede.following import Hole, follow
+    from precede.log_lines import one_line_each
 
     start: Literal["beginning", "end"] = "beginning" if from_beginning else "end"
     request_s = _request_s(end_s)
@@ -85,7 +86,7 @@ def _deliveries(
                 say(f"Hole: {hole}")
                 continue
             if delivery is not None:
-                yield delivery.record if as_json else delivery_line(delivery).encode()
+                yield one_line_each([delivery.record])[:-1] if as_json else delivery_line(delivery).encode()
 
 
 def delivery_line(delivery: "Delivery") -> str:

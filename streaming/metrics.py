@@ -68,7 +68,7 @@ class Metrics(Collector):
         if settings.only != "history":
             yield from self._ordering(self.sink.counts if self.sink else self._at_start)
             if self.sink and self.sink.is_token_known:  # without it the whole log would seem to wait
-                yield self._lag(self.sink.token | self.sink.counts.next)
+                yield self._lag(self.sink.counts.next)
         yield from self._queries()
         yield self._disks()
 

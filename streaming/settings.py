@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PREFIX = "PRECEDE_"
-OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", "PRECEDE_STATE", PASSWORD)
+OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", PASSWORD)
 """Read elsewhere than here."""
 DAYS_MS_MAX = 365 * 86_400_000
 RECORD_BYTES_MAX = 2 * 1024 * 1024 - 64 * 1024
@@ -63,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     accept_cut_log: bool = False
     rebuild_delta: bool = False  # throw the tables away, and write them anew from the topics
 
+    state: str | None = None  # file in which `precede send` and `precede groups` keep the last seq of each sender
     key: str | None = None  # file of the private key that `precede send` signs with
     service_key: str | None = None  # file of the one that the job signs its own `evict` and `abandon` with
     metrics: str | None = None  # port, or host:port, of /metrics and /health; None: nobody listens

@@ -5,7 +5,7 @@ each partition in offset order, each once, with the time the log took it. Bad in
 it never raises.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from msgspec import UnsetType
@@ -67,6 +67,12 @@ class Holdback:
         self.clear = self.outbox.clear
         self._groups: dict[str, Group] = {}
         """The groups that were touched, by name: the name is what a record brings along."""
+        self.look_ahead: Callable[[], object] | None = None
+        """Called once, before a group begins: most batches begin none."""
+        self.begin_in: dict[bytes, int] = {}
+        """Where groups begin that are not there yet; of those not named here the first accepted record says it."""
+        self.too_early: set[tuple[int, int]] = set()
+        """(partition, offset) of what came before that, and is refused for itself wherever it came."""
         self._record_bytes_max = self.limits.record_bytes_max
         self._blobs: dict[bytes, bytes] = {}
         self._deadlines: dict[bytes, int] | None = None
@@ -150,7 +156,9 @@ class Holdback:
             refusal = Refusal(codes.WRONG_KEY, "The Kafka key is not the record's group.")
         else:
             group = self._group(came.key, came.partition)
-            if came.partition != group.partition:
+            if came.partition != group.partition and (came.partition, came.offset) in self.too_early:
+                group = self._new_group(came.key, came.partition)
+            elif came.partition != group.partition:
                 refusal = Refusal(codes.WRONG_PARTITION, f"The group lives in partition {group.partition}.")
             elif group.keyring is not None:
                 refusal = group.keyring.judge(record, came.value.strip(SPACE))  # type: ignore[union-attr]  # it was read
@@ -192,9 +200,20 @@ class Holdback:
             if blob is not None:
                 group = restore(key, blob, limits=self.limits, outbox=self.outbox)
             else:
-                group = Group(key, order=self.order, limits=self.limits, partition=partition, outbox=self.outbox)
+                if self.look_ahead is not None:
+                    look_ahead, self.look_ahead = self.look_ahead, None
+                    look_ahead()
+                group = self._new_group(key, self.begin_in.get(key, partition))
             self._groups[name] = group
         return group
+
+    def _new_group(self, key: bytes, partition: int) -> Group:
+        return Group(key, order=self.order, limits=self.limits, partition=partition, outbox=self.outbox)
+
+    def lives_in(self, key: bytes) -> int | None:
+        """The partition of a group that was touched and has begun."""
+        group = self._groups.get(key.decode(errors="replace"))
+        return group.partition if group is not None and group.begun else None
 
     def _keys(self) -> list[bytes]:
         """The keys of all groups, in order."""
@@ -274,6 +293,7 @@ class Holdback:
             group.keyring = None
             del group.order, group.membership
         self._groups.clear()
+        self.look_ahead = None
         self.outbox.holding.clear()
 
 

@@ -10,12 +10,14 @@ so that whoever publishes can leave out what is out already.
 
 import gc
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pandas as pd
 
+from udfs.beginnings import Row, look_ahead
 from udfs.holdback import Holdback
 from udfs.limits import Limits
 from udfs.own_records import Own
@@ -36,8 +38,6 @@ ROW_TYPE = "shard int, part int, partition int, offset long, bytes int, records 
 ROWS_MAX = 8192  # records in a packed row
 BYTES_MAX = 1024 * 1024  # bytes of records in a packed row, but for the last one, which may reach over it
 FRAME_BYTES_MAX = 16 * 1024 * 1024  # bytes of packed rows handed to Spark in one frame
-
-Sorted = list[tuple[int, int, bytes | None, bytes | None, int]]
 
 Waiting = tuple[int, int]
 """When the oldest held message arrived, in milliseconds of the log, and how many gaps there are."""
@@ -95,9 +95,12 @@ class Shard:
         blob = kept
         holdback = Holdback(order=self.order, limits=self.limits, patience=self.patience, home=shard == HOME_SHARD)
         holdback.load(before)
+        arrived = in_log_order(frames)
+        look = Holdback(order=self.order, limits=self.limits)
+        holdback.look_ahead = partial(look_ahead, arrived, before, look, holdback)
         rows: list[tuple[int, int, int, int, int, bytes]] = []
         size = 0
-        for part, (partition, offset, records, is_last) in enumerate(_receive(holdback, in_log_order(frames), held)):
+        for part, (partition, offset, records, is_last) in enumerate(_receive(holdback, arrived, held)):
             if is_last:
                 after = holdback.dump()
                 if after != before:
@@ -118,9 +121,9 @@ class Shard:
             state.update((blob,))
 
 
-def in_log_order(frames: Iterable[pd.DataFrame]) -> Sorted:
+def in_log_order(frames: Iterable[pd.DataFrame]) -> list[Row]:
     """All rows of a batch by (partition, offset): Spark hands them over in several chunks and in any order."""
-    rows: Sorted = []
+    rows: list[Row] = []
     for frame in frames:
         columns = (frame[name].tolist() for name in ("partition", "offset", "key", "value", "timestamp_ms"))
         rows.extend(zip(*columns, strict=True))
@@ -136,7 +139,7 @@ def _of_all(waiting: dict[bytes, Waiting]) -> Waiting:
     return min(oldest), sum(gaps)
 
 
-def _receive(holdback: Holdback, rows: Sorted, held: int) -> Iterator[tuple[int, int, Records, bool]]:
+def _receive(holdback: Holdback, rows: list[Row], held: int) -> Iterator[tuple[int, int, Records, bool]]:
     """Step through the rows; give what came out of them in pieces of one raw partition and bounded size."""
     receive = holdback.receive
     ordered, dead = holdback.ordered, holdback.dead

@@ -149,19 +149,19 @@ def test_while_spark_starts_what_is_held_is_told_and_no_lag_is_guessed(tmp_path:
     metrics.broker.ends = {0: (0, 100)}
     assert "precede_held_messages 1.0" in metrics.text().decode()
     assert "precede_lag_records{" not in metrics.text().decode()
-    metrics.sink = SimpleNamespace(counts=Counts(), token={}, is_token_known=False)  # type: ignore[assignment]
+    metrics.sink = SimpleNamespace(counts=Counts(), is_token_known=False)  # type: ignore[assignment]
     assert "precede_lag_records{" not in metrics.text().decode()
-    metrics.sink = SimpleNamespace(counts=Counts(), token={0: 90}, is_token_known=True)  # type: ignore[assignment]
+    metrics.sink = SimpleNamespace(counts=Counts(next={0: 90}), is_token_known=True)  # type: ignore[assignment]
     assert 'precede_lag_records{partition="0"} 10.0' in metrics.text().decode()
 
 
 def test_every_number_that_is_told_is_the_one_that_was_counted(tmp_path: Path) -> None:
     settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
     metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
-    counts = Counts(read=50, delivered=30, duplicates=7, codes=Counter(malformed=2, late=4), next={0: 5})
+    counts = Counts(read=50, delivered=30, duplicates=7, codes=Counter(malformed=2, late=4), next={0: 5, 1: 4})
     counts.held, counts.state_bytes = {0: 3, 4: 8}, {0: 70, 4: 31}
     counts.waiting = {0: (5_000, 2), 4: (1_000, 1), 5: NOTHING_WAITS}
-    metrics.sink = SimpleNamespace(counts=counts, token={1: 4}, is_token_known=True)  # type: ignore[assignment]
+    metrics.sink = SimpleNamespace(counts=counts, is_token_known=True)  # type: ignore[assignment]
     metrics.broker.ends = {0: (0, 12), 1: (0, 4), 2: (20, 25)}  # of the third nobody has read anything
     metrics.watches = [watch("order", silent_s=50.0), watch("history of gaps")]
     metrics.watches[0].restarts, metrics.watches[0].batches, metrics.watches[1].behind = 3, 8, 17

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ingest.producer import Publisher
 from precede.embedded_broker import Broker
 from tests.door.command import ROOT, lines, precede
 
@@ -53,6 +54,23 @@ def test_what_is_sent_is_ordered_followed_and_what_must_wait_is_named(command: C
     ]
     held = lines(command("held", "travel", "--json"))
     assert [(one["sender"], one["seq"], one["missing"]) for one in held] == [("eli", 1, [["zoe", 0, 7]])]
+
+
+def test_a_record_with_line_breaks_is_one_line_and_the_state_file_may_be_named_in_the_settings_file(
+    command: Command, broker: Broker, place: Path
+) -> None:
+    with Publisher(broker.bootstrap, topic="commands.raw") as publisher:
+        publisher.publish("lines", b'{"group":"lines",\n"sender":"ann",\r\n"seq":1,"after":[]}')
+    state = place / "by-file" / "senders.json"
+    (place / "precede.toml").write_text(
+        f'bootstrap = "{broker.bootstrap}"\nraw_topic = "commands.raw"\nstate = "{state}"\n'
+    )
+    done = precede("send", "lines", "bob", "hello", "--after", "ann:1", "--config", place / "precede.toml")
+    assert (done.returncode, done.stdout) == (0, b"bob:1\n")
+    assert state.exists()
+    command("run", "--once")
+    told = lines(command("tail", "lines", "--from-beginning", "--count", "2", "--json"))
+    assert [one["sender"] for one in told] == ["ann", "bob"]
 
 
 def test_the_broker_says_where_it_is_and_ends_at_ctrl_c_with_0(tmp_path: Path) -> None:
