@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,11 @@ def level_of(path: Path) -> str:
     """The folder under tests/ names the level; what stands in tests/ itself is about the sources."""
     folder = path.relative_to(HERE).parts[0]
     return folder if folder in LEVELS else "tidy"
+
+
+def pytest_configure() -> None:
+    """Who starts the tests in the background may have Ctrl-C ignored, and what they start would ignore it, too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
