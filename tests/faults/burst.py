@@ -5,7 +5,9 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -18,6 +20,18 @@ BURST, BATCH, LARGE = 10_000, 1_000, 24_000
 HEAP_MB = 1_024
 """Of the JVM, which fills it whatever comes; outside it are code, state and what is on its way to the workers."""
 HISTORY = "history/deliveries"
+
+
+class Memory(NamedTuple):
+    """What the processes of a job take, in MB."""
+
+    driver: int
+    jvm: int
+    workers: list[int]
+
+    @property
+    def all(self) -> int:
+        return self.driver + self.jvm + sum(self.workers)
 
 
 def burst(scene: Scene) -> None:
@@ -34,12 +48,11 @@ def burst(scene: Scene) -> None:
     assert largest <= BATCH + 2, f"a batch took {largest} records"
     assert len([lag for lag in waiting if lag > BURST // 2]) >= 3, f"it did not stand in the topic: {waiting}"
     # Said whatever comes of it, for this is what one wants to know.
-    early, late = ([round(size) for size in sizes] for sizes in (before, most))
-    print(f"Memory in MB of driver, JVM, workers: {early} for a short burst, {late} for the long one.", file=sys.stderr)
-    assert late[0] + late[2] - early[0] - early[2] < BURST * LARGE / 1e6, (
-        "driver and workers grew by as much as they were sent"
-    )
-    assert late[1] < 2 * HEAP_MB, "the JVM grew past what its heap explains"
+    print(f"Memory in MB: {before} for a short burst, {most} for the long one.", file=sys.stderr)
+    # How many workers there are, Spark decides; so what the largest has grown is taken for the growth of each.
+    grown = most.driver - before.driver + len(most.workers) * (max(most.workers) - max(before.workers))
+    assert grown < BURST * LARGE / 1e6, "driver and workers grew by as much as they were sent"
+    assert most.jvm < 2 * HEAP_MB, "the JVM grew past what its heap explains"
     scene.through(running)
 
 
@@ -54,12 +67,12 @@ def send_large(scene: Scene, count: int) -> None:
         )
 
 
-def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], tuple[float, float, float]]:
+def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], Memory]:
     """Wait until all is through; (records, lag behind it) of each batch since now, and the job's memory at its most."""
     log = scene.stream.settings.order_checkpoint / "offsets"
     end = scene.end()
     batches: dict[int, tuple[int, int]] = {}
-    seen, most, upto = newest(log), memory_mb(running), 0
+    seen, most, upto = newest(log), memory_of(running), 0
     began = time.monotonic()
     while upto < end or newest(log.with_name("commits")) < seen:
         assert running.process.poll() is None, f"the job ended: {running.said}"
@@ -68,7 +81,7 @@ def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], tupl
             before, upto = upto or (planned(log / str(seen)) if seen >= 0 else 0), planned(log / str(batch))
             batches[batch] = upto - before, end - upto
             seen = batch
-        most = max(most, memory_mb(running), key=sum)
+        most = max(most, memory_of(running), key=attrgetter("all"))
         time.sleep(0.2)
     return list(batches.values()), most
 
@@ -79,17 +92,16 @@ def planned(batch: Path) -> int:
     return sum(offsets.values())
 
 
-def memory_mb(running: Running) -> tuple[float, float, float]:
-    """Of the driver, the JVM and the workers."""
-    (driver,) = sizes([running.process.pid])
+def memory_of(running: Running) -> Memory:
+    """At this moment."""
     jvms = [one.pid for one in running.below("java")]
-    return driver, sum(sizes(jvms)), sum(sizes(running.workers()))
+    return Memory(sum(sizes([running.process.pid])), sum(sizes(jvms)), sizes(running.workers()) or [0])
 
 
-def sizes(processes: list[int]) -> list[float]:
-    """What each takes, in MB; 0 where it is gone, for Spark's workers come and go."""
-    found = [0.0] * len(processes)
-    for at, one in enumerate(processes):
+def sizes(processes: list[int]) -> list[int]:
+    """What each takes, in MB; those that are gone are left out, for Spark's workers come and go."""
+    found: list[int] = []
+    for one in processes:
         with suppress(psutil.NoSuchProcess):
-            found[at] = psutil.Process(one).memory_info().rss / 1e6
+            found.append(round(psutil.Process(one).memory_info().rss / 1e6))
     return found
