@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from precede.options import Bootstrap, Config, Key, State, WrongUse, done_when_the_reader_leaves, load_settings, say
+from precede.options import (
+    Bootstrap,
+    Config,
+    Key,
+    State,
+    WrongUse,
+    done_when_the_reader_leaves,
+    load_settings,
+    say,
+    state_file,
+)
 from precede.send import check_name, id_text, parse_id
 from precede.shown import plain, shown
 
@@ -312,7 +322,6 @@ def abandon(
 def _opened(group: str, name: str, wait: float, settings: "Settings") -> "Iterator[Groups]":
     check_name("GROUP", group)
     check_name("NAME", name)
-    from ingest.sender_state import default_file
     from precede.group_manager import Groups
 
     with Groups(
@@ -321,7 +330,7 @@ def _opened(group: str, name: str, wait: float, settings: "Settings") -> "Iterat
         raw_topic=settings.raw_topic,
         ordered_topic=settings.ordered_topic,
         dead_letter_topic=settings.dead_letter_topic,
-        state=Path(settings.state) if settings.state else default_file(),
+        state=state_file(settings),
         key=None if settings.key is None else Path(settings.key),
         answer_s=wait,
     ) as manager:

@@ -68,6 +68,13 @@ def load_settings(config: Path | None, *, reaches_kafka: bool = True, **flags: A
         raise WrongUse(str(error)) from error
 
 
+def state_file(settings: "Settings") -> Path:
+    """Where the last seq of each sender is kept."""
+    from ingest.sender_state import default_file
+
+    return Path(settings.state) if settings.state else default_file()
+
+
 @contextmanager
 def done_when_the_reader_leaves() -> Iterator[None]:
     """Whoever reads our output, as `head` does, may have seen enough: then the command is done, and silent."""

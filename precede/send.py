@@ -1,11 +1,10 @@
 """`precede send`: publish one message."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from precede.options import Bootstrap, Config, Key, State, WrongUse, load_settings
+from precede.options import Bootstrap, Config, Key, State, WrongUse, load_settings, state_file
 
 if TYPE_CHECKING:
     from udfs.messages import Id
@@ -43,14 +42,13 @@ def send(
     check_name("SENDER", sender)
     _size("TEXT", text)
     parents = [] if after is None else [parse_id(after)]
-    from ingest.sender_state import default_file
     from ingest.sending import send_one
     from ingest.signing import key_in
 
     id_ = send_one(
         settings.bootstrap,
         settings.raw_topic,
-        Path(settings.state) if settings.state else default_file(),
+        state_file(settings),
         group=group,
         sender=sender,
         after=parents,

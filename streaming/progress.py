@@ -15,6 +15,9 @@ TOKEN_VERSION = 1
 OWNER_VERSION = 2
 """Version 1 did not know the raw topic's partitions, nor the output topics by their ids: taken as found."""
 
+_NOT_OURS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading may raise of bytes that no precede wrote."""
+
 
 class Token(msgspec.Struct, forbid_unknown_fields=True):
     """Key ["ordered topic", partition]: rows of raw offsets below `next` are out."""
@@ -60,7 +63,7 @@ def _whose(key: bytes | None) -> Any:
     """What a key names; of a record that nobody's stream wrote, nothing."""
     try:
         return msgspec.json.decode(key or b"null")
-    except msgspec.DecodeError:
+    except _NOT_OURS:
         return None
 
 
@@ -70,7 +73,7 @@ def _decode(value: bytes, type_: Any, topic: str, newest: int = TOKEN_VERSION) -
         if version not in range(1, newest + 1):
             raise Refused(f"The topic {topic} was written by another precede (version {version}, not {newest}).")
         return msgspec.json.decode(value, type=type_)
-    except msgspec.DecodeError as error:
+    except _NOT_OURS as error:
         raise Refused(
             f"The topic {topic} holds, under this stream's key, what no precede wrote ({error}), so how far the stream "
             f"is out is not known; {ANEW}, and let nobody else write into that topic."

@@ -102,8 +102,8 @@ class Sink:
         )
         producer.init_transactions(COMMIT_S)
         owner, self.token = read_progress(settings.bootstrap, self.progress, settings.ordered_topic)
-        self.is_token_known = True
         self.counts.next = self.token | self.counts.next
+        self.is_token_known = True
         mine = self._owner()
         if owner is not None:
             if self._was_owner:

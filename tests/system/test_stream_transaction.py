@@ -289,7 +289,9 @@ def test_an_output_topic_made_anew_is_refused_without_the_checkpoint_too(
         sink().publish(batch(5, 9))
 
 
-@pytest.mark.parametrize("key", [b"\xff", b"not JSON", b"{}", b'["another",0]'])
+@pytest.mark.parametrize(
+    "key", [b"\xff", b'["\xff",0]', pytest.param(b"[" * 5_000, id="deep"), b"not JSON", b"{}", b'["another",0]']
+)
 def test_what_others_write_into_the_progress_topic_is_passed_over(
     stream: Stream, sink: Callable[[], Sink], key: bytes
 ) -> None:
@@ -300,7 +302,7 @@ def test_what_others_write_into_the_progress_topic_is_passed_over(
 
 
 @pytest.mark.parametrize(
-    "value", [b"nonsense", b"[]", b"{}", b'{"v":1}', b'{"v":1,"next":"all"}', b'{"v":[1],"next":1}']
+    "value", [b"nonsense", b'{"v":"\xff"}', b"[]", b"{}", b'{"v":1}', b'{"v":1,"next":"all"}', b'{"v":[1],"next":1}']
 )
 def test_a_token_that_no_precede_wrote_is_refused(stream: Stream, sink: Callable[[], Sink], value: bytes) -> None:
     sink().publish(batch(0, 4))
