@@ -71,6 +71,8 @@ FIXED = {
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "true",  # or a null would make floats of integers
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # What a worker is given at once is what it may grow by, several times over; Spark's own bound is four times that.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     # Spark's own pattern does not know that a client's private key stands among the options of a source.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
     "spark.driver.maxResultSize": "0",  # a batch of large records must not stick for ever on a limit of its result
