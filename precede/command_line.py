@@ -117,7 +117,9 @@ def _usage(error: typer.TyperException) -> str:
     text = error.format_message()
     if error.exit_code != WRONG_USE or "\n" in text:
         return text
-    return f"{text.rstrip('.')}. See precede --help." if text else "Say which command."
+    command = getattr(error, "ctx", None)  # those of a wrong use have it
+    see = "precede" if command is None else command.command_path
+    return f"{text.rstrip('.')}. See {see} --help." if text else "Say which command."
 
 
 def _sentence(error: Exception) -> str:

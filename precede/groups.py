@@ -72,6 +72,7 @@ def list_groups(
       precede groups leave travel chen
     """
     if context.invoked_subcommand is not None:
+        _refuse_options_before(context)
         return
     settings = load_settings(config, bootstrap=bootstrap)
     from precede.group_catalogue import CatalogueReader, catalogue_of_delta
@@ -95,6 +96,17 @@ def list_groups(
     if cut_off:
         named = ", ".join(sorted(cut_off)[:3])
         say(f"The topic no longer has the beginning of {named}: who is in may be incomplete; --delta knows it all.")
+
+
+def _refuse_options_before(context: typer.Context) -> None:
+    """The list's own options would be passed over in silence, and a group changed on another broker than was named."""
+    command = context.invoked_subcommand
+    for option in context.command.params:
+        if context.params.get(str(option.name)):
+            flag = option.opts[0]
+            raise WrongUse(
+                f"{flag} stands before {command}, where only the list sees it: see precede groups {command} --help."
+            )
 
 
 @groups.command()
