@@ -5,7 +5,6 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,15 +22,13 @@ HISTORY = "history/deliveries"
 
 
 class Memory(NamedTuple):
-    """What the processes of a job take, in MB."""
+    """What the processes of a job take, in MB, each at its most."""
 
     driver: int
     jvm: int
-    workers: list[int]
-
-    @property
-    def all(self) -> int:
-        return self.driver + self.jvm + sum(self.workers)
+    largest_worker: int
+    workers: int
+    """How many there were at once, as Spark decides."""
 
 
 def burst(scene: Scene) -> None:
@@ -49,8 +46,8 @@ def burst(scene: Scene) -> None:
     assert len([lag for lag in waiting if lag > BURST // 2]) >= 3, f"it did not stand in the topic: {waiting}"
     # Said whatever comes of it, for this is what one wants to know.
     print(f"Memory in MB: {before} for a short burst, {most} for the long one.", file=sys.stderr)
-    # How many workers there are, Spark decides; so what the largest has grown is taken for the growth of each.
-    grown = most.driver - before.driver + len(most.workers) * (max(most.workers) - max(before.workers))
+    # What the largest worker has grown is taken for the growth of each.
+    grown = most.driver - before.driver + most.workers * (most.largest_worker - before.largest_worker)
     assert grown < BURST * LARGE / 1e6, "driver and workers grew by as much as they were sent"
     assert most.jvm < 2 * HEAP_MB, "the JVM grew past what its heap explains"
     scene.through(running)
@@ -81,7 +78,7 @@ def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], Memo
             before, upto = upto or (planned(log / str(seen)) if seen >= 0 else 0), planned(log / str(batch))
             batches[batch] = upto - before, end - upto
             seen = batch
-        most = max(most, memory_of(running), key=attrgetter("all"))
+        most = Memory(*map(max, most, memory_of(running)))
         time.sleep(0.2)
     return list(batches.values()), most
 
@@ -95,13 +92,14 @@ def planned(batch: Path) -> int:
 def memory_of(running: Running) -> Memory:
     """At this moment."""
     jvms = [one.pid for one in running.below("java")]
-    return Memory(sum(sizes([running.process.pid])), sum(sizes(jvms)), sizes(running.workers()) or [0])
+    workers = sizes(running.workers())
+    return Memory(sum(sizes([running.process.pid])), sum(sizes(jvms)), max(workers, default=0), len(workers))
 
 
 def sizes(processes: list[int]) -> list[int]:
-    """What each takes, in MB; those that are gone are left out, for Spark's workers come and go."""
+    """What each takes, in MB; those that end, and take nothing, are left out, for Spark's workers come and go."""
     found: list[int] = []
     for one in processes:
         with suppress(psutil.NoSuchProcess):
             found.append(round(psutil.Process(one).memory_info().rss / 1e6))
-    return found
+    return [size for size in found if size]
