@@ -8,8 +8,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from ingest.errors import Refused
-from udfs.access import access_to
+from precede.ingest.errors import Refused
+from precede.udfs.access import access_to
 
 _LOGGER = logging.getLogger("precede.kafka")
 _LOGGER.addHandler(logging.NullHandler())

@@ -4,9 +4,9 @@ from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from ingest import clients
-from ingest.errors import Refused
-from ingest.topics import RAW_TOPIC, RECORD_BYTES_MAX
+from precede.ingest import clients
+from precede.ingest.errors import Refused
+from precede.ingest.topics import RAW_TOPIC, RECORD_BYTES_MAX
 
 DELIVERY_S_MAX = 30.0
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ingest import clients, epochs, sender_state, topics
-from ingest.errors import Refused
-from ingest.producer import Publisher, Unconfirmed
-from ingest.sender_state import Sender, SenderState
-from udfs.messages import EPOCH_MAX, Id
-from udfs.signatures import sign
-from udfs.wire import encode_message
+from precede.ingest import clients, epochs, sender_state, topics
+from precede.ingest.errors import Refused
+from precede.ingest.producer import Publisher, Unconfirmed
+from precede.ingest.sender_state import Sender, SenderState
+from precede.udfs.records.messages import EPOCH_MAX, Id
+from precede.udfs.records.signatures import sign
+from precede.udfs.records.wire import encode_message
 
 REQUEST_S_MAX = 10.0
 

@@ -16,9 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from ingest import clients
-from ingest.clients import Unreachable
-from ingest.errors import Refused
+from precede.ingest import clients
+from precede.ingest.clients import Unreachable
+from precede.ingest.errors import Refused
 
 RAW_TOPIC = "precede.raw"
 ORDERED_TOPIC = "precede.ordered"

@@ -7,34 +7,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from precede.following import Delivery as Delivery
-    from precede.following import Hole as Hole
-    from precede.following import follow as follow
-    from precede.group_manager import Groups as Groups
-    from precede.member import Member as Member
-    from precede.object_host import Call as Call
-    from precede.object_host import ObjectHost as ObjectHost
-    from udfs.access import Access as Access
-    from udfs.access import Address as Address
-    from udfs.holdback import Holdback as Holdback
-    from udfs.limits import Limits as Limits
-    from udfs.orders import Order as Order
+    from precede.groups.manager import Groups as Groups
+    from precede.member.member import Member as Member
+    from precede.member.object_host import Call as Call
+    from precede.member.object_host import ObjectHost as ObjectHost
+    from precede.reading.following import Delivery as Delivery
+    from precede.reading.following import Hole as Hole
+    from precede.reading.following import follow as follow
+    from precede.udfs.access import Access as Access
+    from precede.udfs.access import Address as Address
+    from precede.udfs.holdback import Holdback as Holdback
+    from precede.udfs.limits import Limits as Limits
+    from precede.udfs.orders import Order as Order
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Access": "udfs.access",
-    "Address": "udfs.access",
-    "Call": "precede.object_host",
-    "Delivery": "precede.following",
-    "Hole": "precede.following",
-    "Groups": "precede.group_manager",
-    "Holdback": "udfs.holdback",
-    "Limits": "udfs.limits",
+    "Access": "precede.udfs.access",
+    "Address": "precede.udfs.access",
+    "Call": "precede.member.object_host",
+    "Delivery": "precede.reading.following",
+    "Hole": "precede.reading.following",
+    "Groups": "precede.groups.manager",
+    "Holdback": "precede.udfs.holdback",
+    "Limits": "precede.udfs.limits",
     "Member": "precede.member",
-    "ObjectHost": "precede.object_host",
-    "Order": "udfs.orders",
-    "follow": "precede.following",
+    "ObjectHost": "precede.member.object_host",
+    "Order": "precede.udfs.orders",
+    "follow": "precede.reading.following",
 }
 
 __all__ = [  # noqa: RUF100, F822

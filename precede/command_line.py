@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import precede
-from precede.options import WrongUse, say
+from precede.command_options import WrongUse, say
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 
@@ -71,7 +71,7 @@ def application(arguments: list[str]) -> typer.Typer:
     app.callback()(_precede)
     for name in arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS:
         module = name.replace("-", "_")
-        command = getattr(import_module(f"precede.{module}"), module)
+        command = getattr(import_module(f"precede.commands.{module}"), module)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
@@ -124,8 +124,8 @@ def _usage(error: typer.TyperException) -> str:
 
 def _sentence(error: Exception) -> str:
     """Refusals are sentences already; of anything else, say what kind of thing went wrong and how to see all of it."""
-    from ingest.errors import Refused
-    from streaming.errors import Refused as StreamRefused
+    from precede.ingest.errors import Refused
+    from precede.streaming.errors import Refused as StreamRefused
 
     if isinstance(error, Refused | StreamRefused):
         return str(error)

@@ -18,8 +18,8 @@ import typer
 
 from precede import __version__
 from precede.command_line import COMMANDS, application
-from streaming.settings import Settings
-from udfs.orders import ORDERS
+from precede.streaming.job.settings import Settings
+from precede.udfs.orders import ORDERS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -65,7 +65,9 @@ KERNEL_MAY_NOT_CALL = {
     "exec",
     "hash",
 }  # hash of a string differs from process to process
-VERIFYING = {"cryptography"}  # for udfs/signatures.py alone: Ed25519 only computes, too slowly without a library
+VERIFYING = {
+    "cryptography"
+}  # for udfs/records/signatures.py alone: Ed25519 only computes, too slowly without a library
 FACING_SPARK = {"gc", "numpy", "pandas", "pyarrow", "pyspark"}  # for udfs/shard.py alone
 MORE_FOR = {"shard.py": FACING_SPARK, "signatures.py": VERIFYING}
 
@@ -138,8 +140,8 @@ def test_the_design_page_names_every_file_of_the_kernel() -> None:
 
 
 def test_every_kafka_client_gets_in_by_the_settings() -> None:
-    homes = {"ingest/clients.py", "streaming/kafka.py"}  # all others take theirs from here, password and all
-    homes.add("precede/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
+    homes = {"ingest/clients.py", "streaming/job/kafka.py"}  # all others take theirs from here, password and all
+    homes.add("precede/local/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
     for path in [path for room in ROOMS for path in of_room(room) if short(path) not in homes]:
         assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client past the settings"
 
@@ -153,7 +155,7 @@ def test_every_file_of_an_order_is_registered() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: str) -> None:
-    assert ORDERS[order].__module__ == f"udfs.orders.{order}"
+    assert ORDERS[order].__module__ == f"precede.udfs.orders.{order}"
     docstring = ast.get_docstring(ast.parse((ROOT / "udfs" / "orders" / f"{order}.py").read_text())) or ""
     for part in ("Guarantee:", "[Ll]oss", "Stamp:", "\n    "):
         assert re.search(part, docstring), f"the docstring of {order} lacks {part!r} (the last is its worked example)"
@@ -234,7 +236,9 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 
 def test_spark_and_its_jars_are_of_one_version() -> None:
-    revision = re.search(r'name="spark-sql-kafka[^"]*" rev="([^"]+)"', (ROOT / "streaming" / "ivy.xml").read_text())
+    revision = re.search(
+        r'name="spark-sql-kafka[^"]*" rev="([^"]+)"', (ROOT / "streaming" / "job" / "ivy.xml").read_text()
+    )
     assert revision is not None
     assert f"pyspark=={revision[1]}" in PROJECT["project"]["dependencies"]
 

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ingest import clients
-from precede.log_readers import access_of_kafka_python
-from streaming import settings
-from streaming.errors import Refused
-from streaming.kafka import client_settings, spark_options
+from precede.ingest import clients
+from precede.reading.log_readers import access_of_kafka_python
+from precede.streaming.errors import Refused
+from precede.streaming.job import settings
+from precede.streaming.job.kafka import client_settings, spark_options
+from precede.udfs.access import Access, Address, access_to
 from tests.door.command import precede
-from udfs.access import Access, Address, access_to
 
 SECRET = {"PRECEDE_SASL_PASSWORD": "s3cret"}
 CERTIFICATE = __file__

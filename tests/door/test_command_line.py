@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from precede.command_line import COMMANDS
-from precede.log_readers import REQUEST_S
-from precede.options import WrongUse
-from precede.send import _json_text, id_text, parse_id
+from precede.command_options import WrongUse
+from precede.commands.send import _json_text, id_text, parse_id
+from precede.reading.log_readers import REQUEST_S
 from tests.door.command import ROOT, ids, lines, precede, raw
 
 

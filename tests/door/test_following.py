@@ -7,9 +7,9 @@ from typing import Literal
 
 import pytest
 
-from ingest.errors import Refused
-from precede.following import ConsumersRule, Delivery, Follower, Hole, follow
-from udfs.messages import LogRecord
+from precede.ingest.errors import Refused
+from precede.reading.following import ConsumersRule, Delivery, Follower, Hole, follow
+from precede.udfs.records.messages import LogRecord
 
 
 def ordered(position: int, *, group: str = "g", destination: str | None = None) -> bytes:

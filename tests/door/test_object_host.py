@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from precede import Call, Holdback, ObjectHost
-from precede.object_host import Failed
-from udfs.messages import Id
-from udfs.wire import encode_message
+from precede.member.object_host import Failed
+from precede.udfs.records.messages import Id
+from precede.udfs.records.wire import encode_message
 
 
 class Group:

@@ -9,11 +9,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.errors import PySparkException
 
-from streaming.errors import Refused
-from streaming.query_watch import FIRST_RETRY_S, QueryWatch
+from precede.streaming.errors import Refused
+from precede.streaming.job.watch import FIRST_RETRY_S, QueryWatch
 
 AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT, "away"))
-FOREIGN = PySparkException("streaming.history_rows.NotOurs: A topic holds a record that precede did not write: x.\n")
+FOREIGN = PySparkException(
+    "precede.streaming.history.rows.NotOurs: A topic holds a record that precede did not write: x.\n"
+)
 
 
 def look_twice(error: Exception, patience_s: float) -> list[str]:

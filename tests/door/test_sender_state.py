@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest import sender_state
-from ingest.errors import Refused
-from ingest.sender_state import Sender
+from precede.ingest import sender_state
+from precede.ingest.errors import Refused
+from precede.ingest.sender_state import Sender
 
 
 def take_seqs(path: Path, count: int) -> None:

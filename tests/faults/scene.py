@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from precede.embedded_broker import Broker
-from streaming import kafka
+from precede.local.embedded_broker import Broker
+from precede.streaming.job import kafka
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.stream import Stream

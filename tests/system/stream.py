@@ -14,19 +14,20 @@ from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
-from ingest import topics
-from streaming import job, kafka
-from streaming.settings import Settings
+from precede.ingest import topics
+from precede.streaming.job import kafka
+from precede.streaming.job import run as job
+from precede.streaming.job.settings import Settings
 from tests.records import Row, by_group
 
 HOME = Path(__file__).resolve().parent.parent.parent
 
 RUN = """
 import os, sys
-from streaming import job, settings
-from streaming.errors import Refused
+from precede.streaming.job import run, settings
+from precede.udfs.errors import Refused
 try:
-    job.run(settings.load({}, os.environ))
+    run.run(settings.load({}, os.environ))
 except Refused as error:
     sys.exit(str(error))
 """

@@ -14,15 +14,17 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from ingest import clients, topics
-from ingest.clients import KeptOut
-from ingest.epochs import free_epoch
-from ingest.errors import Refused
-from ingest.producer import Publisher
-from precede.following import follow
-from precede.log_readers import KafkaPythonReader, open_reader
-from precede.member import Member
-from streaming import kafka, settings
+from precede.ingest import clients, topics
+from precede.ingest.clients import KeptOut
+from precede.ingest.epochs import free_epoch
+from precede.ingest.errors import Refused
+from precede.ingest.producer import Publisher
+from precede.member.member import Member
+from precede.reading.following import follow
+from precede.reading.log_readers import KafkaPythonReader, open_reader
+from precede.streaming.job import kafka, settings
+from precede.udfs.access import Access, Address, access_to
+from precede.udfs.records.wire import encode_message
 from tests.door.command import precede
 from tests.system.guarded import (
     DESCRIBE,
@@ -39,8 +41,6 @@ from tests.system.guarded import (
     on_topic,
 )
 from tests.system.stream import Stream
-from udfs.access import Access, Address, access_to
-from udfs.wire import encode_message
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import pytest
 
 import precede
-from ingest import sender_state
-from ingest.errors import Refused
-from ingest.signing import make_key, public_text
-from precede.embedded_broker import Broker
+from precede.ingest import sender_state
+from precede.ingest.errors import Refused
+from precede.ingest.signing import make_key, public_text
+from precede.local.embedded_broker import Broker
 from tests.system.relay import Relay, wait_for
 from tests.system.test_sending import read
 

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from kafka.partitioner.default import murmur2
 
-from ingest import topics
-from ingest.errors import Refused
-from ingest.producer import Publisher
-from ingest.sender_state import opened
-from ingest.sending import send_one
-from ingest.topics import Wanted
-from precede.embedded_broker import Broker
-from precede.log_readers import open_reader
+from precede.ingest import topics
+from precede.ingest.errors import Refused
+from precede.ingest.producer import Publisher
+from precede.ingest.sender_state import opened
+from precede.ingest.sending import send_one
+from precede.ingest.topics import Wanted
+from precede.local.embedded_broker import Broker
+from precede.reading.log_readers import open_reader
+from precede.udfs.holdback import Holdback
+from precede.udfs.records.messages import LogRecord
 from tests.door.command import precede
 from tests.signing import private
-from udfs.holdback import Holdback
-from udfs.messages import LogRecord
 
 
 class Sender:

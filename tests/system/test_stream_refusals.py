@@ -11,14 +11,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
-from ingest import topics
-from precede.embedded_broker import Broker
-from streaming import checkpoint, job, kafka
-from streaming.errors import Refused
-from streaming.transaction import Sink
+from precede.ingest import topics
+from precede.local.embedded_broker import Broker
+from precede.streaming.errors import Refused
+from precede.streaming.job import checkpoint, kafka
+from precede.streaming.job import run as job
+from precede.streaming.order.sink import Sink
+from precede.udfs.limits import Limits
 from tests.records import conversation
 from tests.system.stream import Stream
-from udfs.limits import Limits
 
 
 class SparkStarted(Exception):

@@ -12,17 +12,18 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from ingest import topics
-from precede.embedded_broker import HOST, Broker
-from streaming import kafka, transaction
-from streaming.errors import Refused
-from streaming.kafka import Unreachable
-from streaming.progress import read_progress
-from streaming.transaction import SAID_ENOUGH, SAID_MAX, Sink
+from precede.ingest import topics
+from precede.local.embedded_broker import HOST, Broker
+from precede.streaming.errors import Refused
+from precede.streaming.job import kafka
+from precede.streaming.job.kafka import Unreachable
+from precede.streaming.order import sink as transaction
+from precede.streaming.order.progress import read_progress
+from precede.streaming.order.sink import SAID_ENOUGH, SAID_MAX, Sink
+from precede.udfs.records.job_records import Own, encode_sentence
+from precede.udfs.shard import Records
 from tests.system.door import END_TXN, Door
 from tests.system.stream import Stream
-from udfs.own_records import Own, encode_sentence
-from udfs.shard import Records
 
 Rows = list[tuple[int, int, int, Records]]
 

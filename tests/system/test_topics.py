@@ -12,11 +12,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from ingest import topics
-from ingest.clients import Unreachable
-from ingest.errors import Refused
-from ingest.topics import Wanted
-from precede.embedded_broker import Broker
+from precede.ingest import topics
+from precede.ingest.clients import Unreachable
+from precede.ingest.errors import Refused
+from precede.ingest.topics import Wanted
+from precede.local.embedded_broker import Broker
 from tests.door.command import precede
 
 

@@ -30,17 +30,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from udfs import codes
-from udfs.codes import Refusal
-from udfs.held import QUEUED, HeldMessage
-from udfs.messages import SEQ_MAX, Heartbeat, Id, Message, Options, Who
-from udfs.orders.clocked import UNKNOWN, Clocked, Key
-from udfs.orders.lamport import LamportStamps
-from udfs.orders.stamps import Stamps
-from udfs.relation import ByTwoClocks, Relation
+from precede.udfs import codes
+from precede.udfs.analysis.relation import ByTwoClocks, Relation
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import QUEUED, HeldMessage
+from precede.udfs.orders.lamport import LamportStamps
+from precede.udfs.orders.stamps import Stamps
+from precede.udfs.records.messages import SEQ_MAX, Heartbeat, Id, Message, Options, Who
+from precede.udfs.release.by_clocks import UNKNOWN, Clocked, Key
 
 if TYPE_CHECKING:
-    from udfs.group import Group
+    from precede.udfs.engine.group import Group
 
 
 Queued = tuple[int, int, HeldMessage]
@@ -74,7 +74,7 @@ class TwoClock(Clocked):
         self.timed_ms: int | None = None
         """So long after its clock nothing can come any more that precedes a message; None: never."""
         if accuracy is not UNSET and most is not UNSET:  # the reader let only integers through
-            self.timed_ms = 2 * accuracy + most  # type: ignore[assignment]
+            self.timed_ms = 2 * accuracy + most
         self.log_ms = UNKNOWN
         """The time of the log, as far as this group's own records showed it."""
         self.clocks: dict[Who, int] = {}
@@ -137,7 +137,7 @@ class TwoClock(Clocked):
     def tells_more(self, record: Heartbeat) -> bool:
         if super().tells_more(record):
             return True
-        who: Who = (record.sender, record.epoch)  # type: ignore[assignment]  # the reader let only integers through
+        who: Who = (record.sender, record.epoch)
         clocks = [self.clocks[who], *(clock for _, clock in self.promises.get(who, {}).values())]
         return record.clock_ms is not UNSET and record.clock_ms > max(clocks)
 
@@ -386,7 +386,7 @@ def _margin_ms(options: Options) -> int | None:
     if options.accuracy_ms is UNSET:
         return None
     least = 0 if options.delay_min_ms is UNSET else options.delay_min_ms
-    return 2 * options.accuracy_ms - least  # type: ignore[return-value]
+    return 2 * options.accuracy_ms - least
 
 
 class TwoClockStamps(LamportStamps):

@@ -1,0 +1,255 @@
+"""Reading a topic with either Kafka client: the two small adapters behind `precede.follow`.
+
+Both read committed transactions only and commit nothing: where to go on is the reader's own business.
+"""
+
+import time
+from collections.abc import Callable
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from precede.ingest import clients
+from precede.ingest.errors import Refused
+from precede.udfs.access import TLS, Access, access_to
+from precede.udfs.records.messages import LogRecord
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+REQUEST_S = 10.0  # how long one question to the broker may take
+RETRY_S = 0.1
+BATCH_RECORDS = 1000
+QUIET_S = 1.0
+
+
+class LogReader(Protocol):
+    """What both clients can do."""
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        """The first, or next, offset of each partition; nothing where there is no such topic yet."""
+
+    def assign(self, topic: str, offsets: dict[int, int]) -> None:
+        """Read these partitions from these offsets on."""
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        """What has come, waiting so long for the first record."""
+
+    def at_end(self) -> bool:
+        """Whether everything there was has been read, as far as the last reads showed."""
+
+    def close(self) -> None:
+        """Leave the broker."""
+
+
+def open_reader(client: str, bootstrap: str, *, request_s: float = REQUEST_S) -> LogReader:
+    readers: dict[str, Callable[[str, float], LogReader]] = {
+        "confluent": ConfluentReader,
+        "kafka-python": KafkaPythonReader,
+    }
+    if client not in readers:
+        raise ValueError(f"client must be one of {', '.join(readers)}, not {client!r}")
+    return readers[client](bootstrap, request_s)
+
+
+def why_unreadable(bootstrap: str, topic: str, error: Exception) -> Refused:
+    """What the driver's own reading failed for, as a person should be told it."""
+    from confluent_kafka import KafkaException
+
+    cause = error.__cause__
+    return (
+        clients.unreadable(bootstrap, topic, cause.args[0])
+        if isinstance(cause, KafkaException)
+        else Refused(f"{error}.")
+    )
+
+
+class ConfluentReader:
+    """confluent-kafka: librdkafka underneath."""
+
+    def __init__(self, bootstrap: str, request_s: float = REQUEST_S) -> None:
+        from confluent_kafka import Consumer
+
+        self._bootstrap = bootstrap
+        self._request_s = request_s
+        self._consumer = Consumer(
+            clients.settings(bootstrap)
+            | {
+                "group.id": "precede-follow",  # asked for by the client; without subscribe and commit it names nothing
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+                "enable.partition.eof": True,
+            }
+        )
+        self._topic = ""
+        self._assigned: set[int] = set()
+        self._ended: set[int | None] = set()
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + self._request_s
+        while True:
+            try:
+                partitions = self._partitions(topic)
+                if not partitions:
+                    time.sleep(timeout_s)
+                return {partition: self._ends(topic, partition)[at_end] for partition in partitions}
+            except KafkaException as error:
+                if not clients.is_new(error.args[0]) or time.monotonic() > deadline:
+                    raise clients.unreadable(self._bootstrap, topic, error.args[0]) from error
+                time.sleep(RETRY_S)
+
+    def _partitions(self, topic: str) -> list[int]:
+        metadata = self._consumer.list_topics(topic, timeout=self._request_s).topics[topic]
+        if metadata.error is not None and metadata.error.code() in clients.NOT_ALLOWED:
+            raise clients.unreadable(self._bootstrap, topic, metadata.error)
+        return [] if metadata.error is not None else list(metadata.partitions)
+
+    def _ends(self, topic: str, partition: int) -> tuple[int, int]:
+        from confluent_kafka import TopicPartition
+
+        return self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._request_s)
+
+    def assign(self, topic: str, offsets: dict[int, int]) -> None:
+        from confluent_kafka import TopicPartition
+
+        self._consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
+        self._topic, self._assigned, self._ended = topic, set(offsets), set()
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        from confluent_kafka import KafkaError
+
+        deadline = time.monotonic() + timeout_s
+        first = self._consumer.poll(timeout_s)
+        while first is not None and (error := first.error()) is not None and error.code() == KafkaError._PARTITION_EOF:
+            self._ended.add(first.partition())
+            first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
+        if first is None:
+            return []
+        messages = [first, *self._consumer.consume(BATCH_RECORDS, timeout=0)]
+        for message in messages:
+            error = message.error()
+            if error is None:
+                self._ended.discard(message.partition())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ended.add(message.partition())
+            elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise clients.unreadable(self._bootstrap, self._topic, error)
+        return [
+            LogRecord(
+                message.value(),
+                message.key(),
+                cast(int, message.partition()),
+                cast(int, message.offset()),
+                message.timestamp()[1],
+            )
+            for message in messages
+            if message.error() is None  # a broker that is away: the client itself goes on trying
+        ]
+
+    def at_end(self) -> bool:
+        return self._ended >= self._assigned
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def access_of_kafka_python(bootstrap: str) -> dict[str, Any]:
+    """How to get in, in the words of kafka-python."""
+    access = access_to(bootstrap)
+    return {
+        "security_protocol": access.protocol,
+        "ssl_context": _tls(access) if access.protocol in TLS else None,
+        "sasl_mechanism": access.mechanism,
+        "sasl_plain_username": access.username,
+        "sasl_plain_password": access.password,
+    }
+
+
+def _tls(access: Access) -> "SSLContext":
+    """Whom we trust, and who we are."""
+    from ssl import create_default_context
+
+    context = create_default_context(cadata=access.ca)
+    if access.certificate is not None:
+        # Python takes its own certificate from a file alone; this one is nobody else's, and gone at once.
+        with NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(f"{access.private_key}\n{access.certificate}")
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context
+
+
+class KafkaPythonReader:
+    """kafka-python: Python all the way."""
+
+    def __init__(self, bootstrap: str, request_s: float = REQUEST_S) -> None:
+        from kafka import KafkaConsumer
+        from kafka.errors import KafkaError
+
+        try:
+            self._consumer: Any = KafkaConsumer(
+                bootstrap_servers=str(bootstrap),
+                **access_of_kafka_python(bootstrap),
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                auto_offset_reset="earliest",
+                fetch_max_wait_ms=100,
+                bootstrap_timeout_ms=int(request_s * 1000),
+                allow_auto_create_topics=False,
+            )
+        except KafkaError as error:
+            raise clients.unreachable(bootstrap) from error
+        self._bootstrap = bootstrap
+        self._topic = ""
+        self._looked_for: set[str] = set()
+        self._quiet_since = time.monotonic()
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        from kafka import TopicPartition
+
+        partitions = [TopicPartition(topic, number) for number in self._consumer.partitions_for_topic(topic) or ()]
+        if not partitions:
+            if topic not in self._looked_for:
+                # This client cannot tell what is hidden from what is not there.
+                clients.check_may_see(self._bootstrap, topic)
+            self._looked_for.add(topic)
+            time.sleep(timeout_s)
+            return {}
+        offsets = self._consumer.end_offsets(partitions) if at_end else self._consumer.beginning_offsets(partitions)
+        return {partition.partition: offset for partition, offset in offsets.items()}
+
+    def assign(self, topic: str, offsets: dict[int, int]) -> None:
+        from kafka import TopicPartition
+
+        self._topic = topic
+        self._consumer.assign([TopicPartition(topic, partition) for partition in offsets])
+        for partition, offset in offsets.items():
+            self._consumer.seek(TopicPartition(topic, partition), offset)
+        self._quiet_since = time.monotonic()
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        from confluent_kafka import KafkaError
+        from kafka.errors import TopicAuthorizationFailedError
+
+        try:
+            found = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=BATCH_RECORDS)
+        except TopicAuthorizationFailedError as error:
+            code = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            raise clients.unreadable(self._bootstrap, self._topic, code) from error
+        if found:
+            self._quiet_since = time.monotonic()
+        return [
+            LogRecord(record.value, record.key, record.partition, record.offset, record.timestamp)
+            for records in found.values()
+            for record in records
+        ]
+
+    def at_end(self) -> bool:
+        # This client shows no end of a partition with transactions in it, so a while without a record stands for it.
+        return time.monotonic() - self._quiet_since > QUIET_S
+
+    def close(self) -> None:
+        self._consumer.close()
