@@ -9,7 +9,7 @@ import msgspec
 from precede.ingest.errors import Refused
 from precede.reading.delta_files import files_of
 from precede.reading.log_readers import open_reader
-from precede.udfs.member.knowledge import heard
+from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.peers.catalogue import Catalogue, Listing
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import LogRecord
@@ -85,7 +85,7 @@ class CatalogueReader:
             head = _head(record.value)
             if head.position > 1 and head.group not in self.catalogue.groups:
                 self.cut_off.add(head.group)
-            whole = msgspec.structs.asdict(head) if head.kind == "message" else heard(record.value)
+            whole = msgspec.structs.asdict(head) if head.kind == "message" else read_without_data(record.value)
         except msgspec.DecodeError as error:
             raise Refused(
                 f"{self._topic} holds a record precede did not write, at offset {record.offset}: {error}."
@@ -108,7 +108,7 @@ def catalogue_of_delta(root: Path) -> Catalogue:
     of_members = table.to_batches(columns=["position", "record"], filter=dataset.field("kind") != "message")
     rows = [row for batch in of_members for row in batch.to_pylist()]
     for row in sorted(rows, key=lambda row: row["position"]):
-        catalogue.learn(heard(row["record"].encode()))
+        catalogue.learn(read_without_data(row["record"].encode()))
     for batch in table.to_batches(columns=["group", "order", "destination", "position"]):
         groups = Table.from_batches([batch]).group_by(["group", "order", "destination"])
         for row in groups.aggregate([("position", "max")]).to_pylist():

@@ -27,7 +27,7 @@ from precede.member.startup import Opening, search
 from precede.reading.delta_history import Past
 from precede.reading.following import IDLE_S, Delivery, Follower, Hole
 from precede.reading.log_readers import LogReader, open_reader
-from precede.udfs.member.knowledge import heard
+from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Id
 
@@ -250,7 +250,7 @@ class Member:
                 return None
             if delivery is None:
                 continue
-            self._voice.observe(heard(delivery.record))
+            self._voice.observe(read_without_data(delivery.record))
             if not self._is_mine(delivery):
                 continue
             self.position = delivery.position
@@ -285,7 +285,7 @@ class Member:
                 reader.close()
         if found is not None:
             with self._voice.lock:
-                self._voice.observe(heard(found.record))
+                self._voice.observe(read_without_data(found.record))
         return found
 
     def _next(self, timeout_s: float) -> Delivery | None:

@@ -22,7 +22,7 @@ from precede.reading.following import Delivery, Token, as_delivery
 from precede.reading.log_readers import LogReader, why_unreadable
 from precede.streaming.job import kafka
 from precede.streaming.order import progress
-from precede.udfs.member.knowledge import heard
+from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.records.messages import EPOCH_MAX, Id, LogRecord
 
 LOOK_S = 0.2
@@ -126,7 +126,7 @@ class Opening:
         if past is None or first == 1:
             return
         for delivery in past.views():
-            fields = heard(delivery.record)
+            fields = read_without_data(delivery.record)
             self._voice.knowledge.learn(fields)
             self._voice.adopt(fields["order"])
         if first is None:
@@ -228,7 +228,7 @@ def records_of(reader: LogReader, topic: str, group: str, offsets: dict[int, int
         records = reader.read(LOOK_S)
         for record in records:
             if record.key == key and record.value is not None:
-                yield record, heard(record.value)
+                yield record, read_without_data(record.value)
         if records:
             deadline = monotonic() + PATIENCE_S
         elif reader.at_end():

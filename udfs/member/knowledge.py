@@ -30,7 +30,7 @@ _READ = frozenset(
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def heard(record: bytes) -> dict[str, Any]:
+def read_without_data(record: bytes) -> dict[str, Any]:
     """An ordered record without what is the application's own: `data` may hold what no reader of JSON takes."""
     fields: Mapping[str, Any]
     try:
