@@ -101,7 +101,7 @@ class Groups:
         """The groups that have come since, and were not offered yet."""
         self._look()
         groups = self._reader.catalogue.groups
-        offers = self._directory.hear(GroupsInfo("the log", [one.info for one in groups.values()]))
+        offers = self._directory.receive(GroupsInfo("the log", [one.info for one in groups.values()]))
         return [groups[one.info.group] for one in offers if isinstance(one, Offer)]
 
     def _look(self) -> None:

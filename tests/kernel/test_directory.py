@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precede.udfs.peers import directory
-from precede.udfs.peers.directory import Advertisement, Directory, GroupInfo, GroupsInfo, Heard, Left, Offer, Row
+from precede.udfs.peers.directory import Advertisement, Directory, GroupInfo, GroupsInfo, Left, Offer, PeerMessage, Row
 from precede.udfs.peers.views import OUT, members, merge
 from tests.kernel.effort import effort
 
@@ -25,12 +25,12 @@ class Medium:
         self.offered: list[tuple[str, str]] = []
         self.since_advertised: dict[str, set[str]] = {name: set() for name in names}
 
-    def say(self, heard: Heard) -> None:
-        under_way = [heard]
+    def say(self, message: PeerMessage) -> None:
+        under_way = [message]
         while under_way:
             one = under_way.pop(0)
             for name, peer in self.peers.items():
-                for answer in [] if name in self.away else peer.hear(one):
+                for answer in [] if name in self.away else peer.receive(one):
                     if isinstance(answer, Offer):
                         self.offered.append((name, answer.info.group))
                         assert answer.info.group not in self.since_advertised[name], "a second offer"
@@ -99,7 +99,7 @@ def test_a_stale_view_does_not_put_out_who_left_and_came_back_as_the_vector_gjlp
         medium.connect(name)
         medium.say(medium.peers[name].join("G"))
     medium.say(medium.peers["B"].leave("G"))
-    stale = medium.peers["D"].hear(Advertisement("A"))
+    stale = medium.peers["D"].receive(Advertisement("A"))
     medium.away = {"D"}
     medium.connect("B")
     medium.say(medium.peers["B"].join("G"))
@@ -113,8 +113,8 @@ def test_a_leave_that_overtakes_its_join_is_not_undone_by_it() -> None:
     peer = Directory("A")
     peer.create("G")
     late = directory.Joined("G", "B", 0)
-    peer.hear(Left("G", "B", 0))
-    peer.hear(late)
+    peer.receive(Left("G", "B", 0))
+    peer.receive(late)
     assert members(peer.known["G"].view) == {"A": 0}
 
 
@@ -123,7 +123,7 @@ def test_who_left_tells_nobody_of_the_group_and_is_offered_it_again_only_when_it
     medium.say(medium.peers["A"].create("G"))
     medium.say(medium.peers["B"].join("G"))
     medium.say(medium.peers["A"].leave("G"))
-    assert medium.peers["A"].hear(Advertisement("C")) == []
+    assert medium.peers["A"].receive(Advertisement("C")) == []
     medium.connect("B")
     assert medium.offered == []
     medium.connect("A")
@@ -157,9 +157,9 @@ def test_a_process_that_starts_again_joins_with_an_epoch_above_what_others_know_
 def test_who_is_put_out_by_others_tells_nobody_of_the_group_any_more() -> None:
     peer = Directory("A")
     peer.create("G")
-    peer.hear(Left("G", "A", 0))
+    peer.receive(Left("G", "A", 0))
     assert peer.rows == {"G": Row.DECLINED}
-    assert peer.hear(Advertisement("B")) == []
+    assert peer.receive(Advertisement("B")) == []
 
 
 def test_a_process_that_knows_to_have_been_in_a_group_is_a_member_without_an_offer_unless_it_was_put_out() -> None:
@@ -167,7 +167,7 @@ def test_a_process_that_knows_to_have_been_in_a_group_is_a_member_without_an_off
     peer.remember(GroupInfo("G", "", {"A": (2, False)}))
     peer.remember(GroupInfo("H", "", {"A": (2, True)}))
     assert peer.rows == {"G": Row.MEMBER, "H": Row.DECLINED}
-    (told,) = peer.hear(Advertisement("B"))
+    (told,) = peer.receive(Advertisement("B"))
     assert isinstance(told, GroupsInfo)
     assert [info.group for info in told.groups] == ["G"]
     assert peer.leave("G").epoch == 2
@@ -184,7 +184,7 @@ def test_joining_declining_and_leaving_what_one_may_not_are_errors_that_say_so()
 def test_groups_beyond_the_limit_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "GROUPS_MAX", 2)
     peer = Directory("A")
-    offers = peer.hear(GroupsInfo("B", [GroupInfo(name, "", {}) for name in ("G1", "G2", "G3")]))
+    offers = peer.receive(GroupsInfo("B", [GroupInfo(name, "", {}) for name in ("G1", "G2", "G3")]))
     assert [offer.info.group for offer in offers if isinstance(offer, Offer)] == ["G1", "G2"]
 
 
@@ -214,7 +214,7 @@ def test_once_all_have_told_all_members_agree_however_lossy_it_was_and_nobody_is
     medium.away = set()
     for _ in range(2):
         for peer in medium.peers.values():
-            for answer in peer.hear(Advertisement("Z")):
+            for answer in peer.receive(Advertisement("Z")):
                 assert isinstance(answer, GroupsInfo)
                 medium.say(answer)
     for group in ("GA", "GB", "GC", "GD"):

@@ -23,15 +23,15 @@ from precede.udfs.records.wire import read
 _LIMITS = Limits()
 
 
-class Said(NamedTuple):
+class ClockReading(NamedTuple):
     """What a record tells of its group's clock."""
 
     time: int
-    speaks: bool
+    is_message: bool
     """Whether it is a message; what only promises a time asks nobody for an answer."""
 
 
-def hear(knowledge: Knowledge, group: str, value: bytes, *, above: int) -> Said | None:
+def read_trusted_clock(knowledge: Knowledge, group: str, value: bytes, *, above: int) -> ClockReading | None:
     """What a raw record tells of the clock, None where it may not be believed, or tells of no time above this one."""
     record = value.strip(SPACE)
     try:
@@ -51,7 +51,7 @@ def hear(knowledge: Knowledge, group: str, value: bytes, *, above: int) -> Said 
             return None
         if isinstance(found, Join) and found.key is not UNSET:
             knowledge.take_key(found.sender, found.epoch, found.key)
-    return Said(time, isinstance(found, Message)) if time > above else None
+    return ClockReading(time, isinstance(found, Message)) if time > above else None
 
 
 def _keys_of(knowledge: Knowledge, record: Message | Heartbeat | Join) -> list[bytes]:

@@ -78,7 +78,7 @@ class Offer(msgspec.Struct, frozen=True):
     info: GroupInfo
 
 
-Heard = Advertisement | GroupsInfo | Joined | Left
+PeerMessage = Advertisement | GroupsInfo | Joined | Left
 """What peers say to each other; the same types go in and come out."""
 
 
@@ -150,15 +150,15 @@ class Directory:
 
     # ── what is heard ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def hear(self, heard: Heard) -> list[GroupsInfo | Offer]:
+    def receive(self, message: PeerMessage) -> list[GroupsInfo | Offer]:
         """What somebody said, this process itself included: what to answer everybody, and what to offer."""
-        if isinstance(heard, Advertisement):
+        if isinstance(message, Advertisement):
             told = [self.known[group] for group, row in self.rows.items() if row is Row.MEMBER]
             return [GroupsInfo(self.name, told)] if told else []
-        if isinstance(heard, GroupsInfo):
-            return [offer for info in heard.groups if (offer := self._told(info)) is not None]
-        if heard.group in self.known:
-            self._merge(heard.group, {heard.name: (heard.epoch, OUT if isinstance(heard, Left) else IN)})
+        if isinstance(message, GroupsInfo):
+            return [offer for info in message.groups if (offer := self._told(info)) is not None]
+        if message.group in self.known:
+            self._merge(message.group, {message.name: (message.epoch, OUT if isinstance(message, Left) else IN)})
         return []
 
     def _told(self, info: GroupInfo) -> Offer | None:
