@@ -145,7 +145,7 @@ class Synchroniser:
 
     # ── answering ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def hear_request(self, request: SyncRequest, *, now_ms: int, wait_ms: int) -> bool:
+    def receive_request(self, request: SyncRequest, *, now_ms: int, wait_ms: int) -> bool:
         """Note what to send, unless others send it within `wait_ms`; answers whether there is reason to ask in turn.
 
         Raises PeerFault where the request cannot be meant.
@@ -168,7 +168,7 @@ class Synchroniser:
         self._drop_empty(id_.name)
         return self._lack(have)
 
-    def hear_answer(self, answer: SyncAnswer, *, now_ms: int) -> list[tuple[Id, bytes]]:
+    def receive_answer(self, answer: SyncAnswer, *, now_ms: int) -> list[tuple[Id, bytes]]:
         """What others answer: nobody need send that again; returns what is new here, to be ordered and delivered."""
         id_ = answer.id
         if id_.group != self.group or answer.name == self.name:
