@@ -18,7 +18,7 @@ from precede.ingest import epochs
 from precede.ingest.errors import Refused
 from precede.member.publishing import Voice
 from precede.reading.delta_history import Past
-from precede.reading.following import Delivery, Token, as_delivery
+from precede.reading.following import Delivery, FollowerToken, as_delivery
 from precede.reading.log_readers import LogReader, why_unreadable
 from precede.streaming.job import kafka
 from precede.streaming.order import progress
@@ -65,7 +65,7 @@ class Opening:
             for _ in self._records():
                 pass
         if resumes:
-            place = msgspec.json.decode(known.token or "", type=Token)
+            place = msgspec.json.decode(known.token or "", type=FollowerToken)
             self._offsets |= place.offsets
             since = max((last for _, destination, last in place.last if self._is_mine(destination)), default=0)
         self.position = since or 0
@@ -93,7 +93,7 @@ class Opening:
         elif first is None:
             self._only_in_delta("all")
         mine = [(known.group, None, self.position), (known.group, known.sender, self.position)]
-        self.token = Token(self._ordered, self._offsets, mine, from_beginning=False).text()
+        self.token = FollowerToken(self._ordered, self._offsets, mine, from_beginning=False).text()
 
     def _records(self) -> Iterator[Found]:
         """The records of the group up to the end of the topic, learned from."""

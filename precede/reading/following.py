@@ -123,7 +123,7 @@ class ConsumersRule:
         return True
 
 
-class Token(msgspec.Struct, array_like=True):
+class FollowerToken(msgspec.Struct, array_like=True):
     """Where a follower stands: the next offset of each partition, and the last position of each group."""
 
     topic: str
@@ -165,7 +165,7 @@ class Follower:
     def token(self) -> str:
         """Everything `follow` needs to go on behind the message delivered last."""
         last = [(group, destination, position) for (group, destination), position in self._rule.last.items()]
-        return Token(self._topic, self._offsets, last, self._start == "beginning").text()
+        return FollowerToken(self._topic, self._offsets, last, self._start == "beginning").text()
 
     @property
     def at_end(self) -> bool:
@@ -232,7 +232,7 @@ class Follower:
 
     def _resume(self, text: str) -> None:
         try:
-            token = msgspec.json.decode(text, type=Token)
+            token = msgspec.json.decode(text, type=FollowerToken)
         except msgspec.DecodeError as error:
             raise Refused(f"This is no token of a follower: {error}.") from error
         if token.topic != self._topic:
