@@ -24,7 +24,7 @@ from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seco
 from precede.member.background import Clock, Errand, Repair
 from precede.member.publishing import Voice
 from precede.member.startup import Opening, search
-from precede.reading.delta_history import Past
+from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import IDLE_S, Delivery, Follower, Hole
 from precede.reading.log_readers import LogReader, open_reader
 from precede.udfs.member.knowledge import read_without_data
@@ -314,8 +314,8 @@ class Member:
     def _destination(self) -> str | None:
         return self.name if self.order == "causal_p2p" else None
 
-    def _past(self) -> Past | None:
-        return None if self._delta is None else Past(self._delta, self.group, self._destination)
+    def _past(self) -> DeltaHistory | None:
+        return None if self._delta is None else DeltaHistory(self._delta, self.group, self._destination)
 
     def _new_reader(self) -> LogReader:
         return open_reader(self._client, self._bootstrap)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from precede.ingest import epochs
 from precede.ingest.errors import Refused
 from precede.member.publishing import Voice
-from precede.reading.delta_history import Past
+from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import Delivery, FollowerToken, as_delivery
 from precede.reading.log_readers import LogReader, why_unreadable
 from precede.streaming.job import kafka
@@ -41,7 +41,7 @@ class Opening:
         reader: LogReader,
         bootstrap: str,
         topics: tuple[str, str, str],
-        past: Callable[[], Past | None],
+        past: Callable[[], DeltaHistory | None],
     ) -> None:
         self.token = ""
         self.position = 0

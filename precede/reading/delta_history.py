@@ -13,7 +13,7 @@ CHUNK = 5_000
 """How many positions are read at once."""
 
 
-class Past:
+class DeltaHistory:
     """The table `deliveries` under a root folder, for one group and, where its order has them, one destination."""
 
     def __init__(self, root: Path | str, group: str, destination: str | None = None) -> None:

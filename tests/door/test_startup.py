@@ -12,7 +12,7 @@ from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import Memory, Sender, SenderState
 from precede.member.publishing import Voice
 from precede.member.startup import Opening, search
-from precede.reading.delta_history import Past
+from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import Follower
 from tests.door.test_delta_history import write
 from tests.door.test_following import Topic, ordered
@@ -32,7 +32,7 @@ class Newcomer:
     ) -> None:
         known = Sender("log", "g", "bob", token=token)
         self.voice = Voice(SenderState(Path("unused"), Memory()), known, Publisher("localhost:1"), None)
-        past = None if delta is None else Past(delta, "g")
+        past = None if delta is None else DeltaHistory(delta, "g")
         opening = Opening(self.voice, topic, "localhost:1", ("raw", "t", "progress"), lambda: past)
         opening.read(history=history, since=since)
         self.position = opening.position
