@@ -16,8 +16,8 @@ from precede.udfs.member.objects import (
     InstanceQueue,
     ObjectClient,
     ObjectMessage,
-    is_past,
     precedes,
+    was_sent_before,
 )
 from precede.udfs.records.messages import Id
 from precede.udfs.records.wire import encode_message
@@ -148,7 +148,7 @@ def test_theorem_2_orders_m3_before_m2_by_their_vectors_and_the_rule_leaves_them
     group, messages = fig_4([("op4", "op5"), ("op5", "op6")])
     m2, m3 = messages["m2"], messages["m3"]
     assert m3.vector.items() < m2.vector.items()  # m3.V < m2.V, by which the theorem has m3 before m2
-    assert not is_past(m3, m2)
+    assert not was_sent_before(m3, m2)
     assert not precedes(m3, m2, group.conflicts)
 
 

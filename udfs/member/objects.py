@@ -85,7 +85,7 @@ class Draft(NamedTuple):
     vector: Vector
 
 
-def is_past(one: ObjectMessage, other: ObjectMessage) -> bool:
+def was_sent_before(one: ObjectMessage, other: ObjectMessage) -> bool:
     """Whether the vectors say that `one` was sent before `other` could know better (ordering rule, 1 and 2)."""
     if one.source == other.source:
         return one.global_id < other.global_id
@@ -101,7 +101,7 @@ def is_past(one: ObjectMessage, other: ObjectMessage) -> bool:
 
 def precedes(one: ObjectMessage, other: ObjectMessage, conflicts: Conflicts) -> bool:
     """Whether `one` directly and significantly precedes `other`, by their stamps alone."""
-    if not set(one.to) & set(other.to) or not is_past(one, other):
+    if not set(one.to) & set(other.to) or not was_sent_before(one, other):
         return False
     if one.source == other.source:
         return one.instance == other.instance or conflicts.between(one.sender_op, other.sender_op)
@@ -135,7 +135,7 @@ class ObjectClient:
         self.in_flight.pop(message.id, None)
         self._remember(message)
 
-    def said(self, message: ObjectMessage) -> None:
+    def track_sent(self, message: ObjectMessage) -> None:
         """A message of this object is on its way."""
         self.in_flight[message.id] = message
         self._remember(message)
@@ -201,7 +201,7 @@ class Instance:
         """The draft is on its way: stamp first, then count."""
         op, type_ = draft.object["op"], draft.object["type"]
         message = self._message(id_, op, type_, tuple(draft.to), tuple(draft.after))
-        self._client.said(message)
+        self._client.track_sent(message)
         self.vector[self._client.name] = message.global_id
         self._causes = [id_]
         self._no += 1
