@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from precede.comparison.trace import Comparison, Hold, Run, Trace
+    from precede.comparison.trace import Comparison, Hold, OrderResult, Trace
 
 PICTURES = (".png", ".svg")
 
@@ -172,7 +172,7 @@ def _table(comparison: "Comparison") -> "Table":
     return table
 
 
-def _blocker(run: "Run") -> str:
+def _blocker(run: "OrderResult") -> str:
     return "" if run.blocker is None else f"{run.blocker.sender} ({run.blocker.waits:,} / {run.blocker.of:,})"
 
 

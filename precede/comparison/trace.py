@@ -44,7 +44,7 @@ class Blocker(msgspec.Struct):
     """The one message of that sender that was waited for most; None where it was not a message."""
 
 
-class Run(msgspec.Struct):
+class OrderResult(msgspec.Struct):
     """What one order did to the trace."""
 
     ordered_pairs: int
@@ -71,7 +71,7 @@ class Comparison(msgspec.Struct):
     related_pairs: int | None
     """How many pairs are related by what the messages say they answer; None where none says so."""
     related_estimated_from_every: int
-    orders: dict[str, Run]
+    orders: dict[str, OrderResult]
     not_run: dict[str, str]
     """Why an order was left out: the first message that lacks its stamp."""
 
@@ -173,7 +173,7 @@ class Trace:
 
     # ── under one order ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def under(self, order: str, progress: Callable[[int], None] = lambda _: None) -> Run:
+    def under(self, order: str, progress: Callable[[int], None] = lambda _: None) -> OrderResult:
         """Run it through the kernel, every group under this order; raises NotCarried."""
         observer = _Observer(self)
         kernel = Holdback(order=order, limits=self.limits)
@@ -194,7 +194,7 @@ class Trace:
             for group, of in self.messages.items()
         ]
         pairs = _sum(relation.pairs() for relation in relations)
-        return Run(
+        return OrderResult(
             ordered_pairs=pairs.found,
             estimated_from_every=pairs.every,
             sequences=relations[0].sequences() if len(relations) == 1 else None,

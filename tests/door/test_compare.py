@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from precede.comparison.trace import NotCarried, Run, Trace, compare_orders
+from precede.comparison.trace import NotCarried, OrderResult, Trace, compare_orders
 from precede.reading.log_lines import LogLines
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -42,7 +42,7 @@ def test_a_reader_that_leaves_before_the_table_is_no_error() -> None:
         assert running.wait(20) == 0
 
 
-def run_of(order: str, *records: dict[str, Any] | bytes, times: bool = False) -> Run:
+def run_of(order: str, *records: dict[str, Any] | bytes, times: bool = False) -> OrderResult:
     """What one order does to these records, each 1 s after the other where `times`."""
     trace = Trace(Limits())
     reader = LogLines(trace)

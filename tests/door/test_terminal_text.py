@@ -12,7 +12,7 @@ from precede.commands.dead_letters import _print_table
 from precede.commands.groups import _table as table_of_groups
 from precede.commands.held import table_of_gaps, table_of_held
 from precede.commands.tail import _letter_line, delivery_line
-from precede.comparison.trace import Blocker, Comparison, Hold, Run
+from precede.comparison.trace import Blocker, Comparison, Hold, OrderResult
 from precede.demo.view import PlainView
 from precede.demo.watch import Arrival, Watch
 from precede.reading.dead_letter_reader import Found
@@ -122,7 +122,7 @@ def test_the_table_of_groups_shows_any_name(name: str, as_shown: str) -> None:
 @names
 def test_the_table_of_orders_shows_any_name(name: str, as_shown: str) -> None:
     hold = Hold(0.0, 0.0, 0.0)
-    run = Run(0, 1, None, 1, 1, 0, {}, hold, None, Blocker(name, 1, 1, None), None)
+    run = OrderResult(0, 1, None, 1, 1, 0, {}, hold, None, Blocker(name, 1, 1, None), None)
     text = printed(_table(Comparison("f", 1, 1, 1, 0, None, 1, {"s_b": run}, {})))
     assert as_shown in text
     assert not obeys(text)
