@@ -104,7 +104,7 @@ def threads() -> list[list[Line]]:
 
 
 @dataclass(frozen=True)
-class Said:
+class SentMessage:
     """A message on its way: what goes to Kafka, and through which gateway."""
 
     id: Id
@@ -115,13 +115,13 @@ class Said:
 class Conversation:
     """Plays the script over and over, a few threads at a time, as far as the clock it is told says."""
 
-    def __init__(self, publish: Callable[[Said], object], *, seed: int) -> None:
+    def __init__(self, publish: Callable[[SentMessage], object], *, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 (a play that can be played again, not a secret)
         paths = {
             NEAR: LossyPath(seed=seed + 1, delay_s=(0.02, 0.5), repeat=0.06),
             FAR: LossyPath(seed=seed + 2, delay_s=(0.3, 4.0), repeat=0.15, loss=0.15),
         }
-        self._gateways = {name: Gateway[Said](publish, path) for name, path in paths.items()}
+        self._gateways = {name: Gateway[SentMessage](publish, path) for name, path in paths.items()}
         self._threads: list[list[Line]] = []
         self._open: list[tuple[list[Line], list[Id]]] = []
         self._again: list[tuple[float, Id, bytes, str]] = []
@@ -150,7 +150,7 @@ class Conversation:
             self._next_s += self._random.uniform(*PAUSE_S)
         while self._again and self._again[0][0] <= now_s:
             at_s, id_, value, gateway = heapq.heappop(self._again)
-            self._hand_over(Said(id_, value, gateway), at_s)
+            self._hand_over(SentMessage(id_, value, gateway), at_s)
         for path in self._gateways.values():
             path.pump(now_s=now_s)
 
@@ -161,7 +161,7 @@ class Conversation:
         after = [] if line.answers is None else [ids[line.answers]]
         ids.append(id_)
         value = encode_message(GROUP, *id_, after=after, data=line.text)
-        self._hand_over(Said(id_, value, MEMBERS[line.sender]), now_s)
+        self._hand_over(SentMessage(id_, value, MEMBERS[line.sender]), now_s)
 
     def _next_line(self) -> tuple[Line, list[Id]]:
         """From one of three threads that go on at a time; lists the ids said in it so far."""
@@ -174,7 +174,7 @@ class Conversation:
         lines, ids = self._random.choice(self._open)
         return lines[len(ids)], ids
 
-    def _hand_over(self, said: Said, now_s: float) -> None:
-        if self._gateways[said.gateway].take(said, now_s=now_s).lost:
-            other = FAR if said.gateway == NEAR else NEAR
-            heapq.heappush(self._again, (now_s + ACKNOWLEDGEMENT_S, said.id, said.value, other))
+    def _hand_over(self, message: SentMessage, now_s: float) -> None:
+        if self._gateways[message.gateway].take(message, now_s=now_s).lost:
+            other = FAR if message.gateway == NEAR else NEAR
+            heapq.heappush(self._again, (now_s + ACKNOWLEDGEMENT_S, message.id, message.value, other))

@@ -12,8 +12,8 @@ import msgspec
 from rich.console import Console
 
 import precede
-from precede.demo.conversation import GROUP, MEMBERS, Conversation, Said
-from precede.demo.summary import Run, tell
+from precede.demo.conversation import GROUP, MEMBERS, Conversation, SentMessage
+from precede.demo.summary import DemoRun, print_summary
 from precede.demo.view import View, open_view
 from precede.demo.watch import Watch
 from precede.ingest import topics
@@ -37,7 +37,7 @@ def perform(seconds: float, seed: int) -> None:
     """All of it; raises Refused where the stream did not keep its promises."""
     console = Console()
     folder = new_folder()
-    run = Run(folder, Watch(GROUP))
+    run = DemoRun(folder, Watch(GROUP))
     try:
         with ExitStack() as stack:
             broker, job = stack.enter_context(stage(console, folder))
@@ -53,7 +53,7 @@ def perform(seconds: float, seed: int) -> None:
         console.print("Stopped before the conversation began.", highlight=False)
         return
     (folder / "raw.jsonl").write_bytes(run.watch.dump())
-    tell(console, run)
+    print_summary(console, run)
 
 
 def new_folder() -> Path:
@@ -72,18 +72,18 @@ def new_folder() -> Path:
 @contextmanager
 def stage(console: Console, folder: Path) -> Iterator[tuple[Broker, Child]]:
     """The broker and the job, as long as this lasts."""
-    with telling(console) as say:
+    with progress_line(console) as say:
         say("Starting Kafka")
         broker = Broker(say=say).start()
     try:
-        with telling(console) as say:
+        with progress_line(console) as say:
             topics.ensure(broker.bootstrap, topics.wanted())
             jars.ensure("spark", say=say)
         job = start_job(broker.bootstrap, folder)
         try:
             yield broker, job
         finally:
-            with telling(console) as say:
+            with progress_line(console) as say:
                 say("Stopping the job and Kafka")
                 job.stop()
     finally:
@@ -91,7 +91,7 @@ def stage(console: Console, folder: Path) -> Iterator[tuple[Broker, Child]]:
 
 
 @contextmanager
-def telling(console: Console) -> Iterator[Callable[[str], None]]:
+def progress_line(console: Console) -> Iterator[Callable[[str], None]]:
     """Progress: a line that changes in a terminal, lines one after another elsewhere."""
     if console.is_terminal:
         with console.status("") as status:
@@ -172,8 +172,8 @@ class Performance:
         self._publisher.publish(GROUP, msgspec.json.encode(fields))
         self._publisher.flush()
 
-    def _publish(self, said: Said) -> None:
-        self._publisher.publish(GROUP, said.value)
+    def _publish(self, message: SentMessage) -> None:
+        self._publisher.publish(GROUP, message.value)
 
     def _all_delivered(self) -> bool:
         said = self.conversation.said + 1  # and the group's `create`

@@ -22,7 +22,7 @@ LOOK_IN_DELTA = (
 
 
 @dataclass
-class Run:
+class DemoRun:
     """One performance, as far as it came."""
 
     folder: Path
@@ -32,7 +32,7 @@ class Run:
     cut_short: bool = False  # by Ctrl-C, and then something may still be under way
 
 
-def tell(console: Console, run: Run) -> None:
+def print_summary(console: Console, run: DemoRun) -> None:
     """The summary; Refused where a promise was not kept."""
     watch, conversation = run.watch, run.conversation
     assert conversation is not None

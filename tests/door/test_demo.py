@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from precede.demo.conversation import GROUP, MEMBERS, Conversation, Said, threads
+from precede.demo.conversation import GROUP, MEMBERS, Conversation, SentMessage, threads
 from precede.demo.summary import commands
 from precede.demo.view import LiveView, PlainView, View, open_view
 from precede.demo.watch import Watch
@@ -23,8 +23,8 @@ def played(seconds: float, *, seed: int = 7, view: View | None = None, watch: Wa
     watch = watch or Watch(GROUP)
     now_s = 0.0
 
-    def publish(said: Said) -> None:
-        record = LogRecord(said.value, GROUP.encode(), 0, len(watch.records), int(now_s * 1000))
+    def publish(message: SentMessage) -> None:
+        record = LogRecord(message.value, GROUP.encode(), 0, len(watch.records), int(now_s * 1000))
         arrival = watch.arrive(record)
         assert arrival is not None
         if view is not None:
