@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from precede.udfs import codes
-from precede.udfs.analysis.relation import Named, Pairs
+from precede.udfs.analysis.relation import ByNamedIds, Pairs
 from precede.udfs.holdback import SPACE, Holdback, OwnKey
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -169,7 +169,7 @@ class Trace:
         """Pairs of which one answers the other, directly or through others, as the messages say themselves."""
         if not any(message.after for message in self.known.values()):
             return None
-        return _sum(Named(list(of.values()), ObjectBased.follows).pairs() for of in self.messages.values())
+        return _sum(ByNamedIds(list(of.values()), ObjectBased.follows).pairs() for of in self.messages.values())
 
     # ── under one order ───────────────────────────────────────────────────────────────────────────────────────────
 

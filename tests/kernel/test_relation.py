@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.analysis.relation import Named, Relation, Sent
+from precede.udfs.analysis.relation import ByNamedIds, BySentStamp, Relation
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.records.messages import Message, Options
@@ -96,7 +96,7 @@ def test_what_stands_on_a_circle_or_behind_it_is_in_no_order() -> None:
 
 def test_of_many_messages_some_are_counted_and_stand_for_all() -> None:
     chain = [message(f"A{seq}") for seq in range(1, 401)]
-    relation = Named(chain, lambda _: [], in_turn=True)
+    relation = ByNamedIds(chain, lambda _: [], in_turn=True)
     exact = relation.pairs()
     assert exact == (400 * 399 // 2, 1)
     relation.counted_max = 50
@@ -110,7 +110,7 @@ def test_of_many_messages_to_some_members_some_are_counted_too() -> None:
         message(f"A{seq}", to=["B"], seen=ids(f"A{seq}"), sent={"B": ids(f"A{seq - 1}")} if seq > 1 else {})
         for seq in range(1, 401)
     ]
-    relation = Sent(chain)
+    relation = BySentStamp(chain)
     assert relation.pairs() == (400 * 399 // 2, 1)
     relation.looked_max = 20_000
     estimated = relation.pairs()

@@ -65,7 +65,7 @@ class InSequence(Relation):
         return [(1 << number) - 1 for number in range(self.size)]
 
 
-class Named(Relation):
+class ByNamedIds(Relation):
     """What follows from ids that messages name, directly or through others."""
 
     def __init__(
@@ -139,7 +139,7 @@ class Named(Relation):
         return before
 
 
-class Sent(Relation):
+class BySentStamp(Relation):
     """Of two messages to one destination, that which the other one's `sent` has there; nothing through others."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
