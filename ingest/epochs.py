@@ -23,7 +23,7 @@ from precede.udfs.limits import Limits
 from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import EPOCH_MAX, Create
-from precede.udfs.records.signatures import is_by, read_key, signature_in
+from precede.udfs.records.signatures import is_signed_by, read_key, signature_in
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
@@ -129,7 +129,7 @@ def _is_signed(value: bytes, keys: set[bytes]) -> bool:
     """Whether one of the keys has signed this record."""
     record = value.strip(SPACE)
     signature = signature_in(record)
-    return signature is not None and any(is_by(key, signature, record) for key in keys)
+    return signature is not None and any(is_signed_by(key, signature, record) for key in keys)
 
 
 def created_as(bootstrap: str, topic: str, group: str) -> Create | None:

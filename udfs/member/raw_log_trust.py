@@ -16,7 +16,7 @@ from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.records.messages import Heartbeat, Join, Message
-from precede.udfs.records.signatures import is_by, read_key, signature_in
+from precede.udfs.records.signatures import is_signed_by, read_key, signature_in
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
@@ -47,7 +47,7 @@ def read_trusted_clock(knowledge: Knowledge, group: str, value: bytes, *, above:
     if knowledge.has_keys:
         signature = signature_in(record)
         keys = _keys_of(knowledge, found)
-        if signature is None or not any(is_by(key, signature, record) for key in keys):
+        if signature is None or not any(is_signed_by(key, signature, record) for key in keys):
             return None
         if isinstance(found, Join) and found.key is not UNSET:
             knowledge.take_key(found.sender, found.epoch, found.key)

@@ -59,7 +59,7 @@ def signature_in(record: bytes) -> bytes | None:
     return signature
 
 
-def is_by(key: bytes, signature: bytes, record: bytes) -> bool:
+def is_signed_by(key: bytes, signature: bytes, record: bytes) -> bool:
     """Whether this key has signed the record, whose signature stands last in it."""
     from cryptography.exceptions import InvalidSignature
 
