@@ -21,7 +21,7 @@ SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _read = msgspec.json.Decoder(Letter).decode
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class LetterFilter(msgspec.Struct, frozen=True):
     """Which letters: every condition given must hold."""
 
     group: str | None = None
@@ -29,7 +29,7 @@ class Wanted(msgspec.Struct, frozen=True):
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def takes(self, letter: Letter) -> bool:
+    def matches(self, letter: Letter) -> bool:
         return (
             (self.group is None or letter.group == self.group)
             and (not self.codes or letter.code in self.codes)
@@ -38,7 +38,7 @@ class Wanted(msgspec.Struct, frozen=True):
         )
 
 
-class Found(msgspec.Struct):
+class FoundLetter(msgspec.Struct):
     """A letter; what was read from the topic has its record's key too."""
 
     letter: Letter
@@ -56,7 +56,7 @@ def moment_ms(text: str, now_ms: int) -> int | None:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
 
 
-def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
+def from_topic(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLetter]:
     """Those in the topic up to its end as it is now, partition by partition."""
     from precede.reading.log_readers import why_unreadable
     from precede.streaming.job import kafka
@@ -71,13 +71,13 @@ def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
                 letter = _read(value or b"")
             except msgspec.DecodeError as error:
                 raise Refused(f"The topic {topic} holds a record that is no dead letter: {error}.") from error
-            if wanted.takes(letter):
-                yield Found(letter, key)
+            if wanted.matches(letter):
+                yield FoundLetter(letter, key)
     except kafka.Unreachable as error:
         raise why_unreadable(settings.bootstrap, topic, error) from error
 
 
-def from_delta(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
+def from_delta(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLetter]:
     """Those in the table, read without Spark and without Kafka."""
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
@@ -94,11 +94,11 @@ def from_delta(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
     rows = table.to_pyarrow_dataset(filesystem=files_of(folder))
     for batch in rows.to_batches(columns=columns, filter=_condition(ds.field, wanted)):
         for row in batch.to_pylist():
-            yield Found(Letter(**{**row, "truncated": bool(row["truncated"])}))
+            yield FoundLetter(Letter(**{**row, "truncated": bool(row["truncated"])}))
 
 
-def _condition(field: Any, wanted: Wanted) -> Any:
-    """The same as `takes`, for the table to skip files by; none where all are wanted."""
+def _condition(field: Any, wanted: LetterFilter) -> Any:
+    """The same as `matches`, for the table to skip files by; none where all are wanted."""
     conditions = []
     if wanted.group is not None:
         conditions.append(field("group") == wanted.group)
@@ -114,7 +114,7 @@ def _condition(field: Any, wanted: Wanted) -> Any:
     return whole
 
 
-def value_of(found: Found) -> bytes | None:
+def value_of(found: FoundLetter) -> bytes | None:
     """The raw value; refused where only the beginning of it, or of its key, is there."""
     letter = found.letter
     if letter.truncated or len(found.key or b"") >= LETTER_BYTES_MAX:

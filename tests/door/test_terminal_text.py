@@ -15,7 +15,7 @@ from precede.commands.tail import _letter_line, delivery_line
 from precede.comparison.trace import Blocker, Comparison, Hold, OrderResult
 from precede.demo.view import PlainView
 from precede.demo.watch import Arrival, Watch
-from precede.reading.dead_letter_reader import Found
+from precede.reading.dead_letter_reader import FoundLetter
 from precede.reading.following import Delivery
 from precede.streaming.history.rows import Letter
 from precede.terminal_text import plain, shown
@@ -91,7 +91,7 @@ def test_the_table_of_dead_letters_shows_any_name(
         code="malformed", reason=f"The field `{name}` does not belong here.", partition=0, offset=1, arrived_ms=0
     )
     letter.group, letter.sender = name, name
-    _print_table([Found(letter)], [Found(letter)])
+    _print_table([FoundLetter(letter)], [FoundLetter(letter)])
     said = capsys.readouterr()
     assert said.out.count(as_shown) == 3
     assert not obeys(said.out)
