@@ -140,7 +140,7 @@ class Performance:
         """Create the group, let it talk, and stay until all is delivered; answers whether Ctrl-C cut the talk short."""
         self._create_group()
         if not self._until(lambda: bool(self._watch.deliveries), START_S_MAX, "Spark is starting"):
-            raise Refused(f"The job orders nothing after {START_S_MAX:.0f} s; it last said: {self._job.last_words}")
+            raise Refused(f"The job orders nothing after {START_S_MAX:.0f} s; it last said: {self._job.last_log_line}")
         start_s = time.monotonic()
         try:
             self._until(
@@ -193,7 +193,7 @@ class Performance:
         while not done():
             waited_s = time.monotonic() - begun_s
             if self._job.ended:
-                raise Refused(f"The job ended by itself: {self._job.last_words} (all it said is in {self._job.log})")
+                raise Refused(f"The job ended by itself: {self._job.last_log_line} (all it said is in {self._job.log})")
             if waited_s > seconds_max:
                 return False
             if start_s is not None:

@@ -33,7 +33,7 @@ class Child:
         return self._guard.poll() is not None
 
     @property
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The last line it said."""
         said = self.log.read_text(errors="replace").split("\n")
         return next((line.strip() for line in reversed(said) if line.strip()), "it said nothing")

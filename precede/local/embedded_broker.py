@@ -155,7 +155,7 @@ class Broker:
                 [machine, quick, *options, *tool], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False
             )
             if done.returncode != 0:
-                raise Refused(f"The broker's folder {self.data} could not be prepared: {last_words(log)}")
+                raise Refused(f"The broker's folder {self.data} could not be prepared: {last_log_line(log)}")
 
     def launch(self, command: list[str], sink: IO[bytes], held: IO[str]) -> None:
         """Start the guard, which starts the broker, tells its pid and keeps the lock on the folder."""
@@ -188,9 +188,9 @@ class Broker:
                 if answers(self.port) and admin.list_topics(timeout=2).brokers:
                     return
             if self.process.poll() is not None:
-                raise Refused(f"The broker ended while it started: {last_words(log)}")
+                raise Refused(f"The broker ended while it started: {last_log_line(log)}")
             if time.monotonic() > deadline:
-                raise Refused(f"The broker did not start within {START_S_MAX} s: {last_words(log)}")
+                raise Refused(f"The broker did not start within {START_S_MAX} s: {last_log_line(log)}")
             time.sleep(0.05)
 
     def wait(self) -> int:
@@ -273,7 +273,7 @@ def new_cluster_id() -> str:
     return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
-def last_words(log: IO[str]) -> str:
+def last_log_line(log: IO[str]) -> str:
     """What a broker said last that explains its end; the frames of a Java stack trace do not."""
     log.flush()
     said = [line.strip() for line in log if line.strip() and not line.startswith(("\t", "    "))]
