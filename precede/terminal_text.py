@@ -20,7 +20,7 @@ def plain(text: str) -> str:
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def shown(text: str, style: str = "") -> "Text":
+def safe_text(text: str, style: str = "") -> "Text":
     """The same for a table or a picture, where brackets are brackets."""
     from rich.text import Text
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.command_options import Bootstrap, Config, WrongUse, done_when_the_reader_leaves, load_settings, say
-from precede.terminal_text import shown
+from precede.terminal_text import safe_text
 
 if TYPE_CHECKING:
     from precede.reading.dead_letter_reader import FoundLetter, LetterFilter
@@ -136,7 +136,7 @@ def _print_table(chosen: "list[FoundLetter]", found: "list[FoundLetter]") -> Non
         reason = letter.reason[:REASON_LENGTH_MAX]
         place = f"{letter.partition}:{letter.offset}"
         cells = f"{arrived:%Y-%m-%d %H:%M:%S}", letter.group or "-", who or "-", letter.code, reason, place
-        table.add_row(*map(shown, cells))
+        table.add_row(*map(safe_text, cells))
     Console().print(table)
     rest = "; --json lists all" if len(listed) < len(chosen) else ""
     more = f" The first {len(listed)} are shown{rest}." if len(listed) < len(found) else ""

@@ -24,7 +24,7 @@ from precede.local.embedded_broker import Broker
 from precede.reading.following import Follower, follow
 from precede.reading.log_readers import LogReader, open_reader
 from precede.streaming.job import jars
-from precede.terminal_text import shown
+from precede.terminal_text import safe_text
 
 STEP_S = 0.03
 START_S_MAX = 180.0
@@ -95,9 +95,9 @@ def progress_line(console: Console) -> Iterator[Callable[[str], None]]:
     """Progress: a line that changes in a terminal, lines one after another elsewhere."""
     if console.is_terminal:
         with console.status("") as status:
-            yield lambda sentence: status.update(shown(f"{sentence} ..."))
+            yield lambda sentence: status.update(safe_text(f"{sentence} ..."))
     else:
-        yield lambda sentence: console.print(shown(sentence))
+        yield lambda sentence: console.print(safe_text(sentence))
 
 
 def start_job(bootstrap: str, folder: Path) -> Child:

@@ -14,7 +14,7 @@ from rich.tree import Tree
 from precede.demo.conversation import MEMBERS
 from precede.demo.watch import Arrival, Watch
 from precede.reading.following import Delivery
-from precede.terminal_text import plain, shown
+from precede.terminal_text import plain, safe_text
 from precede.udfs.engine.held import Held
 from precede.udfs.records.messages import Id
 
@@ -83,7 +83,7 @@ class PlainView:
         self._state = state
 
     def _line(self, event: str, id_: Id, text: str) -> None:
-        self._console.print(shown(f"{event:<14}{short(id_):<9}{text}"), soft_wrap=True)
+        self._console.print(safe_text(f"{event:<14}{short(id_):<9}{text}"), soft_wrap=True)
 
 
 class LiveView:
@@ -155,7 +155,7 @@ class LiveView:
         for arrival in recent:
             fate = {"copy": ("a copy", "dim"), "held": ("held", "red"), "delivered": ("", "")}[arrival.fate]
             note = Text(*fate) if not arrival.freed else Text(f"frees {arrival.freed}", "green")
-            table.add_row(_name(arrival.id), note, shown(arrival.text, "dim" if arrival.fate == "copy" else ""))
+            table.add_row(_name(arrival.id), note, safe_text(arrival.text, "dim" if arrival.fate == "copy" else ""))
         for _ in range(lines - len(recent)):
             table.add_row()
         return table
@@ -213,7 +213,7 @@ def _held_table(held: list[Held], watch: Watch, lines: int) -> Table:
     for one in held:
         id_ = (one.sender, one.epoch, one.seq)
         waits = Text.assemble("waits ", _name(one.missing[0]), f" {max(0.0, now_ms - one.since_ms) / 1000:.1f} s")
-        table.add_row(_name(id_), waits, shown(watch.texts.get(id_, "")))
+        table.add_row(_name(id_), waits, safe_text(watch.texts.get(id_, "")))
     for _ in range(lines - len(held)):
         table.add_row()
     return table
@@ -227,7 +227,7 @@ def _rows(*widths: int | None) -> Table:
 
 
 def _name(id_: Id) -> Text:
-    return shown(short(id_), COLOURS.get(id_[0], ""))
+    return safe_text(short(id_), COLOURS.get(id_[0], ""))
 
 
 def _id_of(delivery: Delivery) -> Id:

@@ -18,7 +18,7 @@ from precede.demo.watch import Arrival, Watch
 from precede.reading.dead_letter_reader import FoundLetter
 from precede.reading.following import Delivery
 from precede.streaming.history.rows import Letter
-from precede.terminal_text import plain, shown
+from precede.terminal_text import plain, safe_text
 from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
 from precede.udfs.peers.catalogue import Listing
@@ -73,13 +73,13 @@ def obeys(text: str) -> bool:
 @names
 def test_a_control_character_is_shown_as_its_escape_and_brackets_are_brackets(name: str, as_shown: str) -> None:
     assert plain(name) == as_shown
-    assert shown(name).plain == as_shown
-    assert printed(shown(name)).rstrip("\n") == as_shown
+    assert safe_text(name).plain == as_shown
+    assert printed(safe_text(name)).rstrip("\n") == as_shown
 
 
 def test_letters_of_every_script_are_shown_as_they_are() -> None:
     assert plain(ORDINARY) == ORDINARY
-    assert shown(ORDINARY).plain == ORDINARY
+    assert safe_text(ORDINARY).plain == ORDINARY
 
 
 @names
