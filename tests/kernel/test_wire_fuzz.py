@@ -8,7 +8,7 @@ import pytest
 
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import Message
-from precede.udfs.records.strict import Malformed, read_strictly
+from precede.udfs.records.strict import Malformed, read_strict
 from precede.udfs.records.wire import read
 from tests.kernel import judge
 from tests.kernel.effort import seeds
@@ -72,7 +72,7 @@ def disagreement(value: bytes) -> str | None:
     except Malformed:
         fast = None
     try:
-        strict = read_strictly(trimmed, LIMITS)
+        strict = read_strict(trimmed, LIMITS)
     except Malformed:
         strict = None
     if (judged is None, fast is None) != (strict is None, strict is None):

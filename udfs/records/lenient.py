@@ -23,12 +23,12 @@ def lenient_reader(type_: type[Struct]) -> Callable[[bytes], Struct]:
         try:
             return decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return read_leniently(value, type_)
+            return read_lenient(value, type_)
 
     return read
 
 
-def read_leniently(value: bytes, type_: type[Struct]) -> Struct:
+def read_lenient(value: bytes, type_: type[Struct]) -> Struct:
     """The record as this type; raises msgspec.DecodeError where it is none."""
     columns: dict[str, Any] = {}
     try:

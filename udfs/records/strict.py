@@ -49,7 +49,7 @@ class Malformed(Exception):
         self.identity = Identity()
 
 
-def read_strictly(value: bytes, limits: Limits) -> Record:
+def read_strict(value: bytes, limits: Limits) -> Record:
     """Read one trimmed raw record; raises Malformed."""
     try:
         value.decode()

@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import SHORT_NAME_MAX, Heartbeat, Id, Message, ObjectStamp, Record
-from precede.udfs.records.strict import DEPTH_MAX, read_strictly
+from precede.udfs.records.strict import DEPTH_MAX, read_strict
 
 LETTER_BYTES_MAX = 64 * 1024
 """How much of a raw record's key, and of its value, a dead letter carries."""
@@ -36,7 +36,7 @@ def read(value: bytes, limits: Limits) -> Record:
     try:
         message = _decode_message(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return read_strictly(value, limits)
+        return read_strict(value, limits)
     quotes = value.count(b'"') - 10  # "group":"", "sender":"" and "seq":
     data = message.data
     if data is not UNSET:
@@ -47,28 +47,28 @@ def read(value: bytes, limits: Limits) -> Record:
     elif epoch is UNSET:
         message.epoch = 0
     else:
-        return read_strictly(value, limits)
+        return read_strict(value, limits)
     after = message.after
     if after is not UNSET:
         for _, after_epoch, after_seq in after:
             if after_epoch.__class__ is not int or after_seq.__class__ is not int:
-                return read_strictly(value, limits)
+                return read_strict(value, limits)
         count = len(after)
         if count > limits.after_max:
-            return read_strictly(value, limits)
+            return read_strict(value, limits)
         quotes -= 2 + 2 * count
     if quotes:
         quotes -= _quotes_of_rare_fields(message, limits)
         if message.kind == "heartbeat":
             is_sure = not quotes and message.seq.__class__ is int and (value.isascii() or _is_utf8(value))
-            return _heartbeat(message) if is_sure else read_strictly(value, limits)
+            return _heartbeat(message) if is_sure else read_strict(value, limits)
     if (
         quotes
         or message.seq.__class__ is not int
         or not (value.isascii() or _is_utf8(value))
         or (len(value) > _DEEP and value.count(b"[") + value.count(b"{") > DEPTH_MAX)
     ):
-        return read_strictly(value, limits)
+        return read_strict(value, limits)
     return message
 
 
