@@ -20,7 +20,7 @@ from typing import Any
 from precede.udfs.holdback import Holdback
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.views import View, members, raise_to, standings
-from precede.udfs.records.job_records import Own
+from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.wire import encode_message
 from precede.udfs.ticks.patience import ASK_AGAIN_MS_MAX, Patience
 from tests.simulation import GROUP, NAMES, Arrival, Id, created
@@ -106,7 +106,7 @@ class Churn:
         for own in said:
             self._do(own)
 
-    def _do(self, own: Own) -> None:
+    def _do(self, own: JobRecord) -> None:
         """What the job does with a record of its own: into the log in time, or to the members, who may not hear it."""
         record = json.loads(own.value)
         if own.topic == "raw":

@@ -20,7 +20,7 @@ import pandas as pd
 from precede.udfs.holdback import Holdback
 from precede.udfs.home_partition import Row, look_ahead
 from precede.udfs.limits import Limits
-from precede.udfs.records.job_records import Own
+from precede.udfs.records.job_records import JobRecord
 from precede.udfs.ticks.patience import Patience
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Records(msgspec.Struct, array_like=True, gc=False):
     held: int  # messages the whole shard holds after this row
     waiting: Waiting | None = None  # of the whole shard after the batch; in a shard's last row alone
     state_bytes: int = 0  # what Spark keeps of the shard after the batch; in a shard's last row alone
-    own: list[Own] = []  # what the job itself has to say, each with the raw offset that made it
+    own: list[JobRecord] = []  # what the job itself has to say, each with the raw offset that made it
 
 
 _encode = msgspec.msgpack.encode

@@ -16,7 +16,7 @@ from precede.command_options import Config, Order, WrongUse, done_when_the_reade
 if TYPE_CHECKING:
     from precede.streaming.job.settings import Settings
     from precede.udfs.holdback import Holdback
-    from precede.udfs.records.job_records import Own
+    from precede.udfs.records.job_records import JobRecord
     from precede.udfs.ticks.patience import Patience
 
 REASONS_SHOWN = 3
@@ -146,7 +146,7 @@ def _read_or_be_stopped(file: int, size: int) -> bytes:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
-def own_line(one: "Own") -> bytes:
+def own_line(one: "JobRecord") -> bytes:
     """A record of the job's own as a line: where it would go, and which raw record made it."""
     return b'{"topic":"%b","offset":%d,"value":%b}\n' % (one.topic.encode(), one.offset, one.value)
 

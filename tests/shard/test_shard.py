@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from precede.udfs import shard
 from precede.udfs.limits import Limits
-from precede.udfs.records.job_records import Own
+from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.wire import encode_message
 from precede.udfs.shard import HOME_SHARD, Records, Shard, StateTooNew, decode_state, encode_state, unpack
 from tests.records import Row, by_group, by_kernel, conversation, log
@@ -260,7 +260,7 @@ def test_what_the_job_itself_says_names_the_tick_behind_it_however_the_log_is_cu
     whole, state, _ = call(function, rows, None)
     own = [one for records in records_of(whole) for one in records.own]
     assert {one.offset for one in own} == {21, 23, 27}, "asked after 2 s, 2 s later, 4 s later"
-    cut: list[Own] = []
+    cut: list[JobRecord] = []
     blob: bytes | None = None
     for at in range(0, len(rows), 3):
         packed, blob, _ = call(function, rows[at : at + 3], blob)

@@ -20,7 +20,7 @@ from precede.streaming.job.kafka import Unreachable
 from precede.streaming.order import sink as transaction
 from precede.streaming.order.progress import read_progress
 from precede.streaming.order.sink import SAID_ENOUGH, SAID_MAX, Sink
-from precede.udfs.records.job_records import Own, encode_sentence
+from precede.udfs.records.job_records import JobRecord, encode_sentence
 from precede.udfs.shard import Records
 from tests.system.door import END_TXN, Door
 from tests.system.stream import Stream
@@ -94,8 +94,8 @@ def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_part
     stream: Stream, sink: Callable[[], Sink]
 ) -> None:
     def rows(*offsets: int) -> Any:
-        own = [Own("raw", b"g", b"to the log %d" % one, one) for one in offsets]
-        own += [Own("control", b"g", b"to the members %d" % one, one) for one in offsets]
+        own = [JobRecord("raw", b"g", b"to the log %d" % one, one) for one in offsets]
+        own += [JobRecord("control", b"g", b"to the members %d" % one, one) for one in offsets]
         records = Records([], [], [], [], [], [], len(offsets), 0, 0, own=own)
         return Batch([(0, 1, offsets[-1], records)])
 
@@ -111,7 +111,7 @@ def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_part
 def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_reads(
     stream: Stream, sink: Callable[[], Sink]
 ) -> None:
-    own = [Own("person", b"g", encode_sentence(f"Group {one} lacks a key."), one) for one in range(200)]
+    own = [JobRecord("person", b"g", encode_sentence(f"Group {one} lacks a key."), one) for one in range(200)]
     rows: Any = Batch([(0, 1, 200, Records([], [], [], [], [], [], 200, 0, 0, own=own))])
     said: list[str] = []
     one = sink()

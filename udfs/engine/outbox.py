@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 from precede.udfs.codes import Refusal
-from precede.udfs.records.job_records import Own, Topic
+from precede.udfs.records.job_records import JobRecord, Topic
 from precede.udfs.records.messages import Id, Identity, LogRecord
 from precede.udfs.records.wire import LETTER_BYTES_MAX, DeadLetter, encode_dead_letter, encode_name
 
@@ -24,7 +24,7 @@ class Outbox:
         self.ordered_keys: list[bytes] = []
         self.dead: list[bytes] = []
         self.dead_keys: list[bytes | None] = []
-        self.own: list[Own] = []
+        self.own: list[JobRecord] = []
         self.duplicates = 0
         self.held_growth = 0
         """By how much the number of held messages has grown since created; less than 0 where it shrank."""
@@ -57,7 +57,7 @@ class Outbox:
 
     def say(self, topic: Topic, key: bytes, value: bytes, offset: int) -> None:
         """Add one record of the job's own."""
-        self.own.append(Own(topic, key, value, offset))
+        self.own.append(JobRecord(topic, key, value, offset))
 
     def clear(self) -> None:
         """Forget what was taken."""

@@ -18,7 +18,7 @@ Topic = Literal["raw", "control", "person"]
 _encode = msgspec.json.Encoder().encode
 
 
-class Own(msgspec.Struct, array_like=True, gc=False):
+class JobRecord(msgspec.Struct, array_like=True, gc=False):
     """One record of the job's own, and the raw offset at which it was decided on."""
 
     topic: Topic
