@@ -61,7 +61,7 @@ class Opening:
         known = self._voice.known
         self._offsets = self._reader.starts(self._ordered, at_end=False, timeout_s=0.0)
         resumes = since is None and known.token is not None
-        if resumes and self._voice.knowledge.is_of_old:
+        if resumes and self._voice.knowledge.is_legacy:
             for _ in self._records():
                 pass
         if resumes:
@@ -152,11 +152,11 @@ class Opening:
         if knowledge.order is None:
             usual = self._usual_order()
             created = epochs.created_as(self._bootstrap, self._raw, known.group)
-            voice.adopt(usual if created is None else knowledge.created(created, usual))
+            voice.adopt(usual if created is None else knowledge.apply_create(created, usual))
         self._await_admission()
         is_over = knowledge.is_out(known.sender, known.epoch) or known.epoch > EPOCH_MAX
         if is_new or is_over or self._own_seq > known.seq:
-            over = knowledge.last_over(known.sender)
+            over = knowledge.last_ended_epoch(known.sender)
             free = epochs.free_epoch(self._bootstrap, self._raw, known.group, known.sender, key, above=over)
             if free != known.epoch:
                 voice.begin(free)

@@ -57,7 +57,7 @@ class Knowledge:
         """Whether the group takes nothing unsigned, by its `create` record."""
         self.keys: dict[str, list[tuple[int, str]]] = {}
         """Who has a key: the epoch from which on each counts, the newest last."""
-        self.is_of_old = False
+        self.is_legacy = False
         """Whether it was kept by a version that did not know of keys and window, so that they must be read again."""
         self.time = 0
         """The largest linear time that was delivered."""
@@ -74,30 +74,30 @@ class Knowledge:
             self.time = max(self.time, record["time"])
         if record.get("kind") == "create":
             options = record.get("options", {})
-            self._created(record["order"], options)
+            self._apply_options(record["order"], options)
         if "key" in record:
-            self.take_key(record["sender"], record.get("epoch", 0), record["key"])
+            self.add_key(record["sender"], record.get("epoch", 0), record["key"])
         for name, standing in standings(record):
             raise_to(self.view, name, standing)
 
-    def created(self, record: Create, usual: str) -> str:
+    def apply_create(self, record: Create, usual: str) -> str:
         """The group's first record stands in the log, and nothing of it is ordered yet; the order it asks for."""
         options = msgspec.to_builtins(record.options)
         order = str(options.get("order", usual))
-        self._created(order, options)
+        self._apply_options(order, options)
         self.view |= view_of(record.members)
         return order
 
-    def _created(self, order: str, options: Mapping[str, Any]) -> None:
+    def _apply_options(self, order: str, options: Mapping[str, Any]) -> None:
         # Where clocks decide, a created group waits for its members, so it has to know them: it is closed.
         self.closed = options.get("closed") is True or (order in ORDERS and ORDERS[order].by_clocks)
         self.conflicts = [(one, other) for one, other in options.get("conflicts", [])]
         self.window = options.get("window", self.window)
         self.has_keys = "keys" in options
         for name, key in options.get("keys", {}).items():
-            self.take_key(name, 0, key)
+            self.add_key(name, 0, key)
 
-    def take_key(self, name: str, epoch: int, key: str) -> None:
+    def add_key(self, name: str, epoch: int, key: str) -> None:
         """From this epoch of a member on this key counts."""
         known = self.keys.setdefault(name, [])
         if (epoch, key) not in known:
@@ -134,7 +134,7 @@ class Knowledge:
         runs = self.delivered.get((name, epoch))
         return runs is not None and seq in runs
 
-    def asked(self, id_: Id) -> None:
+    def note_missing(self, id_: Id) -> None:
         """Somebody asks for a message: the group waits for it, unless it is here."""
         if len(self.missing) < MISSING_MAX and not self.has(id_):
             self.missing[id_] = None
@@ -146,7 +146,7 @@ class Knowledge:
         """Whether this epoch has ended: it left, was put out, or came back with a larger one."""
         return self.view.get(name, (epoch, IN)) > (epoch, IN)
 
-    def last_over(self, name: str) -> int:
+    def last_ended_epoch(self, name: str) -> int:
         """The largest epoch of this name that has ended, -1 where none has."""
         epoch, is_out = self.view.get(name, (0, IN))
         return epoch if is_out else epoch - 1
@@ -170,8 +170,8 @@ class Knowledge:
         """Take what `dump` gave."""
         self.order, self.closed = dumped["order"], dumped["closed"]
         self.conflicts = [(one, other) for one, other in dumped["conflicts"]]
-        self.is_of_old = "window" not in dumped
-        if not self.is_of_old:
+        self.is_legacy = "window" not in dumped
+        if not self.is_legacy:
             self.window, self.has_keys = dumped["window"], dumped["has_keys"]
             self.keys = {name: [(epoch, key) for epoch, key in keys] for name, keys in dumped["keys"].items()}
         self.view = {name: (epoch, out) for name, epoch, out in dumped["view"]}

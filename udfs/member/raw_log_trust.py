@@ -50,7 +50,7 @@ def read_trusted_clock(knowledge: Knowledge, group: str, value: bytes, *, above:
         if signature is None or not any(is_signed_by(key, signature, record) for key in keys):
             return None
         if isinstance(found, Join) and found.key is not UNSET:
-            knowledge.take_key(found.sender, found.epoch, found.key)
+            knowledge.add_key(found.sender, found.epoch, found.key)
     return ClockReading(time, isinstance(found, Message)) if time > above else None
 
 
