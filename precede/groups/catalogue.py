@@ -51,7 +51,7 @@ class CatalogueReader:
                 changed[listing.group] = listing
         return list(changed.values())
 
-    def look(self) -> list[LogRecord]:
+    def poll(self) -> list[LogRecord]:
         """The next ordered records, or none where nothing has come for a moment."""
         if not self._assigned:
             starts = self._reader.starts(self._topic, at_end=False, timeout_s=LOOK_S)
@@ -73,7 +73,7 @@ class CatalogueReader:
 
     def _batches(self) -> Iterator[list[LogRecord]]:
         while True:
-            records = self.look()
+            records = self.poll()
             yield records
             if not records and (not self._assigned or self._reader.at_end()):
                 return

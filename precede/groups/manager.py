@@ -209,7 +209,7 @@ class Groups:
                     letters.assign(self._dead_letter_topic, starts)
                 for letter in _found(letters.read(0), written.place):
                     raise Refused(f"The group refused it ({letter.code}): {letter.reason}")
-                records = self._reader.look()
+                records = self._reader.poll()
                 for _ in self._reader.learn(records):
                     pass
                 for ordered in _found(records, written.place):

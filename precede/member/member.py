@@ -291,7 +291,7 @@ class Member:
     def _next(self, timeout_s: float) -> Delivery | None:
         older = next(self._older, None)
         if older is not None:
-            self._follower.passed(older)
+            self._follower.continue_after(older)
             return older
         try:
             return self._follower.poll(timeout_s)
@@ -304,7 +304,7 @@ class Member:
             older = next(self._older, None)
             if older is None:
                 raise
-            self._follower.passed(older)
+            self._follower.continue_after(older)
             return older
 
     def _is_mine(self, delivery: Delivery) -> bool:

@@ -172,7 +172,7 @@ class Follower:
         """Whether everything there was has been delivered, as far as the last looks showed."""
         return self._assigned and not self._waiting and self._reader.at_end()
 
-    def passed(self, delivery: Delivery) -> None:
+    def continue_after(self, delivery: Delivery) -> None:
         """This one was had from elsewhere: go on behind it."""
         self._rule.last[delivery.group, delivery.destination] = delivery.position
 
