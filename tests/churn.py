@@ -19,7 +19,7 @@ from typing import Any
 
 from precede.udfs.holdback import Holdback
 from precede.udfs.orders import ORDERS
-from precede.udfs.peers.views import View, members, raise_to, standings
+from precede.udfs.peers.views import View, members, raise_standing, standings
 from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.wire import encode_message
 from precede.udfs.ticks.patience import ASK_AGAIN_MS_MAX, Patience
@@ -100,7 +100,7 @@ class Churn:
             self.ordered.append(record)
             fields = json.loads(record)
             for name, standing in standings(fields):
-                raise_to(self.view, name, standing)
+                raise_standing(self.view, name, standing)
         said = list(self.kernel.own)
         self.kernel.clear()
         for own in said:

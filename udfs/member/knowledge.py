@@ -13,7 +13,7 @@ import msgspec
 from precede.udfs.engine.runs import Runs
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
-from precede.udfs.peers.views import IN, View, raise_to, standings, view_of
+from precede.udfs.peers.views import IN, View, raise_standing, standings, view_of
 from precede.udfs.records.lenient import raw_fields
 from precede.udfs.records.messages import Create, Id, Who
 
@@ -78,7 +78,7 @@ class Knowledge:
         if "key" in record:
             self.add_key(record["sender"], record.get("epoch", 0), record["key"])
         for name, standing in standings(record):
-            raise_to(self.view, name, standing)
+            raise_standing(self.view, name, standing)
 
     def apply_create(self, record: Create, usual: str) -> str:
         """The group's first record stands in the log, and nothing of it is ordered yet; the order it asks for."""

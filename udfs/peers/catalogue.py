@@ -12,7 +12,7 @@ import msgspec
 from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.directory import GroupInfo
-from precede.udfs.peers.views import View, members, raise_to, standings
+from precede.udfs.peers.views import View, members, raise_standing, standings
 
 
 class Listing(msgspec.Struct):
@@ -68,5 +68,5 @@ class Catalogue:
             listing.closed = listing.options.get("closed") is True or ORDERS[listing.order].by_clocks
         if record["kind"] == "join" and listing.only_signs(record["sender"]):
             return listing if told else None
-        changed = [raise_to(listing.view, name, standing) for name, standing in standings(record)]
+        changed = [raise_standing(listing.view, name, standing) for name, standing in standings(record)]
         return listing if told or any(changed) else None

@@ -21,7 +21,7 @@ View = dict[str, Standing]
 """Of each name the largest standing heard of."""
 
 
-def raise_to(view: View, name: str, standing: Standing) -> bool:
+def raise_standing(view: View, name: str, standing: Standing) -> bool:
     """Take in one standing; answers whether it says anything new."""
     known = view.get(name)
     if known is not None and known >= standing:
@@ -35,7 +35,7 @@ def merge(*views: Mapping[str, Standing]) -> View:
     merged: View = {}
     for view in views:
         for name, standing in view.items():
-            raise_to(merged, name, standing)
+            raise_standing(merged, name, standing)
     return merged
 
 
