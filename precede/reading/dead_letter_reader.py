@@ -11,7 +11,7 @@ import msgspec
 from precede.reading.delta_files import files_of
 from precede.streaming.errors import Refused
 from precede.streaming.history.rows import Letter
-from precede.udfs.records.wire import LETTER_BYTES_MAX
+from precede.udfs.records.dead_letters import DEAD_LETTER_BYTES_MAX
 
 if TYPE_CHECKING:
     from precede.streaming.job.settings import Settings
@@ -117,7 +117,7 @@ def _condition(field: Any, wanted: LetterFilter) -> Any:
 def value_of(found: FoundLetter) -> bytes | None:
     """The raw value; refused where only the beginning of it, or of its key, is there."""
     letter = found.letter
-    if letter.truncated or len(found.key or b"") >= LETTER_BYTES_MAX:
+    if letter.truncated or len(found.key or b"") >= DEAD_LETTER_BYTES_MAX:
         raise Refused(
             f"The record from partition {letter.partition} offset {letter.offset} is kept in part only (64 KiB), so it "
             "cannot be published again from here; publish it from where it came."

@@ -11,18 +11,14 @@ everything else goes to the strict reader (strict.py), whose verdict is the verd
   Depth: a value with that many brackets is not vouched for.
 """
 
-from base64 import b64encode
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import SHORT_NAME_MAX, Heartbeat, Id, Message, ObjectStamp, Record
 from precede.udfs.records.strict import DEPTH_MAX, read_strict
-
-LETTER_BYTES_MAX = 64 * 1024
-"""How much of a raw record's key, and of its value, a dead letter carries."""
 
 _DEEP = 2 * DEPTH_MAX
 """Nothing shorter can be nested too deep."""
@@ -189,37 +185,3 @@ def encode_message(
 def encode_name(name: str) -> str:
     """A name as its JSON string."""
     return _encode(name).decode()
-
-
-class DeadLetter(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """Why one raw record will never be delivered."""
-
-    code: str
-    reason: str
-    group: str | None
-    sender: str | None
-    epoch: int | None
-    seq: int | None
-    destination: str | UnsetType = UNSET
-    partition: int
-    offset: int
-    arrived_ms: int
-    value: str | UnsetType | None = UNSET
-    value_base64: str | UnsetType = UNSET
-    truncated: bool | UnsetType = UNSET
-
-
-def encode_dead_letter(letter: DeadLetter, value: bytes | None) -> bytes:
-    """Write one dead letter around the raw value it is about."""
-    if value is None:
-        letter.value = None
-        return _encode(letter)
-    if len(value) > LETTER_BYTES_MAX:
-        letter.truncated = True
-    head = value[:LETTER_BYTES_MAX]
-    if _is_utf8(value):
-        # A cut inside a character is the only thing that can be wrong with the head of valid UTF-8.
-        letter.value = head.decode(errors="ignore")
-    else:
-        letter.value_base64 = b64encode(head).decode()
-    return _encode(letter)
