@@ -10,8 +10,6 @@ import msgspec
 from precede.udfs.shard import NOTHING_WAITS, Records, Waiting
 
 FILE = "held.json"
-CODE_AT = len(b'{"code":"')
-"""A dead letter begins with its code."""
 
 
 @dataclass
@@ -50,8 +48,7 @@ class Counts:
         self.delivered += len(records.ordered)
         self.dead += len(records.dead)
         self.duplicates += records.duplicates
-        for letter in records.dead:
-            self.codes[letter[CODE_AT : letter.index(b'"', CODE_AT)].decode()] += 1
+        self.codes.update(records.dead_codes)
 
     def add(self, batch: "Counts") -> None:
         """A batch is out."""

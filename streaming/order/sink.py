@@ -389,4 +389,5 @@ def above(next_offset: int, records: Records) -> Records:
         records.waiting,
         records.state_bytes,
         [one for one in records.own if one.offset >= next_offset],
+        [code for code, new in zip(records.dead_codes, dead, strict=True) if new],
     )

@@ -47,7 +47,7 @@ def kernel_records() -> Records:
         holdback.receive(value, b"g", 0, offset, 1_000)
     dead_offsets = [2, 3]
     lists = (holdback.ordered, holdback.ordered_keys, [0], holdback.dead, holdback.dead_keys, dead_offsets)
-    return Records(*lists, 5, holdback.duplicates, 1, (1_000, 1), 70)
+    return Records(*lists, 5, holdback.duplicates, 1, (1_000, 1), 70, dead_codes=holdback.dead_codes)
 
 
 def counted() -> Counts:

@@ -18,13 +18,24 @@ if TYPE_CHECKING:
 class Outbox:
     """Parallel lists of keys and values; whoever drives the kernel takes them and clears."""
 
-    __slots__ = ("dead", "dead_keys", "duplicates", "held_growth", "holding", "ordered", "ordered_keys", "own")
+    __slots__ = (
+        "dead",
+        "dead_codes",
+        "dead_keys",
+        "duplicates",
+        "held_growth",
+        "holding",
+        "ordered",
+        "ordered_keys",
+        "own",
+    )
 
     def __init__(self) -> None:
         self.ordered: list[bytes] = []
         self.ordered_keys: list[bytes] = []
         self.dead: list[bytes] = []
         self.dead_keys: list[bytes | None] = []
+        self.dead_codes: list[str] = []
         self.own: list[JobRecord] = []
         self.duplicates = 0
         self.held_growth = 0
@@ -53,6 +64,7 @@ class Outbox:
             arrived_ms=record.timestamp_ms,
         )
         self.dead.append(encode_dead_letter(letter, record.value))
+        self.dead_codes.append(refusal.code)
         # A compressed record may have a key larger than Kafka would take back, and the stream would stand before it.
         self.dead_keys.append(None if record.key is None else record.key[:DEAD_LETTER_BYTES_MAX])
 
@@ -67,6 +79,7 @@ class Outbox:
         self.ordered_keys.clear()
         self.dead.clear()
         self.dead_keys.clear()
+        self.dead_codes.clear()
 
 
 @cache
