@@ -99,7 +99,7 @@ def test_of_many_messages_some_are_counted_and_stand_for_all() -> None:
     relation = ByNamedIds(chain, lambda _: [], in_turn=True)
     exact = relation.pairs()
     assert exact == (400 * 399 // 2, 1)
-    relation.counted_max = 50
+    relation.exact_max = 50
     estimated = relation.pairs()
     assert estimated.every == 8
     assert abs(estimated.found - exact.found) < 0.03 * exact.found
@@ -112,7 +112,7 @@ def test_of_many_messages_to_some_members_some_are_counted_too() -> None:
     ]
     relation = BySentStamp(chain)
     assert relation.pairs() == (400 * 399 // 2, 1)
-    relation.looked_max = 20_000
+    relation.exact_pairs_max = 20_000
     estimated = relation.pairs()
     assert estimated.every == 8
     assert abs(estimated.found - 400 * 399 // 2) < 0.03 * 400 * 399 // 2

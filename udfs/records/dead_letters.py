@@ -1,4 +1,4 @@
-"""Dead letters: why a raw record is not delivered, around the record itself (contract, section 5)."""
+"""Dead letters: a refused raw record, and why it was refused (contract, section 5)."""
 
 from base64 import b64encode
 
@@ -30,7 +30,7 @@ class DeadLetter(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 def encode_dead_letter(letter: DeadLetter, value: bytes | None) -> bytes:
-    """Write one dead letter around the raw value it is about."""
+    """Write one dead letter, which includes the raw value."""
     if value is None:
         letter.value = None
         return _encode(letter)

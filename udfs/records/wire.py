@@ -1,14 +1,14 @@
-"""The wire format: raw records in, ordered records and dead letters out (contract, sections 2, 4 and 5).
+"""Reads raw records fast, and writes messages (contract, section 2).
 
-Reading is split in two. The fast path here decodes a whole record at once and accepts only what it can vouch for;
-everything else goes to the strict reader (strict.py), whose verdict is the verdict. The proof of the fast path:
+Reading has two steps. The fast path here decodes a whole record at once and accepts only what it can prove valid;
+everything else goes to the strict reader (strict.py), whose verdict is final. Why the fast path is correct:
 
-* msgspec refuses whatever is not RFC 8259, but for four things it lets pass: a name twice, invalid UTF-8 inside a
-  skipped value, 1.0 for an integer, and nesting as deep as the host's recursion limit.
-* Names twice: outside `data`, quotes are two for every name, two for every string, and those inside strings. With what
-  was decoded accounted for, a surplus of zero leaves no room for another name.
-* UTF-8: the value is ASCII or decodes. 1.0: integers are declared `int | float`, and a float is not vouched for.
-  Depth: a value with that many brackets is not vouched for.
+* msgspec rejects everything that is not RFC 8259, with four exceptions: duplicate names, invalid UTF-8 inside a
+  skipped value, 1.0 for an integer, and nesting up to the host's recursion limit.
+* Duplicate names: outside `data` there are two quotes for each name, two for each string, and those inside strings.
+  If the decoded fields account for all quotes, there is no room for another name.
+* UTF-8: the value is ASCII or decodes. 1.0: integers are declared `int | float`, and a float is not accepted here.
+  Depth: a value with that many brackets is not accepted here.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from precede.udfs.records.messages import SHORT_NAME_MAX, Heartbeat, Id, Message
 from precede.udfs.records.strict import DEPTH_MAX, read_strict
 
 _DEEP = 2 * DEPTH_MAX
-"""Nothing shorter can be nested too deep."""
+"""A shorter value cannot be nested too deep."""
 
 _decode_message = msgspec.json.Decoder(Message).decode
 _encode = msgspec.json.Encoder().encode
@@ -69,7 +69,7 @@ def read(value: bytes, limits: Limits) -> Record:
 
 
 def _quotes_of_rare_fields(message: Message, limits: Limits) -> int:
-    """The quotes of the less usual fields, or -1: what cannot be vouched for goes to the strict reader."""
+    """The quotes of the rarer fields, or -1 if the strict reader must decide."""
     quotes = 0
     if message.v is not UNSET:
         if message.v.__class__ is not int:
@@ -147,7 +147,7 @@ def _quotes_of_object(stamp: ObjectStamp) -> int:
 
 
 def _heartbeat(message: Message) -> Heartbeat:
-    """A heartbeat that was decoded as a message, whose fields are all of its own."""
+    """Turn a message into the heartbeat it really is; it has no fields that a heartbeat lacks."""
     heartbeat = Heartbeat(group=message.group, sender=message.sender, seq=message.seq, kind="heartbeat")
     heartbeat.epoch = message.epoch  # type: ignore[assignment]
     heartbeat.time, heartbeat.clock_ms, heartbeat.signature = message.time, message.clock_ms, message.signature
@@ -172,7 +172,7 @@ def encode_message(
     data: object = UNSET,
     **stamp: Any,
 ) -> bytes:
-    """Write one raw record of kind `message`; `stamp` holds further fields by their contract names."""
+    """Write one raw record of kind `message`; `stamp` holds more fields under their contract names."""
     fields: dict[str, Any] = {"group": group, "sender": sender, "epoch": epoch, "seq": seq}
     if after is not None:
         fields["after"] = after
