@@ -1,9 +1,9 @@
-"""A shared counter and a bank account, replicated, invoked by several clients over gateways that delay and reorder.
+"""A replicated counter and bank account, invoked by several clients over gateways that delay and reorder.
 
 python examples/shared_objects.py
 
-Requests that conflict are executed in one order at every replica; requests that do not never wait for each other. No
-Kafka is needed: the kernel stands for the stream. With it, a member's `send` and its messages take the kernel's place.
+Conflicting requests run in the same order at every replica; other requests never wait for each other. No Kafka is
+needed: the kernel replaces the stream. With Kafka, use a member's `send` and its messages in place of the kernel.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ REPLICAS = ("east", "west")
 
 
 class Shared:
-    """What every replica holds: one counter, one account, and what was done in which order."""
+    """The state of a replica: one counter, one account, and what was done in which order."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -60,7 +60,7 @@ class Shared:
         return self.money
 
     def audit(self) -> Any:
-        """A method that invokes another one, at another object, and runs until that has answered."""
+        """A method that invokes one of another object, and waits for its answer."""
         noted = yield Call("ledger", "note", (self.money,))
         self.done.append(f"audit {self.money} as entry {noted}")
         return noted
@@ -138,4 +138,4 @@ alike = all(one.result["east"] == one.result["west"] for _, one in invoked)
 print(f"{len(invoked)} requests to 2 replicas, all answered: {all(one.done for _, one in invoked)}")
 print(f"the same answers from both: {alike}")
 print(f"count {east.count} and {west.count}, money {east.money} and {west.money}, audited as entry {audit.result}")
-print(f"the last of it: {', '.join(east.done[-3:])}")
+print(f"the last steps: {', '.join(east.done[-3:])}")

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: broker, topics, job, conversation, the last messages under way, summary."""
+"""Runs the whole demo: broker, topics, job, conversation, the last messages on their way, summary."""
 
 import os
 import sys
@@ -29,12 +29,12 @@ from precede.terminal_text import safe_text
 STEP_S = 0.03
 START_S_MAX = 180.0
 DRAIN_S_MAX = 90.0
-HURRY_S_MAX = 10.0  # for what is under way, after Ctrl-C
+HURRY_S_MAX = 10.0  # for messages on their way, after Ctrl-C
 HISTORY_EVERY_S = 4.0
 
 
 def perform(seconds: float, seed: int) -> None:
-    """All of it; raises Refused where the stream did not keep its promises."""
+    """Run the demo; raises Refused if the stream did not keep its promises."""
     console = Console()
     folder = new_folder()
     run = DemoRun(folder, Watch(GROUP))
@@ -57,7 +57,7 @@ def perform(seconds: float, seed: int) -> None:
 
 
 def new_folder() -> Path:
-    """A folder of its own for each run, here if that can be, that is never removed."""
+    """A new folder for each run, in the current directory if possible; it is never removed."""
     name = time.strftime("%Y%m%d-%H%M%S")
     try:
         folder = Path("precede-demo") / name
@@ -71,7 +71,7 @@ def new_folder() -> Path:
 
 @contextmanager
 def stage(console: Console, folder: Path) -> Iterator[tuple[Broker, Child]]:
-    """The broker and the job, as long as this lasts."""
+    """The broker and the job, for the duration of the context."""
     with progress_line(console) as say:
         say("Starting Kafka")
         broker = Broker(say=say).start()
@@ -92,7 +92,7 @@ def stage(console: Console, folder: Path) -> Iterator[tuple[Broker, Child]]:
 
 @contextmanager
 def progress_line(console: Console) -> Iterator[Callable[[str], None]]:
-    """Progress: a line that changes in a terminal, lines one after another elsewhere."""
+    """Progress: one changing line in a terminal, separate lines elsewhere."""
     if console.is_terminal:
         with console.status("") as status:
             yield lambda sentence: status.update(safe_text(f"{sentence} ..."))
@@ -101,7 +101,7 @@ def progress_line(console: Console) -> Iterator[Callable[[str], None]]:
 
 
 def start_job(bootstrap: str, folder: Path) -> Child:
-    """`precede run`, as anybody would start it."""
+    """Start `precede run`, as a user would."""
     command = [sys.executable, "-m", "precede", "run", "--bootstrap", bootstrap]
     command += ["--checkpoint", str(folder / "checkpoint"), "--delta", str(folder / "delta")]
     home = str(Path(precede.__file__).parent.parent)
@@ -114,7 +114,7 @@ def start_job(bootstrap: str, folder: Path) -> Child:
 
 
 class Performance:
-    """The conversation on the stage, step by step, before the eyes of the view."""
+    """Plays the conversation step by step and shows it in the view."""
 
     def __init__(self, bootstrap: str, job: Child, watch: Watch, view: View, seed: int) -> None:
         self._job = job
@@ -137,7 +137,7 @@ class Performance:
         self._ordered.close()
 
     def play(self, seconds: float) -> bool:
-        """Create the group, let it talk, and stay until all is delivered; answers whether Ctrl-C cut the talk short."""
+        """Create the group, play, and wait until all is delivered; returns whether Ctrl-C cut the play short."""
         self._create_group()
         if not self._until(lambda: bool(self._watch.deliveries), START_S_MAX, "Spark is starting"):
             raise Refused(f"The job orders nothing after {START_S_MAX:.0f} s; it last said: {self._job.last_log_line}")
@@ -156,7 +156,7 @@ class Performance:
         return self._patience_s == HURRY_S_MAX
 
     def wait_for_history(self, table: Path) -> int:
-        """How many deliveries Delta holds, once it holds all of them or that takes too long."""
+        """Wait until Delta holds all deliveries, or for too long; returns how many it holds."""
         rows = 0
 
         def written() -> bool:
@@ -188,7 +188,7 @@ class Performance:
         *,
         speaking: bool = False,
     ) -> bool:
-        """Step by step until it is done; answers False where that takes too long."""
+        """Go on step by step until it is done; returns False if that takes too long."""
         begun_s = time.monotonic()
         while not done():
             waited_s = time.monotonic() - begun_s
@@ -198,11 +198,11 @@ class Performance:
                 return False
             if start_s is not None:
                 self.conversation.play(time.monotonic() - start_s, speaking=speaking)
-            self._look()
+            self._read_topics()
             self._view.show(state, waited_s)
         return True
 
-    def _look(self) -> None:
+    def _read_topics(self) -> None:
         for record in self._raw.read(STEP_S):
             arrival = self._watch.arrive(record)
             if arrival is not None:
@@ -213,7 +213,7 @@ class Performance:
 
 
 def count_rows(table: Path) -> int:
-    """The rows of a Delta table, 0 where there is none yet."""
+    """The number of rows in a Delta table, 0 if there is no table yet."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 

@@ -1,4 +1,4 @@
-"""What the demo says at its end."""
+"""The summary at the end of the demo."""
 
 import os
 import shlex
@@ -23,17 +23,17 @@ LOOK_IN_DELTA = (
 
 @dataclass
 class DemoRun:
-    """One performance, as far as it came."""
+    """One run of the demo, as far as it got."""
 
     folder: Path
     watch: Watch
     conversation: Conversation | None = None
     history: int = 0
-    cut_short: bool = False  # by Ctrl-C, and then something may still be under way
+    cut_short: bool = False  # by Ctrl-C; messages may still be on their way
 
 
 def print_summary(console: Console, run: DemoRun) -> None:
-    """The summary; Refused where a promise was not kept."""
+    """Print the summary; raises Refused if a promise was not kept."""
     watch, conversation = run.watch, run.conversation
     assert conversation is not None
     waited = watch.waited
@@ -65,7 +65,7 @@ def print_summary(console: Console, run: DemoRun) -> None:
 
 
 def commands(folder: Path) -> list[str]:
-    """Commands that work as they stand, from the folder the demo was started in."""
+    """Commands that work as printed, from the folder where the demo was started."""
     python = Path(sys.executable)
     script = python.with_name("precede")
     here = f"{_named(script)}" if script.exists() else f"{_named(python)} -m precede"
@@ -74,6 +74,6 @@ def commands(folder: Path) -> list[str]:
 
 
 def _named(path: Path) -> str:
-    """As short as it can be said from here."""
+    """The path for a shell: relative if it lies below this folder, else absolute."""
     relative = os.path.relpath(path)
     return shlex.quote(str(path) if relative.startswith("..") else relative)

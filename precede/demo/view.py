@@ -1,4 +1,4 @@
-"""What a person sees of the demo: a live view in a terminal, plain lines anywhere else."""
+"""How the demo is shown: a live view in a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Iterator
@@ -19,25 +19,25 @@ from precede.udfs.engine.held import Held
 from precede.udfs.records.messages import Id
 
 COLOURS = dict(zip(MEMBERS, ("cyan", "yellow", "magenta", "green", "bright_blue"), strict=True))
-FRESH_S = 2.0  # a delivery stands out for so long
+FRESH_S = 2.0  # how long a new delivery is highlighted
 FRAMES_PER_S = 8
 LINES_MIN = 18
 
 
 class View(Protocol):
-    """Both kinds."""
+    """What both kinds of view can do."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
 
     def arrived(self, arrival: Arrival) -> None:
-        """A record came into the raw topic."""
+        """A record arrived in the raw topic."""
 
     def delivered(self, delivery: Delivery) -> None:
-        """A record came out of the stream."""
+        """The stream delivered a record."""
 
     def show(self, state: str, seconds: float) -> None:
-        """Time has passed; `state` says in a few words what the demo is doing, since `seconds`."""
+        """Refresh. `state` says in a few words what the demo has been doing for `seconds`."""
 
 
 def open_view(console: Console, watch: Watch) -> View:
@@ -49,7 +49,7 @@ def short(id_: Id) -> str:
 
 
 class PlainView:
-    """A line for each thing that happens."""
+    """Prints one line for each event."""
 
     def __init__(self, console: Console, watch: Watch) -> None:
         self._console = console
@@ -77,7 +77,7 @@ class PlainView:
             waited = f" (held {delivery.held_ms / 1000:.1f} s)" if delivery.released_offset != delivery.offset else ""
             self._line(f"delivered {delivery.position}", _id_of(delivery), f"{delivery.data}{waited}")
 
-    def show(self, state: str, seconds: float) -> None:  # noqa: ARG002 (a line is written once and counts nothing)
+    def show(self, state: str, seconds: float) -> None:  # noqa: ARG002 (a line is written once, without a counter)
         if state != self._state:
             self._console.print(f"{state} ...", highlight=False, markup=False)
         self._state = state
@@ -87,12 +87,12 @@ class PlainView:
 
 
 class LiveView:
-    """Three panels: what arrived, what is held back and what it waits for, and what was delivered, as a tree."""
+    """Three panels: arrived messages, held messages and their missing ids, and delivered messages as a tree."""
 
     def __init__(self, console: Console, watch: Watch) -> None:
         self._console = console
         self._watch = watch
-        self._shown_s: dict[Id, float] = {}
+        self._delivered_s: dict[Id, float] = {}
         self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
         self._drawn_s = 0.0
 
@@ -104,10 +104,10 @@ class LiveView:
         self._live.stop()
 
     def arrived(self, arrival: Arrival) -> None:
-        pass  # the picture is drawn from the watch
+        pass  # the watch has what the view draws
 
     def delivered(self, delivery: Delivery) -> None:
-        self._shown_s[_id_of(delivery)] = time.monotonic()
+        self._delivered_s[_id_of(delivery)] = time.monotonic()
 
     def show(self, state: str, seconds: float) -> None:
         now_s = time.monotonic()
@@ -161,7 +161,7 @@ class LiveView:
         return table
 
     def _trees(self, lines: int) -> Group:
-        """The threads spoken in last, as many as there is room for, oldest first."""
+        """The most recent threads that fit, oldest first."""
         chosen: list[list[Delivery]] = []
         room = lines
         for thread in self._threads():
@@ -172,7 +172,7 @@ class LiveView:
         return Group(*(self._tree(thread) for thread in chosen))
 
     def _threads(self) -> Iterator[list[Delivery]]:
-        """Delivered messages by thread, the thread that was spoken in last first."""
+        """Delivered messages by thread, the most recent thread first."""
         root_of: dict[Id, Id] = {}
         threads: dict[Id, list[Delivery]] = {}
         for delivery in self._watch.deliveries:
@@ -182,7 +182,7 @@ class LiveView:
             root = root_of[id_] = root_of[delivery.after[0]] if delivery.after else id_
             thread = threads.pop(root, [])
             thread.append(delivery)
-            threads[root] = thread  # put last: a dict keeps the order in which its keys came
+            threads[root] = thread  # moved to the end: a dict keeps insertion order
         return reversed(threads.values())
 
     def _tree(self, thread: list[Delivery]) -> Tree:
@@ -195,7 +195,7 @@ class LiveView:
 
     def _label(self, delivery: Delivery) -> Text:
         id_ = _id_of(delivery)
-        fresh = time.monotonic() - self._shown_s.get(id_, 0.0) < FRESH_S
+        fresh = time.monotonic() - self._delivered_s.get(id_, 0.0) < FRESH_S
         waited = f" +{delivery.held_ms / 1000:.1f} s" if delivery.released_offset != delivery.offset else ""
         return Text.assemble(
             (f"{delivery.position} ", "dim"),

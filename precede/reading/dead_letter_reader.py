@@ -1,4 +1,4 @@
-"""Dead letters to look at or to publish again: read from their topic, or from the Delta table of them."""
+"""Reads dead letters, to list or republish them, from their topic or from their Delta table."""
 
 import base64
 import datetime
@@ -22,7 +22,7 @@ _read = msgspec.json.Decoder(Letter).decode
 
 
 class LetterFilter(msgspec.Struct, frozen=True):
-    """Which letters: every condition given must hold."""
+    """Which dead letters to read: every given condition must hold."""
 
     group: str | None = None
     codes: tuple[str, ...] = ()
@@ -39,14 +39,14 @@ class LetterFilter(msgspec.Struct, frozen=True):
 
 
 class FoundLetter(msgspec.Struct):
-    """A letter; what was read from the topic has its record's key too."""
+    """A dead letter; from the topic, with the key of its record."""
 
     letter: Letter
     key: bytes | None = None
 
 
 def moment_ms(text: str, now_ms: int) -> int | None:
-    """`2h` is two hours ago; else a date or a time of ISO 8601, in UTC where it names no zone."""
+    """`2h` means two hours ago; otherwise a date or time in ISO 8601, in UTC unless it names a zone."""
     if ago := AGO.fullmatch(text):
         return now_ms - int(ago[1]) * SECONDS[ago[2]] * 1000
     try:
@@ -57,7 +57,7 @@ def moment_ms(text: str, now_ms: int) -> int | None:
 
 
 def from_topic(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLetter]:
-    """Those in the topic up to its end as it is now, partition by partition."""
+    """The matching dead letters up to the topic's current end, partition by partition."""
     from precede.reading.log_readers import why_unreadable
     from precede.streaming.job import kafka
 
@@ -65,7 +65,7 @@ def from_topic(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLett
     try:
         known = kafka.describe(settings.bootstrap, [topic]).get(topic)
         if known is None:
-            raise Refused(f"There is no topic {topic}; `precede run` makes it.")
+            raise Refused(f"There is no topic {topic}; `precede run` creates it.")
         for key, value in kafka.read_to_end(settings.bootstrap, topic, known.partitions):
             try:
                 letter = _read(value or b"")
@@ -78,7 +78,7 @@ def from_topic(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLett
 
 
 def from_delta(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLetter]:
-    """Those in the table, read without Spark and without Kafka."""
+    """The matching dead letters in the table, read without Spark or Kafka."""
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -89,7 +89,7 @@ def from_delta(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLett
     try:
         table = DeltaTable(folder)
     except (DeltaError, OSError) as error:
-        raise Refused(f"There is no Delta table of dead letters in {folder}; look into the topic instead.") from error
+        raise Refused(f"There is no Delta table of dead letters in {folder}; read the topic instead.") from error
     columns = list(Letter.__struct_fields__)
     rows = table.to_pyarrow_dataset(filesystem=files_of(folder))
     for batch in rows.to_batches(columns=columns, filter=_condition(ds.field, wanted)):
@@ -98,7 +98,7 @@ def from_delta(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLett
 
 
 def _condition(field: Any, wanted: LetterFilter) -> Any:
-    """The same as `matches`, for the table to skip files by; none where all are wanted."""
+    """The same as `matches`, so that the table can skip files; None if all are wanted."""
     conditions = []
     if wanted.group is not None:
         conditions.append(field("group") == wanted.group)
@@ -115,12 +115,12 @@ def _condition(field: Any, wanted: LetterFilter) -> Any:
 
 
 def value_of(found: FoundLetter) -> bytes | None:
-    """The raw value; refused where only the beginning of it, or of its key, is there."""
+    """The raw value; raises Refused if only the beginning of it, or of its key, was kept."""
     letter = found.letter
     if letter.truncated or len(found.key or b"") >= DEAD_LETTER_BYTES_MAX:
         raise Refused(
             f"The record from partition {letter.partition} offset {letter.offset} is kept in part only (64 KiB), so it "
-            "cannot be published again from here; publish it from where it came."
+            "cannot be published again from here; publish it from its origin."
         )
     if letter.value_base64 is not None:
         return base64.b64decode(letter.value_base64)

@@ -1,4 +1,4 @@
-"""The delivered records that Delta keeps, for whoever needs older ones than the ordered topic still has."""
+"""Reads delivered records from Delta, where the ordered topic no longer has them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ CHUNK = 5_000
 
 
 class DeltaHistory:
-    """The table `deliveries` under a root folder, for one group and, where its order has them, one destination."""
+    """The table `deliveries` under a root folder, for one group and, if its order has destinations, one of them."""
 
     def __init__(self, root: Path | str, group: str, destination: str | None = None) -> None:
         self.path = Path(root) / "deliveries"
@@ -22,7 +22,7 @@ class DeltaHistory:
         self.destination = destination
 
     def between(self, first: int, last: int) -> Iterator[Delivery]:
-        """The records of these positions in order, as many as are there without a hole."""
+        """The records of these positions in order, up to the first hole."""
         expected = first
         for low in range(first, last + 1, CHUNK):
             for delivery in self._read(("position", ">=", low), ("position", "<=", min(low + CHUNK - 1, last))):
@@ -32,7 +32,7 @@ class DeltaHistory:
                 yield delivery
 
     def last(self) -> int:
-        """The highest position there is, 0 where there is none."""
+        """The highest position, or 0."""
         import pyarrow.compute as pc
 
         positions = self._table([], ["position"])["position"]
@@ -43,7 +43,7 @@ class DeltaHistory:
         return self._read(("kind", "in", ["create", "join", "leave", "evict"]))
 
     def find(self, id_: Id) -> Delivery | None:
-        """The message of this id."""
+        """The message with this id."""
         sender, epoch, seq = id_
         found = self._read(("sender", "=", sender), ("epoch", "=", epoch), ("seq", "=", seq), ("kind", "=", "message"))
         return found[0] if found else None

@@ -1,6 +1,6 @@
-"""Reading a topic with either Kafka client: the two small adapters behind `precede.follow`.
+"""Reads a topic with either Kafka client: the two small adapters behind `precede.follow`.
 
-Both read committed transactions only and commit nothing: where to go on is the reader's own business.
+Both read committed transactions only and commit no offsets: the caller keeps its own position.
 """
 
 import time
@@ -16,29 +16,29 @@ from precede.udfs.records.messages import LogRecord
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-REQUEST_S = 10.0  # how long one question to the broker may take
+REQUEST_S = 10.0  # how long one request to the broker may take
 RETRY_S = 0.1
 BATCH_RECORDS = 1000
 QUIET_S = 1.0
 
 
 class LogReader(Protocol):
-    """What both clients can do."""
+    """What both adapters can do."""
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
-        """The first, or next, offset of each partition; nothing where there is no such topic yet."""
+        """The first, or next, offset of each partition; empty if the topic does not exist yet."""
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
-        """Read these partitions from these offsets on."""
+        """Read these partitions from these offsets."""
 
     def read(self, timeout_s: float) -> list[LogRecord]:
-        """What has come, waiting so long for the first record."""
+        """New records; waits this long for the first one."""
 
     def at_end(self) -> bool:
-        """Whether everything there was has been read, as far as the last reads showed."""
+        """Whether everything was read, according to the last reads."""
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""
 
 
 def open_reader(client: str, bootstrap: str, *, request_s: float = REQUEST_S) -> LogReader:
@@ -52,7 +52,7 @@ def open_reader(client: str, bootstrap: str, *, request_s: float = REQUEST_S) ->
 
 
 def why_unreadable(bootstrap: str, topic: str, error: Exception) -> Refused:
-    """What the driver's own reading failed for, as a person should be told it."""
+    """Why the driver could not read a topic, as a sentence for the user."""
     from confluent_kafka import KafkaException
 
     cause = error.__cause__
@@ -74,7 +74,7 @@ class ConfluentReader:
         self._consumer = Consumer(
             clients.settings(bootstrap)
             | {
-                "group.id": "precede-follow",  # asked for by the client; without subscribe and commit it names nothing
+                "group.id": "precede-follow",  # the client requires one; without subscribe and commit it has no effect
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
@@ -146,7 +146,7 @@ class ConfluentReader:
                 message.timestamp()[1],
             )
             for message in messages
-            if message.error() is None  # a broker that is away: the client itself goes on trying
+            if message.error() is None  # broker unreachable: the client itself retries
         ]
 
     def at_end(self) -> bool:
@@ -157,7 +157,7 @@ class ConfluentReader:
 
 
 def access_of_kafka_python(bootstrap: str) -> dict[str, Any]:
-    """How to get in, in the words of kafka-python."""
+    """The access settings, in the terms of kafka-python."""
     access = access_to(bootstrap)
     return {
         "security_protocol": access.protocol,
@@ -169,12 +169,12 @@ def access_of_kafka_python(bootstrap: str) -> dict[str, Any]:
 
 
 def _tls(access: Access) -> "SSLContext":
-    """Whom we trust, and who we are."""
+    """The TLS context: whom we trust, and our own certificate."""
     from ssl import create_default_context
 
     context = create_default_context(cadata=access.ca)
     if access.certificate is not None:
-        # Python takes its own certificate from a file alone; this one is nobody else's, and gone at once.
+        # Python loads its certificate only from a file; this one is private and removed at once.
         with NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(f"{access.private_key}\n{access.certificate}")
             file.flush()
@@ -213,7 +213,7 @@ class KafkaPythonReader:
         partitions = [TopicPartition(topic, number) for number in self._consumer.partitions_for_topic(topic) or ()]
         if not partitions:
             if topic not in self._looked_for:
-                # This client cannot tell what is hidden from what is not there.
+                # This client cannot distinguish a hidden topic from a missing one.
                 clients.check_may_see(self._bootstrap, topic)
             self._looked_for.add(topic)
             time.sleep(timeout_s)
@@ -248,7 +248,7 @@ class KafkaPythonReader:
         ]
 
     def at_end(self) -> bool:
-        # This client shows no end of a partition with transactions in it, so a while without a record stands for it.
+        # This client does not show the end of a partition with transactions, so a time without records stands for it.
         return time.monotonic() - self._quiet_since > QUIET_S
 
     def close(self) -> None:

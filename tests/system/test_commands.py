@@ -84,7 +84,7 @@ def test_the_broker_says_where_it_is_and_ends_at_ctrl_c_with_0(tmp_path: Path) -
         os.kill(running.pid, signal.SIGINT)
         assert running.wait(40) == 0
     assert (taken.returncode, taken.stderr.count(b"\n")) == (1, 1)
-    assert b"cannot be had" in taken.stderr
+    assert b"is not available" in taken.stderr
     assert (refused.returncode, refused.stderr.count(b"\n")) == (1, 1)
     assert b"Another broker runs" in refused.stderr
     assert (ended.returncode, ended.stderr) == (0, b"")

@@ -96,7 +96,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_it(broker: Broker) -> None:
 
 def test_a_taken_port_is_refused_in_a_sentence(broker: Broker) -> None:
     with pytest.raises(
-        Refused, match=rf"Port {broker.port} cannot be had \(Address already in use\): stop what listens"
+        Refused, match=rf"Port {broker.port} is not available \(Address already in use\): stop what listens"
     ):
         Broker(port=broker.port).start()
 
