@@ -1,4 +1,4 @@
-"""House rules, read from the sources: what is checked here need not be remembered."""
+"""House rules, checked on the sources, so that no one has to remember them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def tracked() -> list[Path]:
-    """The files of the repository; where it was copied without its history, all that is not hidden, built or cached."""
+    """The files of the repository; in a copy without history, all that are not hidden, built or cached."""
     try:
         listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True, stderr=subprocess.DEVNULL)
         names = [name for name in listed.split("\0") if name]
@@ -50,8 +50,8 @@ ROOMS = {
     "precede": {"precede", "streaming", "ingest", "udfs"},
 }
 
-# The kernel computes and does nothing else. What is not named here reaches out of it (files, clocks, chance, threads),
-# or writes what another version cannot read (pickle), and the same log would no longer give the same bytes.
+# The kernel only computes. Other modules reach outside (files, clocks, chance, threads) or write what another version
+# cannot read (pickle), and then the same log would no longer give the same bytes.
 KERNEL_MAY_IMPORT = {
     *("__future__", "abc", "base64", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum", "functools"),
     *("hashlib", "heapq", "itertools", "json", "math", "operator", "re", "string", "struct", "typing", "zlib"),
@@ -67,7 +67,7 @@ KERNEL_MAY_NOT_CALL = {
 }  # hash of a string differs from process to process
 VERIFYING = {
     "cryptography"
-}  # for udfs/records/signatures.py alone: Ed25519 only computes, too slowly without a library
+}  # for udfs/records/signatures.py alone: Ed25519 is pure computation, but too slow without a library
 FACING_SPARK = {"gc", "numpy", "pandas", "pyarrow", "pyspark"}  # for udfs/shard.py alone
 MORE_FOR = {"shard.py": FACING_SPARK, "signatures.py": VERIFYING}
 
@@ -83,7 +83,7 @@ def short(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The top-level name of everything that a file imports, wherever in the file."""
+    """The top-level name of every import in a file, anywhere in it."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[0] for name in node.names)
@@ -96,7 +96,7 @@ def of_room(room: str) -> list[Path]:
 
 
 def flags_of(command: str) -> set[str]:
-    """The flags that a command of the command line takes, and its subcommands."""
+    """The flags of a command and its subcommands."""
     app = typer.main.get_command(application([command]))
     assert hasattr(app, "commands")
     found = app.commands[command]
@@ -140,10 +140,10 @@ def test_the_design_page_names_every_file_of_the_kernel() -> None:
 
 
 def test_every_kafka_client_gets_in_by_the_settings() -> None:
-    homes = {"ingest/clients.py", "streaming/job/kafka.py"}  # all others take theirs from here, password and all
-    homes.add("precede/local/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
+    homes = {"ingest/clients.py", "streaming/job/kafka.py"}  # all others get theirs from here, including passwords
+    homes.add("precede/local/embedded_broker.py")  # it checks whether its own broker has started
     for path in [path for room in ROOMS for path in of_room(room) if short(path) not in homes]:
-        assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client past the settings"
+        assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client without the settings"
 
 
 def test_every_file_of_an_order_is_registered() -> None:
@@ -161,7 +161,7 @@ def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: 
         assert re.search(part, docstring), f"the docstring of {order} lacks {part!r} (the last is its worked example)"
     assert (ROOT / "tests" / "kernel" / f"test_{order}.py").exists()
     stories = (ROOT / "tests" / "scenarios").glob("*.txt")
-    assert any(re.search(rf"\b{order}\b", story.read_text()) for story in stories), f"no scenario tells of {order}"
+    assert any(re.search(rf"\b{order}\b", story.read_text()) for story in stories), f"no scenario uses {order}"
     assert re.search(rf"^\| `{order}` \|", (ROOT / "README.md").read_text(), re.MULTILINE), (
         f"README has no row for {order}"
     )
@@ -185,10 +185,12 @@ def test_the_settings_have_the_defaults_that_the_readme_and_the_help_name() -> N
     defaults = {field.name: field.default for field in msgspec.structs.fields(Settings)}
     for name, text in told.items():
         default = defaults[name.removeprefix("--")]
-        if default not in (None, -1, 0) or text == "0":  # those are said in words
+        if default not in (None, -1, 0) or text == "0":  # the table has words for these
             plain = str(default).lower().removesuffix(".0")
-            assert text.strip("`").replace(",", "") == plain, f"{name} is {plain} unless told"
-    assert defaults.keys() - told.keys() == {"limits", "once", "rebuild_delta"}, "the README tells of all but flags"
+            assert text.strip("`").replace(",", "") == plain, f"the default of {name} is {plain}"
+    assert defaults.keys() - told.keys() == {"limits", "once", "rebuild_delta"}, (
+        "the README lists all settings but flags"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
@@ -217,7 +219,7 @@ def test_every_promise_rests_on_something_and_names_tests_that_exist() -> None:
     for promise in promises:
         sentence, _, body = promise.partition("\n")
         assert sentence.endswith("."), f"{sentence!r} is not a sentence"
-        assert "- **Rests on** " in body, f"{sentence!r} rests on nothing"
+        assert "- **Rests on** " in body, f"{sentence!r} does not say what it rests on"
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", body.partition("- **Tests**")[2])
         assert named, f"{sentence!r} names no test"
         for path, test in named:
@@ -250,7 +252,7 @@ def test_every_dependency_is_pinned_to_one_version() -> None:
 
 
 def test_no_file_names_a_machine_or_a_registry() -> None:
-    # Each is written so that this file does not name it either.
+    # Written so that this file does not contain them itself.
     paths = r"/(wor[k]|roo[t]|hom[e]/\w+|User[s]/\w+)/|/tmp/tea[m]|\.pyen[v]"
     hosts = r"repo1?\.mave[n]|repo\.mave[n]|pypi\.or[g]|pythonhoste[d]|npmj[s]\.org|dock[e]r\.io|gh[c]r\.io|qua[y]\.io"
     for path in TRACKED:

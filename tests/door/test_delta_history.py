@@ -1,4 +1,4 @@
-"""What Delta keeps, read for a member: in order, without a hole, for one group and destination."""
+"""Delta's history, read for a member: in order, without a hole, for one group and destination."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.door.test_following import ordered
 
 
 def write(root: Path, *records: bytes) -> None:
-    """The rows that the history query makes of these ordered records."""
+    """The rows that the history query writes for these ordered records."""
     batch = pa.RecordBatch.from_pydict({"value": pa.array(records, pa.binary())})
     write_deltalake(root / "deliveries", pa.Table.from_batches(history_rows.deliveries(iter([batch]))), mode="append")
 

@@ -1,4 +1,4 @@
-"""The demo without its stage: the conversation in played time, what is known of it, and what a person sees."""
+"""The demo without broker and job: the conversation in simulated time, the watch, and the views."""
 
 import io
 import re
@@ -19,7 +19,7 @@ from tests.door.command import ROOT, precede
 
 
 def played(seconds: float, *, seed: int = 7, view: View | None = None, watch: Watch | None = None) -> Watch:
-    """The conversation and what is under way after it, every hundredth of a second; the stream takes no time."""
+    """Play the conversation and its late messages in steps of 10 ms; the stream takes no time."""
     watch = watch or Watch(GROUP)
     now_s = 0.0
 

@@ -1,4 +1,4 @@
-"""`precede key`, and the files it makes."""
+"""`precede key`, and the files it writes."""
 
 import os
 import stat

@@ -38,7 +38,7 @@ class Group:
         return send
 
     def step(self) -> None:
-        """What was said so far, and no answer to it."""
+        """The delivered messages so far, without the answers to them."""
         for record in self.log[self.taken :]:
             self.kernel.receive(record, b"g", offset=self.taken)
             self.taken += 1
@@ -153,7 +153,7 @@ def test_while_an_instance_waits_for_an_answer_conflicting_ones_wait_and_compati
     slow = ann.invoke("one", "add_by_way_of", "two", 1)
     group.step()
     look, other = ann.invoke("one", "show"), ann.invoke("one", "add", 10)
-    group.step()  # two has executed what slow invoked, and its answer is on its way
+    group.step()  # `two` has executed the call of `slow`, and its answer is on its way
     assert (len(one.running), len(one.waiting)) == (1, 1)
     group.settle()
     assert (other.result, slow.result, look.result) == (10, 11, 11)

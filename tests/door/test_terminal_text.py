@@ -1,4 +1,4 @@
-"""What others wrote is shown to a person as it is: it draws no table, hides nothing and commands no terminal."""
+"""Foreign text is shown as it is: it draws no table, hides nothing and controls no terminal."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def printed(table: object) -> str:
 
 
 def delivered(name: str, data: bytes) -> Delivery:
-    """A message that somebody of this name said in a group of this name."""
+    """A message whose sender and group have this name."""
     return Delivery(
         group=name,
         sender=name,
@@ -66,7 +66,7 @@ def delivered(name: str, data: bytes) -> Delivery:
 
 
 def obeys(text: str) -> bool:
-    """Whether a terminal would do more with it than show it."""
+    """Whether a terminal would do more than show it."""
     return any(plain(character) != character for character in text.replace("\n", ""))
 
 
