@@ -1,4 +1,4 @@
-"""How the naive loop of oracle.py takes a record in the orders by clocks, and what it then lets go."""
+"""How the naive loop of oracle.py handles a record in the orders by clocks, and what it then releases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def who_of(fields: Fields) -> Who:
 
 
 def message(oracle: Oracle, group: Group, one: Waiting) -> str | None:
-    """What enters is judged by its clocks; all others wait for their turn, or for their sender's join."""
+    """Entering messages are checked by their clocks; others wait for their turn, or for their sender's join."""
     who, seq = one.id[:2], one.id[2]
     its_turn = oracle._is_in(group, one) and seq == oracle_clocks.count(group, who) + 1
     code = oracle_clocks.fault_on_entry(group, one) if its_turn else None
@@ -38,7 +38,7 @@ def message(oracle: Oracle, group: Group, one: Waiting) -> str | None:
 
 
 def heard(oracle: Oracle, group: Group, who: Who, time: int, *, begins_at_time: bool) -> None:
-    """A time that counts; the first of a sender in an open group makes it a member and ends its older epochs."""
+    """Take in a valid time. The first one of a sender in an open group makes it a member and ends its older epochs."""
     group.clocks.time_max = max(group.clocks.time_max, time)
     if who not in group.clocks.began:
         oracle_clocks.begin(group, who, time if begins_at_time else 1)
@@ -48,7 +48,7 @@ def heard(oracle: Oracle, group: Group, who: Who, time: int, *, begins_at_time: 
 
 
 def heartbeat(oracle: Oracle, group: Group, fields: Fields) -> str | None:
-    """Judged as the message it announces would be; its sender is seen."""
+    """Check it like the message it announces; its sender counts as seen."""
     who, following = who_of(fields), fields["seq"]
     clocked = group.order in BY_CLOCKS
     if following > group.fence_of(who) or (clocked and oracle_clocks.is_over(group, who)):

@@ -15,13 +15,13 @@ from tests.kernel.effort import effort
 
 
 class Medium:
-    """A broadcast medium: what one says all hear who are here, the sender itself first."""
+    """A broadcast medium: every process that is present receives each message, the sender itself first."""
 
     def __init__(self, *names: str, epoch: int = 0) -> None:
         self.peers = {name: Directory(name, epoch=epoch) for name in names}
         self.away: set[str] = set()
         self.told: list[tuple[str, list[str]]] = []
-        """Who answered since the last advertisement, with the groups it named."""
+        """The processes that answered since the last advertisement, with the groups they named."""
         self.offered: list[tuple[str, str]] = []
         self.since_advertised: dict[str, set[str]] = {name: set() for name in names}
 
@@ -46,7 +46,7 @@ class Medium:
         self.say(self.peers[name].advertise())
 
     def rows(self, name: str) -> dict[str, list[str] | str]:
-        """The document's table GIIT: the members of each group the process is in, N/A where it declined."""
+        """The document's table GIIT: the members of each group of the process, N/A if it declined."""
         peer = self.peers[name]
         return {
             group: "N/A" if row is Row.DECLINED else list(members(peer.known[group].view))
@@ -72,15 +72,15 @@ def test_the_illustration_of_the_document_goes_as_the_vector_gjlp_1_says() -> No
 
     medium.connect("C")
     assert medium.told == [("A", ["G1"]), ("B", ["G1"])]
-    assert medium.offered == [("C", "G1")], "two told of it, and one offer was made"
+    assert medium.offered == [("C", "G1")], "two processes named it, and one offer was made"
 
     medium.peers["C"].decline("G1")
-    medium.away |= {"A", "B"}  # so that nobody is offered G2 yet
+    medium.away |= {"A", "B"}  # so that G2 is not offered yet
     medium.say(medium.peers["C"].create("G2"))
     assert medium.rows("C") == {"G1": "N/A", "G2": ["C"]}
 
     medium.connect("D")
-    assert medium.told == [("C", ["G2"])], "what C declined it does not tell"
+    assert medium.told == [("C", ["G2"])], "C does not name what it declined"
     assert medium.offered == [("D", "G2")]
 
     medium.say(medium.peers["D"].join("G2"))
@@ -89,7 +89,7 @@ def test_the_illustration_of_the_document_goes_as_the_vector_gjlp_1_says() -> No
 
     medium.connect("A")
     assert medium.told == [("A", ["G1"]), ("C", ["G2"]), ("D", ["G2"])]
-    assert medium.offered == [("D", "G1"), ("A", "G2")], "and C, who declined it, is not asked again"
+    assert medium.offered == [("D", "G1"), ("A", "G2")], "C declined it and is not asked again"
 
 
 def test_a_stale_view_does_not_put_out_who_left_and_came_back_as_the_vector_gjlp_2_says() -> None:
@@ -138,7 +138,7 @@ def test_what_was_declined_is_offered_once_more_after_the_own_next_advertisement
     assert medium.offered == []
     medium.connect("B")
     medium.connect("B")
-    assert medium.offered == [], "it is offered already and pondered on"
+    assert medium.offered == [], "it is already offered and not yet decided"
     assert medium.peers["B"].rows == {"G": Row.PENDING}
 
 

@@ -1,4 +1,4 @@
-"""What a member knows of its group is a function of the group's sequence, and can be kept."""
+"""A member's knowledge of its group is a function of the group's sequence, and can be saved."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_keys_count_from_their_epoch_on_where_the_group_was_created_with_keys() 
     assert [knowledge.key_of("ann", epoch) for epoch in (0, 2, 3, 9)] == ["A", "A", "B", "B"]
     assert (knowledge.newest_key("ann"), knowledge.newest_key("bob"), knowledge.newest_key("cem")) == ("B", "C", None)
     knowledge.add_key("ann", 1, "late")
-    assert [knowledge.key_of("ann", epoch) for epoch in (0, 2, 3)] == ["A", "late", "B"], "in whatever order they come"
-    assert not known(SEQUENCE).has_keys, "elsewhere the key of a join is carried and not read"
+    assert [knowledge.key_of("ann", epoch) for epoch in (0, 2, 3)] == ["A", "late", "B"], "in any order"
+    assert not known(SEQUENCE).has_keys, "in other groups the key of a join is carried and not read"
 
 
 def test_what_an_older_version_kept_still_loads_and_says_that_it_lacks_something() -> None:

@@ -1,4 +1,4 @@
-"""Records read by the fields one needs: whatever stands in the others, and whatever anybody publishes."""
+"""Reading only the needed fields of records, whatever the other fields contain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORDERED = (
 
 
 class Head(msgspec.Struct):
-    """A few fields, as readers ask for them."""
+    """A few fields, as a reader declares them."""
 
     kind: str = "message"
     time: int = 0

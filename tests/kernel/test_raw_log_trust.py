@@ -1,4 +1,4 @@
-"""What a member believes before it is judged is what the kernel takes when it comes to it."""
+"""A member trusts a raw record exactly if the kernel will accept it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each order puts before what: counted cleverly, and once more by looking at every pair."""
+"""What each order puts before what: counted efficiently, and again by checking every pair."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ids(*names: str) -> list[Any]:
 
 
 def chat() -> list[Message]:
-    """The chat of "S_b", section II, in the order of its arrival (vector CNT-1)."""
+    """The chat of "S_b", section II, in order of arrival (vector CNT-1)."""
     return [
         message("A1", after=ids("C1"), seen=ids("A1", "C2"), time=3, clock_ms=7_000),
         message("C1", after=[], seen=ids("C1"), time=1, clock_ms=1_000),
@@ -52,7 +52,7 @@ def test_the_pairs_of_an_order_are_those_of_the_true_history(order: str) -> None
         Random(seed).shuffle(records)
         found = ORDERS[order].relation(records, Options()).pairs().found  # type: ignore[arg-type]
         expected = sum(len(NEEDS[order](history, id_)) - 1 for id_ in history.said)
-        if order == "total":  # nothing is needed, and yet all is in one sequence
+        if order == "total":  # nothing is required, yet all is in one sequence
             expected = len(records) * (len(records) - 1) // 2
         assert found == expected, seed
 
@@ -133,7 +133,7 @@ def test_two_clocks_relate_by_either_clock_and_one_source_by_its_seqs() -> None:
 
     assert pairs(0, ("A1", 1, 102), ("B1", 2, 100)) == 1  # accuracy 1: a clock may be 2 later than what follows it
     assert pairs(0, ("A1", 1, 103), ("B1", 2, 100)) == 0
-    assert pairs(5, ("A1", 1, 100), ("A2", 2, 101), ("A3", 3, 99)) == 3  # of one source, however close
+    assert pairs(5, ("A1", 1, 100), ("A2", 2, 101), ("A3", 3, 99)) == 3  # within one source, however close
     assert pairs(0, ("A1", 1, 0), ("B1", 1, 9)) == 0
 
 

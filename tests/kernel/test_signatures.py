@@ -1,4 +1,4 @@
-"""The form of a signature, and what verification must refuse on every machine alike."""
+"""The form of a signature, and what verification must reject on every machine."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def test_a_key_of_small_order_is_no_key(key: str, sign_bit: int) -> None:
     raw = bytes.fromhex(key)
     raw = raw[:-1] + bytes((raw[-1] | sign_bit,))
     assert read_key(b64encode(raw).decode()) is None
-    if not (sign_bit and key in (ONE, MINUS_ONE)):  # these two are written in a way no library reads
-        # This is why: the point at infinity and 0 are a signature of many messages under such a key.
+    if not (sign_bit and key in (ONE, MINUS_ONE)):  # no library reads these two spellings
+        # The reason: the point at infinity and 0 sign many messages under such a key.
         nothing = (1).to_bytes(32, "little") + bytes(32)
         tail = b',"signature":"' + b64encode(nothing) + b'"}'
         assert any(is_signed_by(raw, nothing, b"%d" % number + tail) for number in range(200))

@@ -1,4 +1,4 @@
-"""The Member Synchronization Protocol between peers (M2MC, chapter 6; vector MSP-1), and what the print gets wrong."""
+"""The Member Synchronization Protocol (M2MC, chapter 6; vector MSP-1), and the errors of the printed version."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_the_illustration_of_the_document_goes_as_the_vector_msp_1_says() -> Non
     assert b.due(30) == [], "nothing is left, so B stays silent"
 
     assert M2 not in c.messages, "C still lacks M2 ..."
-    assert ids(c.receive_answer(from_a, now_ms=20)) == [M2], "... and takes it from what it overhears"
+    assert ids(c.receive_answer(from_a, now_ms=20)) == [M2], "... and takes it from an answer to another member"
 
 
-# ── what the print gets wrong ─────────────────────────────────────────────────────────────────────────────────────
+# ── errors of the printed protocol ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_requester_that_started_again_is_answered_though_its_numbers_begin_anew() -> None:
-    # As printed, SyncSeqno and PSSIT begin at 0 again: request 1 after request 5 is discarded by everybody, for ever.
+    # As printed, SyncSeqno and PSSIT restart at 0: every member discards request 1 after request 5, for ever.
     a, d = member("A", M1), member("D")
     for _ in range(5):
         a.receive_request(d.ask(), now_ms=0, wait_ms=1)
@@ -83,7 +83,7 @@ def test_a_requester_that_started_again_is_answered_though_its_numbers_begin_ane
     assert a.to_send("D") == {M1}
     stale = d.ask()
     a.receive_request(stale, now_ms=2, wait_ms=1)
-    assert [answer.id for answer in a.due(3)] == [request.id], "what its older epoch still asks is stale"
+    assert [answer.id for answer in a.due(3)] == [request.id], "requests of its older epoch are stale"
 
 
 def test_a_second_copy_of_a_request_starts_no_second_counter_and_no_second_answer() -> None:
@@ -113,7 +113,7 @@ def test_an_answer_heard_before_its_request_counts_and_is_forgotten_where_the_re
     (from_b,) = b.due(0)
     a.receive_answer(from_b, now_ms=0)
     assert a.deadline_ms() == 100
-    assert a.due(50) == [], "nobody asked A as yet"
+    assert a.due(50) == [], "A has received no request yet"
     a.receive_request(request, now_ms=60, wait_ms=5)
     assert [ids(answer.messages) for answer in a.due(65)] == [[M2]]
 
@@ -134,7 +134,7 @@ def test_an_answer_to_another_request_of_the_same_member_strikes_nothing() -> No
 
 
 def test_who_hears_of_something_it_lacks_is_told_so_and_may_ask_in_turn() -> None:
-    # As printed, only the requester learns: SyncReqRecv forgets what the requester has and the others lack.
+    # As printed, only the requester learns: SyncReqRecv ignores what the requester has and the others lack.
     a, d = member("A", M1), member("D", M2)
     assert a.receive_request(d.ask(), now_ms=0, wait_ms=0)
     d.receive_request(a.ask(), now_ms=0, wait_ms=0)
@@ -145,7 +145,7 @@ def test_who_hears_of_something_it_lacks_is_told_so_and_may_ask_in_turn() -> Non
 
 
 def test_a_heardthat_was_forgotten_is_neither_asked_for_nor_sent() -> None:
-    # As printed, a copy without its text takes the message's id from everybody's notes, and nobody sends it.
+    # As printed, a copy without its text removes the id from all notes, and no member sends the message.
     a, d = member("A", M1, M2), member("D")
     a.forget(M1)
     a.receive_request(d.ask(), now_ms=0, wait_ms=0)
@@ -173,7 +173,7 @@ def test_a_message_is_handed_over_once_however_many_send_it() -> None:
 def test_who_is_not_answered_asks_anew_under_the_next_number() -> None:
     a, d = member("A", M1), member("D")
     a.receive_request(d.ask(), now_ms=0, wait_ms=0)
-    a.due(0)  # and nobody hears it
+    a.due(0)  # and no member receives it
     again = d.ask()
     assert again.id.number == 2
     a.receive_request(again, now_ms=10, wait_ms=0)
@@ -238,7 +238,7 @@ def test_what_is_of_another_group_or_ones_own_changes_nothing() -> None:
 def synchronise(
     peers: list[Synchroniser], asking: str, random: Random, *, wait_ms: int, slow_ms: int = 10, loss: float = 0.0
 ) -> list[Id]:
-    """One asks, over a broadcast medium that is slow and loses; every message that was sent in answer."""
+    """One member asks over a slow, lossy broadcast medium; returns every message sent in answer."""
     events: list[tuple[int, int, str, SyncRequest | SyncAnswer | None]] = []
     number = count()
     sent: list[Id] = []
@@ -276,7 +276,7 @@ def test_hearing_the_others_answer_keeps_nearly_all_from_sending_the_same() -> N
         return found
 
     assert sent(wait_ms=2_000) <= 2 * 50
-    assert sent(wait_ms=0) > 6 * 50, "who does not wait sends all, as do the others"
+    assert sent(wait_ms=0) > 6 * 50, "a member that does not wait sends all, as do the others"
 
 
 @effort(80)
@@ -301,7 +301,7 @@ def test_afterwards_the_requester_has_all_that_any_of_them_had_and_nothing_it_ha
 
 def test_on_a_medium_that_loses_asking_again_and_again_comes_to_the_same() -> None:
     universe = [("M", 0, seq) for seq in range(1, 12)]
-    for seed in seeds(40):  # true chance: a medium that loses everything, as an adversary would draw it, helps nobody
+    for seed in seeds(40):  # real randomness: a medium that loses everything, as hypothesis may draw, tests nothing
         random = Random(seed)
         peers = [member(name, *(one for one in universe if random.random() < 0.5)) for name in ("P", "Q", "D")]
         everything = set().union(*(peer.messages for peer in peers))
@@ -323,7 +323,7 @@ def record(sender: str, seq: int, *after: Id) -> tuple[Id, bytes]:
 
 
 CHAT = [record("C", 1), record("A", 1, ("C", 0, 1)), record("C", 2), record("B", 1, ("C", 0, 2)), record("D", 1)]
-"""The chat of chapter 8: A answers C's first question, B the second; D says something of its own."""
+"""The chat of chapter 8: A answers C's first question, B the second; D sends an unrelated message."""
 
 
 @effort(40)
@@ -345,7 +345,7 @@ def test_a_late_joiner_orders_what_it_gets_and_sees_every_answer_under_its_quest
     for one in parsed(kernel.ordered):
         assert all(place[tuple(parent)] < place[id_of(one)] for parent in one["after"])
 
-    # What it got before comes again with the next answers, and the ordering drops it.
+    # Earlier messages come again with the next answers, and the ordering drops them.
     for at, heard in enumerate(late.messages.values(), start=100):
         kernel.receive(heard, b"G", 0, at, at)
     assert (len(kernel.ordered), kernel.duplicates) == (len(CHAT), len(CHAT))

@@ -71,7 +71,7 @@ class _TombstoneSet:
 
 
 def test_the_documents_tombstone_set_puts_a_member_out_for_ever_where_epochs_do_not() -> None:
-    # Vector GJLP-2: B leaves and comes back; D has not heard of the coming back and tells A what it knows.
+    # Vector GJLP-2: B leaves and returns; D does not know of the return and tells A what it knows.
     printed_a, printed_d = _TombstoneSet("A", "B", "D"), _TombstoneSet("A", "B", "D")
     for one in (printed_a, printed_d):
         one.leave("B")
@@ -81,7 +81,7 @@ def test_the_documents_tombstone_set_puts_a_member_out_for_ever_where_epochs_do_
     assert "B" not in printed_a.current
     printed_a.join("B")
     printed_a.hear(printed_d)
-    assert "B" not in printed_a.current, "each stale list puts it out again"
+    assert "B" not in printed_a.current, "each stale list removes it again"
 
     at_a = view_of(["A", "B", "D"], 1)
     at_d = dict(at_a)

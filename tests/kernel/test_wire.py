@@ -19,13 +19,13 @@ GOOD = b'{"group":"g","sender":"a","seq":1,"after":[["b",0,2]],"data":{"x":[1,2]
 
 
 def with_(**fields: Any) -> bytes:
-    """A good message with these fields put in; what is None goes out."""
+    """A good message with these fields set; None removes a field."""
     record: dict[str, Any] = {"group": "g", "sender": "a", "seq": 1, "after": []} | fields
     return json.dumps({name: value for name, value in record.items() if value is not None}).encode()
 
 
 def verdict(value: bytes) -> str:
-    """`good` or `malformed`, on which the fast reader, the strict reader and the judge must agree."""
+    """`good` or `malformed`; the fast reader, the strict reader and the judge must agree."""
     verdicts = {"judge": "malformed" if judge.read(value) is None else "good"}
     for name, reader in (("fast", read), ("strict", read_strict)):
         try:

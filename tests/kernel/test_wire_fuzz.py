@@ -1,4 +1,4 @@
-"""Good records with random bytes changed: the fast reader, the strict reader and the judge give one verdict."""
+"""Good records with random byte changes: the fast reader, the strict reader and the judge agree."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mutated(random: Random) -> bytes:
 
 
 def disagreement(value: bytes) -> str | None:
-    """Whether the three readers differ, in the verdict or in what they read."""
+    """Whether the three readers differ, in the verdict or in the fields."""
     trimmed = value.strip(b" \t\n\r")
     judged = judge.read(value)
     try:
