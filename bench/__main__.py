@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# Set before Spark's gateway is launched: workers import what is measured from where this process has it.
+# Set before Spark's gateway starts: workers must import the same code as this process.
 os.environ.setdefault("PYTHONHASHSEED", "0")
 
 from rich.console import Console
@@ -45,7 +45,7 @@ RESULTS = Path(__file__).with_name("figures.json")
 
 
 def main() -> int:
-    """Run those asked for, or all; 1 where a target is missed, but not of figures that mean nothing."""
+    """Run the chosen benchmarks, or all; returns 1 if a target is missed, ignoring figures without meaning."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="precede against the plain ways, as ratios.")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"any of {', '.join(BENCHMARKS)}; all, where none is given"

@@ -1,4 +1,4 @@
-"""The commands together, as a person would use them: broker, send, run, tail and held."""
+"""The commands together, as a user would run them: broker, send, run, tail and held."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def command(broker: Broker, place: Path) -> Command:
-    """Run a command against topics and folders of this file, and give what it wrote."""
+    """Run a command on topics and folders of this file; returns its output."""
     variables = {
         "PRECEDE_BOOTSTRAP": broker.bootstrap,
         "PRECEDE_CHECKPOINT": str(place / "checkpoint"),
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_what_goes_on_for_ever_with_0_and_no_traceback(
 
 
 def at_home() -> dict[str, str]:
-    """The environment in which precede is found from any folder."""
+    """An environment that finds precede from any folder."""
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 

@@ -29,7 +29,7 @@ Rows = list[tuple[int, int, int, Records]]
 
 
 class Batch:
-    """What the sink asks of a DataFrame, without Spark."""
+    """The part of a DataFrame that the sink uses, without Spark."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -60,7 +60,7 @@ def stream(broker: Broker, tmp_path: Path) -> Stream:
 
 
 def with_a_log(stream: Stream) -> Stream:
-    """The batches of this page are made up, but the offsets they name are there."""
+    """The batches in this file are made up, but their offsets exist."""
     with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
         for at in range(60):
             producer.produce(stream.settings.raw_topic, b"{}", partition=at % 2)
@@ -69,7 +69,7 @@ def with_a_log(stream: Stream) -> Stream:
 
 @pytest.fixture
 def sink(stream: Stream) -> Iterator[Callable[[], Sink]]:
-    """Another job's sink, each time it is called."""
+    """Another job's sink at each call."""
     made: list[Sink] = []
 
     def make() -> Sink:
@@ -159,7 +159,7 @@ def test_a_job_that_failed_and_tries_again_does_not_take_back_what_another_took_
 ) -> None:
     first, second = sink(), sink()
     first.publish(batch(0, 4))
-    first.open()  # its query failed, and is started again
+    first.open()  # its query failed and is restarted
     first.close()
     second.publish(batch(5, 9))
     with pytest.raises(Refused, match="Another job took over the ordered topic"):
@@ -238,7 +238,7 @@ def test_another_stream_s_open_transaction_does_not_hide_what_is_out(stream: Str
     other.begin_transaction()
     other.produce(topic, b'{"next":19,"v":1}', b'["another",0]')
     other.flush()
-    first.publish(batch(5, 9))  # its token stands behind the open transaction
+    first.publish(batch(5, 9))  # its token is behind the open transaction
     first.close()
     ended = Timer(2.0, other.commit_transaction)
     ended.start()
