@@ -25,7 +25,7 @@ GROUP = "chat"
 NAMES = ("ann", "bob", "cem", "dil", "eva", "fay")
 
 
-class Said(NamedTuple):
+class SentMessage(NamedTuple):
     """One message, as it really happened."""
 
     id: Id
@@ -54,9 +54,9 @@ class History:
     """The messages in the order they were sent, and the log."""
 
     order: str
-    said: dict[Id, Said] = field(default_factory=dict)
+    said: dict[Id, SentMessage] = field(default_factory=dict)
     log: list[Arrival] = field(default_factory=list)
-    last_words: list[bytes] = field(default_factory=list)
+    final_heartbeats: list[bytes] = field(default_factory=list)
     """A final heartbeat of each peer, for the orders that wait for every member."""
 
     def first_arrivals(self) -> dict[Id, int]:
@@ -126,16 +126,16 @@ def step(history: History, id_: Id, at: str | None, first: dict[Id, int]) -> int
 class _Peer:
     name: str
     seq: int = 0
-    heard: list[Id] = field(default_factory=list)
+    received: list[Id] = field(default_factory=list)
     past: set[Id] = field(default_factory=set)
     got: set[Id] = field(default_factory=set)
     stamps: Any = None
     skew: int = 0
 
-    def hear(self, history: History, id_: Id) -> None:
+    def receive(self, history: History, id_: Id) -> None:
         """Receive a message, after everything for this peer that precedes it."""
         said = history.said[id_]
-        self.heard.append(id_)
+        self.received.append(id_)
         for known in ({id_} | said.past) - self.got:
             if not history.said[known].to or self.name in history.said[known].to:
                 self.stamps.observe(json.loads(history.said[known].value))
@@ -188,7 +188,7 @@ def converse(
             for other in group:
                 is_for = other.name in said.to if said.to else other is not subject
                 if is_for and random.random() > 0.2:  # the medium loses one in five
-                    later(least + random.randint(0, delay), "hear", (other, said.id))
+                    later(least + random.randint(0, delay), "receive", (other, said.id))
             if random.random() < beats:
                 fellow = random.choice(group)
                 later(random.randint(0, random.choice(slowness)), "arrive", heartbeat(fellow.stamps, now + fellow.skew))
@@ -196,17 +196,17 @@ def converse(
                 later(random.randint(0, random.choice(slowness)), "arrive", said)
                 while random.random() < repeats:
                     later(random.randint(0, 3 * delay), "arrive", said)
-        elif what == "hear":
+        elif what == "receive":
             peer, id_ = subject
-            peer.hear(history, id_)
+            peer.receive(history, id_)
         else:
-            value = subject.value if isinstance(subject, Said) else subject
+            value = subject.value if isinstance(subject, SentMessage) else subject
             history.log.append(Arrival(value, GROUP.encode(), 0, len(history.log), now))
     if ORDERS[order].by_clocks:
         for peer in group:
             for known in history.said.keys() - peer.past:
                 peer.stamps.observe(json.loads(history.said[known].value))
-            history.last_words.append(heartbeat(peer.stamps, now + peer.skew))
+            history.final_heartbeats.append(heartbeat(peer.stamps, now + peer.skew))
     return history
 
 
@@ -221,18 +221,18 @@ def created(order: str, members: Iterable[str], **options: Any) -> bytes:
     return json.dumps(record).encode()
 
 
-def _speak(random: Random, peer: _Peer, history: History, replies: float, now: int, to: list[str]) -> Said:
+def _speak(random: Random, peer: _Peer, history: History, replies: float, now: int, to: list[str]) -> SentMessage:
     """A peer answers a message it knows, or starts a thread."""
     peer.seq += 1
     id_ = (peer.name, 0, peer.seq)
-    parent = random.choice(peer.heard[-4:]) if peer.heard and random.random() < replies else None
+    parent = random.choice(peer.received[-4:]) if peer.received and random.random() < replies else None
     stamp = peer.stamps.stamp(after=[] if parent is None else [parent], to=to, clock_ms=now + peer.skew)
     fields = {name: value for name, value in stamp.items() if name not in ("sender", "epoch", "seq")}
     value = encode_message(GROUP, peer.name, 0, peer.seq, data=f"message {len(history.said)}", **fields)
-    said = Said(id_, parent, frozenset(peer.past), value, tuple(to))
+    said = SentMessage(id_, parent, frozenset(peer.past), value, tuple(to))
     history.said[id_] = said
     if not to:
         peer.got.add(id_)
-    peer.heard.append(id_)
+    peer.received.append(id_)
     peer.past.add(id_)
     return said

@@ -49,7 +49,7 @@ def with_last_words(history: History) -> list[Arrival]:
     """The log, then a final heartbeat of every member that leaves nothing open."""
     at, now = len(history.log), history.log[-1].timestamp_ms
     return history.log + [
-        Arrival(value, GROUP.encode(), 0, at + number, now) for number, value in enumerate(history.last_words)
+        Arrival(value, GROUP.encode(), 0, at + number, now) for number, value in enumerate(history.final_heartbeats)
     ]
 
 
