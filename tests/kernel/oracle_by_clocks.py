@@ -32,12 +32,12 @@ def message(oracle: Oracle, group: Group, one: Waiting) -> str | None:
     group.highest[who] = max(group.highest.get(who, 0), seq)
     group.held.append(one)
     if oracle._is_in(group, one):
-        heard(oracle, group, who, oracle_clocks.key_of(one)[0], begins_at_time=its_turn)
+        take_time(oracle, group, who, oracle_clocks.key_of(one)[0], begins_at_time=its_turn)
     oracle._settle(group)
     return None
 
 
-def heard(oracle: Oracle, group: Group, who: Who, time: int, *, begins_at_time: bool) -> None:
+def take_time(oracle: Oracle, group: Group, who: Who, time: int, *, begins_at_time: bool) -> None:
     """Take in a valid time. The first one of a sender in an open group makes it a member and ends its older epochs."""
     group.clocks.time_max = max(group.clocks.time_max, time)
     if who not in group.clocks.began:
@@ -63,7 +63,7 @@ def heartbeat(oracle: Oracle, group: Group, fields: Fields) -> str | None:
             return "clock_poison"
         if group.closed and who not in group.joined:
             return "not_member"
-        heard(oracle, group, who, fields["time"], begins_at_time=following == 1)
+        take_time(oracle, group, who, fields["time"], begins_at_time=following == 1)
         beat = (following, fields["time"], fields.get("clock_ms", oracle_clocks.NEVER))
         group.clocks.beats.setdefault(who, []).append(beat)
     group.accepted = True
@@ -93,7 +93,7 @@ def _enter_one(oracle: Oracle, group: Group) -> bool:
             oracle._bury_held(group, code, one)
             return True
         if one.fields is not None:
-            heard(oracle, group, one.id[:2], oracle_clocks.key_of(one)[0], begins_at_time=True)
+            take_time(oracle, group, one.id[:2], oracle_clocks.key_of(one)[0], begins_at_time=True)
         oracle_clocks.enter(group, one)
         return True
     return False
