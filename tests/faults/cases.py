@@ -89,7 +89,7 @@ def broker_away(scene: Scene) -> None:
     scene.broker.kill()
     running.goes_on()
     time.sleep(scene.away_s)
-    running.hears("does not answer")
+    running.wait_for_output("does not answer")
     scene.broker.start()
     scene.through(running)
 
@@ -186,7 +186,7 @@ def delta_fails_once(scene: Scene) -> None:
     table.rename(away)
     table.write_text("in the way")
     scene.more(100)
-    running.hears("The history of deliveries query stopped")
+    running.wait_for_output("The history of deliveries query stopped")
     table.unlink()
     away.rename(table)
     scene.through(running)
@@ -202,7 +202,7 @@ def checkpoint_fails(query: str, victim: str, scene: Scene) -> None:
         (obstacle / "in the way").mkdir(parents=True, exist_ok=True)
     scene.more(600)
     name = "order" if query == "order" else "history of deliveries"
-    running.hears(f"The {name} query stopped")
+    running.wait_for_output(f"The {name} query stopped")
     if query == HISTORY:
         found = tables.find(scene.stream.settings, "deliveries")
         assert found is not None

@@ -38,7 +38,7 @@ class Running:
 
     # ── waiting ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def hears(self, words: str, seconds: float = WAIT_S) -> None:
+    def wait_for_output(self, words: str, seconds: float = WAIT_S) -> None:
         self.until(lambda: any(words in line for line in self.said), f"“{words}”", seconds)
 
     def until(self, true: Callable[[], bool], what: str, seconds: float = WAIT_S) -> None:

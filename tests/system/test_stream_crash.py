@@ -84,7 +84,7 @@ def test_a_broker_away_in_between_is_waited_for_and_ctrl_c_ends_the_job_with_0(
         assert 'precede_batch_seconds_count{phase="transaction",query="order"}' in metrics
         assert float(re.search(r"^precede_state_bytes (\S+)$", metrics, re.MULTILINE)[1]) > 500  # type: ignore[index]
         port = broker.port
-    running.hears("does not answer; nothing is lost")
+    running.wait_for_output("does not answer; nothing is lost")
     running.until(lambda: "Kafka has not answered for" in look(page, "health")[1], "a job that says it is not well")
     with Broker(port, data=tmp_path / "broker"):
         stream.send(talk[200:])
