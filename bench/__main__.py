@@ -46,15 +46,13 @@ RESULTS = Path(__file__).with_name("figures.json")
 
 def main() -> int:
     """Run the chosen benchmarks, or all; returns 1 if a target is missed, ignoring figures without meaning."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="precede against the plain ways, as ratios.")
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"any of {', '.join(BENCHMARKS)}; all, where none is given"
-    )
+    parser = argparse.ArgumentParser(prog="python -m bench", description="precede against plain solutions, as ratios.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(BENCHMARKS)}; all by default")
     parser.add_argument(
         "--quick", action="store_true", help="the smallest sizes, to see that everything runs; the figures mean nothing"
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="where the figures are kept (without --quick: bench/figures.json)"
+        "--json", type=Path, metavar="FILE", help="where to save the figures (without --quick: bench/figures.json)"
     )
     asked = parser.parse_args()
     unknown = set(asked.names) - set(BENCHMARKS)

@@ -239,8 +239,8 @@ def _median(samples: list[Sample], name: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description="The job under load for long.")
     parser.add_argument("--minutes", type=float, default=30.0, help=f"{MINUTES_MIN:g} at least")
-    parser.add_argument("--share", type=float, default=0.7, help="of its capacity on a backlog")
-    parser.add_argument("--backlog", type=int, default=200_000, help="messages that the capacity is measured on")
+    parser.add_argument("--share", type=float, default=0.7, help="share of its capacity on a backlog")
+    parser.add_argument("--backlog", type=int, default=200_000, help="messages for measuring the capacity")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it and its job, like Ctrl-C
     if asked.minutes < MINUTES_MIN:

@@ -33,7 +33,7 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite-scenarios", action="store_true", help="write the traces of tests/scenarios anew")
+    parser.addoption("--rewrite-scenarios", action="store_true", help="rewrite the traces in tests/scenarios")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

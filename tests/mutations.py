@@ -161,7 +161,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=30, help="how many to try, drawn by the seed; 0 for all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="only files whose name holds this")
+    parser.add_argument("--only", default="", help="only files whose name contains this")
     chosen = parser.parse_args()
     found = list(mutations(chosen.only))
     random.Random(chosen.seed).shuffle(found)

@@ -46,11 +46,13 @@ def play(case: Case, scene: Scene) -> list[str]:
 def main() -> int:
     """Play the cases, seed by seed."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description="The crash matrix of the stream.")
-    parser.add_argument("words", nargs="*", help="only cases whose name holds one of these")
-    parser.add_argument("--seeds", type=int, default=3, help="how often each is played, each time otherwise")
+    parser.add_argument("words", nargs="*", help="only cases whose name contains one of these")
+    parser.add_argument("--seeds", type=int, default=3, help="how often each is played, with different seeds")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument("--away", type=float, default=60.0, help="seconds the broker is away, or a worker too slow")
-    parser.add_argument("--list", action="store_true", help="only name the cases")
+    parser.add_argument(
+        "--away", type=float, default=60.0, help="seconds for which the broker is down or a worker too slow"
+    )
+    parser.add_argument("--list", action="store_true", help="only list the cases")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it and its jobs, like Ctrl-C
     chosen = {name: case for name, case in CASES.items() if not asked.words or any(w in name for w in asked.words)}

@@ -130,7 +130,7 @@ class ObjectClient:
         return instance
 
     def deliver(self, message: ObjectMessage) -> None:
-        """Take in a delivered message of the group, whoever its recipients are."""
+        """Take in a delivered message of the group, with any recipients."""
         self.oid = max(self.oid, message.instance[0])
         self.in_flight.pop(message.id, None)
         self._remember(message)
