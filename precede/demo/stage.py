@@ -140,7 +140,9 @@ class Performance:
         """Create the group, play, and wait until all is delivered; returns whether Ctrl-C cut the play short."""
         self._create_group()
         if not self._until(lambda: bool(self._watch.deliveries), START_S_MAX, "Spark is starting"):
-            raise Refused(f"The job orders nothing after {START_S_MAX:.0f} s; it last said: {self._job.last_log_line}")
+            raise Refused(
+                f"The job orders nothing after {START_S_MAX:.0f} s; its last log line: {self._job.last_log_line}"
+            )
         start_s = time.monotonic()
         try:
             self._until(
@@ -152,7 +154,7 @@ class Performance:
             )
         except KeyboardInterrupt:
             self._patience_s = HURRY_S_MAX
-        self._until(self._all_delivered, self._patience_s, "What is under way still arrives", start_s)
+        self._until(self._all_delivered, self._patience_s, "Messages on their way still arrive", start_s)
         return self._patience_s == HURRY_S_MAX
 
     def wait_for_history(self, table: Path) -> int:
@@ -193,7 +195,7 @@ class Performance:
         while not done():
             waited_s = time.monotonic() - begun_s
             if self._job.ended:
-                raise Refused(f"The job ended by itself: {self._job.last_log_line} (all it said is in {self._job.log})")
+                raise Refused(f"The job ended by itself: {self._job.last_log_line} (its log is {self._job.log})")
             if waited_s > seconds_max:
                 return False
             if start_s is not None:

@@ -69,7 +69,7 @@ class PlainView:
             missing = [held.missing for held in self._watch.held() if (held.sender, held.epoch, held.seq) == arrival.id]
             self._line("arrived", arrival.id, f"held, waits for {', '.join(map(short, missing[0]))}: {arrival.text}")
         else:
-            freed = f" (lets {arrival.freed} go)" if arrival.freed else ""
+            freed = f" (releases {arrival.freed})" if arrival.freed else ""
             self._line("arrived", arrival.id, f"{arrival.text}{freed}")
 
     def delivered(self, delivery: Delivery) -> None:

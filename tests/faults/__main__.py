@@ -49,9 +49,7 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only cases whose name contains one of these")
     parser.add_argument("--seeds", type=int, default=3, help="how often each is played, with different seeds")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument(
-        "--away", type=float, default=60.0, help="seconds for which the broker is down or a worker too slow"
-    )
+    parser.add_argument("--away", type=float, default=60.0, help="seconds of a stopped broker or a slow worker")
     parser.add_argument("--list", action="store_true", help="only list the cases")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it and its jobs, like Ctrl-C

@@ -206,6 +206,8 @@ def test_bad_records_become_dead_letters_and_leave_the_good_ones_alone(function:
     assert ids(ordered_by_group(packed)) == ids(by_kernel(clean)[0])
     dead = [letter for one in records_of(packed) for letter in one.dead]
     assert len(dead) == len(bad)
+    codes = [code for one in records_of(packed) for code in one.dead_codes]
+    assert codes == [msgspec.json.decode(letter)["code"] for letter in dead]
 
 
 def test_a_record_without_a_key_is_refused_by_the_home_shard_alone(function: Shard) -> None:
