@@ -14,8 +14,8 @@ from rich.console import Console
 import precede
 from precede.demo.conversation import GROUP, MEMBERS, Conversation, SentMessage
 from precede.demo.summary import DemoRun, print_summary
-from precede.demo.view import View, open_view
-from precede.demo.watch import Watch
+from precede.demo.view import DemoView, open_view
+from precede.demo.watch import DemoWatch
 from precede.ingest import topics
 from precede.ingest.errors import Refused
 from precede.ingest.producer import Publisher
@@ -37,7 +37,7 @@ def perform(seconds: float, seed: int) -> None:
     """Run the demo; raises Refused if the stream did not keep its promises."""
     console = Console()
     folder = new_folder()
-    run = DemoRun(folder, Watch(GROUP))
+    run = DemoRun(folder, DemoWatch(GROUP))
     try:
         with ExitStack() as stack:
             broker, job = stack.enter_context(stage(console, folder))
@@ -116,7 +116,7 @@ def start_job(bootstrap: str, folder: Path) -> Child:
 class Performance:
     """Plays the conversation step by step and shows it in the view."""
 
-    def __init__(self, bootstrap: str, job: Child, watch: Watch, view: View, seed: int) -> None:
+    def __init__(self, bootstrap: str, job: Child, watch: DemoWatch, view: DemoView, seed: int) -> None:
         self._job = job
         self._watch = watch
         self._view = view

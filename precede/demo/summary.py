@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from precede.demo.conversation import Conversation
-from precede.demo.watch import Watch
+from precede.demo.watch import DemoWatch
 from precede.ingest.errors import Refused
 
 DELTA_QUERY = (
@@ -26,7 +26,7 @@ class DemoRun:
     """One run of the demo, as far as it got."""
 
     folder: Path
-    watch: Watch
+    watch: DemoWatch
     conversation: Conversation | None = None
     history: int = 0
     cut_short: bool = False  # by Ctrl-C; messages may still be on their way

@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from precede.demo.conversation import MEMBERS
-from precede.demo.watch import Arrival, Watch
+from precede.demo.watch import Arrival, DemoWatch
 from precede.reading.following import Delivery
 from precede.terminal_text import plain, safe_text
 from precede.udfs.engine.held import Held
@@ -24,7 +24,7 @@ FRAMES_PER_S = 8
 LINES_MIN = 18
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """What both kinds of view can do."""
 
     def __enter__(self) -> Self: ...
@@ -40,7 +40,7 @@ class View(Protocol):
         """Refresh. `state` says in a few words what the demo has been doing for `seconds`."""
 
 
-def open_view(console: Console, watch: Watch) -> View:
+def open_view(console: Console, watch: DemoWatch) -> DemoView:
     return LiveView(console, watch) if console.is_terminal else PlainView(console, watch)
 
 
@@ -51,7 +51,7 @@ def short(id_: Id) -> str:
 class PlainView:
     """Prints one line for each event."""
 
-    def __init__(self, console: Console, watch: Watch) -> None:
+    def __init__(self, console: Console, watch: DemoWatch) -> None:
         self._console = console
         self._watch = watch
         self._state = ""
@@ -89,7 +89,7 @@ class PlainView:
 class LiveView:
     """Three panels: arrived messages, held messages and their missing ids, and delivered messages as a tree."""
 
-    def __init__(self, console: Console, watch: Watch) -> None:
+    def __init__(self, console: Console, watch: DemoWatch) -> None:
         self._console = console
         self._watch = watch
         self._delivered_s: dict[Id, float] = {}
@@ -207,7 +207,7 @@ class LiveView:
         )
 
 
-def _held_table(held: list[Held], watch: Watch, lines: int) -> Table:
+def _held_table(held: list[Held], watch: DemoWatch, lines: int) -> Table:
     table = _rows(8, 21, None)
     now_ms = time.time() * 1000
     for one in held:

@@ -35,7 +35,7 @@ class Arrival:
 
 
 @dataclass
-class Watch:
+class DemoWatch:
     """Everything seen so far."""
 
     group: str
