@@ -31,7 +31,7 @@ from precede.ingest.signing import key_in
 from precede.ingest.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from precede.reading.log_readers import LogReader, open_reader
 from precede.udfs.peers.catalogue import Listing
-from precede.udfs.peers.directory import Directory, GroupsInfo, Offer, Row
+from precede.udfs.peers.directory import Directory, GroupsInfo, Offer, RowState
 from precede.udfs.peers.views import IN, Standing
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id, LogRecord
@@ -110,7 +110,7 @@ class Groups:
         for listing in self._reader.catalogue.groups.values():
             if self.name in listing.view:
                 is_in = listing.view[self.name][1] is IN
-                if is_in or self._directory.rows.get(listing.group) is Row.MEMBER:
+                if is_in or self._directory.rows.get(listing.group) is RowState.MEMBER:
                     self._directory.remember(listing.info)
 
     def all(self) -> list[Listing]:

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precede.udfs.peers import directory
-from precede.udfs.peers.directory import Advertisement, Directory, GroupInfo, GroupsInfo, Left, Offer, PeerMessage, Row
+from precede.udfs.peers.directory import (
+    Advertisement,
+    Directory,
+    GroupInfo,
+    GroupsInfo,
+    Left,
+    Offer,
+    PeerMessage,
+    RowState,
+)
 from precede.udfs.peers.views import OUT, members, merge
 from tests.kernel.effort import effort
 
@@ -49,9 +58,9 @@ class Medium:
         """The document's table GIIT: the members of each group of the process, N/A if it declined."""
         peer = self.peers[name]
         return {
-            group: "N/A" if row is Row.DECLINED else list(members(peer.known[group].view))
+            group: "N/A" if row is RowState.DECLINED else list(members(peer.known[group].view))
             for group, row in peer.rows.items()
-            if row is not Row.PENDING
+            if row is not RowState.PENDING
         }
 
 
@@ -139,7 +148,7 @@ def test_what_was_declined_is_offered_once_more_after_the_own_next_advertisement
     medium.connect("B")
     medium.connect("B")
     assert medium.offered == [], "it is already offered and not yet decided"
-    assert medium.peers["B"].rows == {"G": Row.PENDING}
+    assert medium.peers["B"].rows == {"G": RowState.PENDING}
 
 
 def test_a_process_that_starts_again_joins_with_an_epoch_above_what_others_know_of_it() -> None:
@@ -158,7 +167,7 @@ def test_who_is_put_out_by_others_tells_nobody_of_the_group_any_more() -> None:
     peer = Directory("A")
     peer.create("G")
     peer.receive(Left("G", "A", 0))
-    assert peer.rows == {"G": Row.DECLINED}
+    assert peer.rows == {"G": RowState.DECLINED}
     assert peer.receive(Advertisement("B")) == []
 
 
@@ -166,7 +175,7 @@ def test_a_process_that_knows_to_have_been_in_a_group_is_a_member_without_an_off
     peer = Directory("A")
     peer.remember(GroupInfo("G", "", {"A": (2, False)}))
     peer.remember(GroupInfo("H", "", {"A": (2, True)}))
-    assert peer.rows == {"G": Row.MEMBER, "H": Row.DECLINED}
+    assert peer.rows == {"G": RowState.MEMBER, "H": RowState.DECLINED}
     (told,) = peer.receive(Advertisement("B"))
     assert isinstance(told, GroupsInfo)
     assert [info.group for info in told.groups] == ["G"]
@@ -198,8 +207,8 @@ def test_once_all_have_told_all_members_agree_however_lossy_it_was_and_nobody_is
         name = random.choice("ABCD")
         peer = medium.peers[name]
         medium.away = {other for other in "ABCD" if random.random() < 0.4}
-        pending = [group for group, row in peer.rows.items() if row is Row.PENDING]
-        ours = [group for group, row in peer.rows.items() if row is Row.MEMBER]
+        pending = [group for group, row in peer.rows.items() if row is RowState.PENDING]
+        ours = [group for group, row in peer.rows.items() if row is RowState.MEMBER]
         what = random.choice(["create", "connect", "join", "leave", "decline"])
         if what == "create" and f"G{name}" not in peer.rows:
             medium.say(peer.create(f"G{name}"))
@@ -218,8 +227,8 @@ def test_once_all_have_told_all_members_agree_however_lossy_it_was_and_nobody_is
                 assert isinstance(answer, GroupsInfo)
                 medium.say(answer)
     for group in ("GA", "GB", "GC", "GD"):
-        views = [peer.known[group].view for peer in medium.peers.values() if peer.rows.get(group) is Row.MEMBER]
+        views = [peer.known[group].view for peer in medium.peers.values() if peer.rows.get(group) is RowState.MEMBER]
         assert all(view == merge(*views) for view in views)
         for peer in medium.peers.values():
-            if peer.rows.get(group) is Row.MEMBER and views:
+            if peer.rows.get(group) is RowState.MEMBER and views:
                 assert peer.known[group].view[peer.name][1] is not OUT

@@ -82,7 +82,7 @@ PeerMessage = Advertisement | GroupsInfo | Joined | Left
 """What peers send each other; the same types go in and come out."""
 
 
-class Row(Enum):
+class RowState(Enum):
     """How this process relates to a group it knows."""
 
     PENDING = "pending"
@@ -97,7 +97,7 @@ class Directory:
         self.name = name
         self.epoch = epoch
         """The least epoch to join with; it must be larger than any that this name used before this start."""
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, RowState] = {}
         self.known: dict[str, GroupInfo] = {}
         """The groups whose row is PENDING or MEMBER."""
 
@@ -105,7 +105,7 @@ class Directory:
 
     def advertise(self) -> Advertisement:
         """Announce this process; declined groups may be offered once more."""
-        self.rows = {group: row for group, row in self.rows.items() if row is not Row.DECLINED}
+        self.rows = {group: row for group, row in self.rows.items() if row is not RowState.DECLINED}
         return Advertisement(self.name)
 
     def create(self, group: str, description: str = "") -> GroupsInfo:
@@ -114,34 +114,34 @@ class Directory:
             raise ValueError(f"{self.name} already knows the group {group}: join it, or choose another name")
         epoch = self._next_epoch({})
         info = GroupInfo(group, description, {self.name: (epoch, IN)})
-        self.rows[group], self.known[group] = Row.MEMBER, info
+        self.rows[group], self.known[group] = RowState.MEMBER, info
         return GroupsInfo(self.name, [info])
 
     def remember(self, info: GroupInfo) -> None:
         """Note a group this process was in before a restart, or joined otherwise; it may be out again."""
-        self.rows[info.group] = Row.MEMBER
+        self.rows[info.group] = RowState.MEMBER
         self.known[info.group] = info
         self._merge(info.group, {})
 
     def join(self, group: str) -> Joined:
         """Accept an offer."""
-        if self.rows.get(group) is not Row.PENDING:
+        if self.rows.get(group) is not RowState.PENDING:
             raise ValueError(f"{self.name} can only join a group that is offered to it, and {group} is not")
         view = self.known[group].view
         epoch = self._next_epoch(view)
-        self.rows[group] = Row.MEMBER
+        self.rows[group] = RowState.MEMBER
         self._merge(group, {self.name: (epoch, IN)})
         return Joined(group, self.name, epoch)
 
     def decline(self, group: str) -> None:
         """Refuse an offer."""
-        if self.rows.get(group) is not Row.PENDING:
+        if self.rows.get(group) is not RowState.PENDING:
             raise ValueError(f"{self.name} can only decline a group that is offered to it, and {group} is not")
         self._close(group)
 
     def leave(self, group: str) -> Left:
         """Stop being a member."""
-        if self.rows.get(group) is not Row.MEMBER:
+        if self.rows.get(group) is not RowState.MEMBER:
             raise ValueError(f"{self.name} can only leave a group it is in, and it is not in {group}")
         epoch = self.known[group].view[self.name][0]
         self.epoch = max(self.epoch, epoch + 1)
@@ -153,7 +153,7 @@ class Directory:
     def receive(self, message: PeerMessage) -> list[GroupsInfo | Offer]:
         """Take in a message, possibly an own one; returns what to answer everyone, and what to offer."""
         if isinstance(message, Advertisement):
-            mine = [self.known[group] for group, row in self.rows.items() if row is Row.MEMBER]
+            mine = [self.known[group] for group, row in self.rows.items() if row is RowState.MEMBER]
             return [GroupsInfo(self.name, mine)] if mine else []
         if isinstance(message, GroupsInfo):
             return [offer for info in message.groups if (offer := self._receive_info(info)) is not None]
@@ -166,10 +166,10 @@ class Directory:
         if row is None:
             if len(self.rows) >= GROUPS_MAX:
                 return None
-            self.rows[info.group] = Row.PENDING
+            self.rows[info.group] = RowState.PENDING
             self.known[info.group] = info
             return Offer(info)
-        if row is not Row.DECLINED:
+        if row is not RowState.DECLINED:
             self._merge(info.group, info.view)
         return None
 
@@ -177,11 +177,11 @@ class Directory:
         info = self.known[group]
         merged = merge(info.view, view)
         self.known[group] = GroupInfo(group, info.description, merged)
-        if self.rows[group] is Row.MEMBER and merged[self.name][1] is OUT:
+        if self.rows[group] is RowState.MEMBER and merged[self.name][1] is OUT:
             self._close(group)  # others evicted it
 
     def _close(self, group: str) -> None:
-        self.rows[group] = Row.DECLINED
+        self.rows[group] = RowState.DECLINED
         del self.known[group]
 
     def _next_epoch(self, view: View) -> int:
