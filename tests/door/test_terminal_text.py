@@ -14,7 +14,7 @@ from precede.commands.held import table_of_gaps, table_of_held
 from precede.commands.tail import _letter_line, delivery_line
 from precede.comparison.trace import Blocker, Comparison, Hold, OrderResult
 from precede.demo.view import PlainView
-from precede.demo.watch import Arrival, Watch
+from precede.demo.watch import Arrival, DemoWatch
 from precede.reading.dead_letter_reader import FoundLetter
 from precede.reading.following import Delivery
 from precede.streaming.history.rows import Letter
@@ -145,7 +145,7 @@ def test_a_message_written_over_several_lines_is_one_line_of_tail() -> None:
 def test_the_demo_shows_any_text(name: str, as_shown: str) -> None:
     console = Console(width=300, color_system=None)
     with console.capture() as captured:
-        PlainView(console, Watch("g")).arrived(Arrival((name, 0, 1), name, "delivered", 0))
+        PlainView(console, DemoWatch("g")).arrived(Arrival((name, 0, 1), name, "delivered", 0))
     assert as_shown in captured.get()
     assert not obeys(captured.get())
 
