@@ -336,7 +336,8 @@ def test_the_places_of_a_stranger_s_message_are_counted_also_after_a_restart(mem
     tale.restart()
     say(tale, "y1", "b", "y1")
     assert tale.dead == ["backpressure y1"]
-    assert tale.take(kind="join", sender="x").out == [f"{at}:join" for at in [*members, "x"]] + [f"{at}:x1" for at in to]
+    joins = [f"{at}:join" for at in [*members, "x"]]
+    assert tale.take(kind="join", sender="x").out == [*joins, *(f"{at}:x1" for at in to)]
     tale.restart()
     say(tale, "y1", to, "y1")
     assert tale.dead == []
@@ -349,7 +350,7 @@ STORED = (
     "cCI6ICJnIiwgInNlbmRlciI6ICJ6IiwgInNlcSI6IDIsICJ0byI6IFsiYyJdLCAic2VlbiI6IFtbInoiLCAwLCAyXV0sICJzZW50IjogeyJj"
     "IjogW1sieiIsIDAsIDFdXX19wJKhegDAwIKlb3JkZXKqY2F1c2FsX3AycKZjbG9zZWTDgaFikgDDlMKQkpShYsMBkJShY8MAkJLAwIDA"
 )
-"""The group of `b`, with z:1 to b and c and z:2 to c of the stranger z, stored when c counted as a destination at once."""
+"""The group of `b` with z:1 to b and c, and z:2 to c, of the stranger z: stored when c was a destination at once."""
 
 
 def test_a_state_in_which_a_stranger_s_names_are_destinations_already_goes_on() -> None:
