@@ -271,6 +271,24 @@ def test_limits_that_a_group_did_not_set_come_from_the_kernel_that_loads_it() ->
     assert tale.say("A4").dead == ["seq_jump A4"]
 
 
+def test_a_dump_is_the_caller_s_and_neither_side_changes_it_for_the_other() -> None:
+    tale = Tale().say("A1")
+    first = tale.kernel.dump()
+    kept = dict(first)
+    tale.say("A2")
+    second = tale.kernel.dump()
+    assert first == kept
+    assert second != kept
+    again = Tale()
+    again.kernel.load(second)
+    blobs = again.kernel.dump()
+    assert blobs == second
+    blobs.clear()
+    second.clear()
+    assert again.say("A2").kernel.duplicates == 1
+    assert again.kernel.dump() == tale.kernel.dump()
+
+
 def write_fixture() -> None:
     """Write the blobs of the present version beside the tests; done once for each version, then never again."""
     outcome = feed(LOGS[VERSION_TIMED][0])
