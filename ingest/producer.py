@@ -6,7 +6,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ingest import clients
 from ingest.errors import Refused
-from ingest.topics import RAW_TOPIC, RECORD_BYTES_MAX
+from ingest.topics import DEFAULTS, RAW_TOPIC, RECORD_BYTES_MAX
+from udfs.sizes import batch_bytes_max
 
 DELIVERY_S_MAX = 30.0
 
@@ -32,6 +33,7 @@ class Publisher:
                 # The partition of a group must be the one Kafka's Java client would choose, or one group lives in two.
                 "partitioner": "murmur2_random",
                 "message.max.bytes": RECORD_BYTES_MAX,
+                "batch.size": batch_bytes_max(DEFAULTS),  # or many small records together are refused
                 "delivery.timeout.ms": int(DELIVERY_S_MAX * 1000),
                 "linger.ms": linger_ms,
             }

@@ -19,6 +19,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 from ingest import clients
 from ingest.clients import Unreachable
 from ingest.errors import Refused
+from udfs import sizes
+from udfs.limits import Limits
 
 RAW_TOPIC = "precede.raw"
 ORDERED_TOPIC = "precede.ordered"
@@ -26,13 +28,15 @@ DEAD_LETTER_TOPIC = "precede.dead-letters"
 PROGRESS_TOPIC = "precede.progress"
 CONTROL_TOPIC = "precede.control"
 
-RECORD_BYTES_MAX = 2 * 1024 * 1024  # what the contract promises of the output topics
-ENVELOPE_BYTES = 64 * 1024  # room for the key and for what Kafka wraps around a batch of one record
+RECORD_BYTES_MAX = 2 * 1024 * 1024
+BATCH_BYTES_MAX = RECORD_BYTES_MAX + 64 * 1024  # what a topic made here takes: a record, its key and what wraps them
 PROGRESS_SEGMENT_BYTES = 4 * 1024 * 1024
 PARTITIONS = 4
 REQUEST_S_MAX = 10.0
 REACH_S_MAX = 5.0  # after which a person is told that nobody answers
 RETRY_S = 2.0
+
+DEFAULTS = Limits()
 
 
 @dataclass(frozen=True)
@@ -43,21 +47,21 @@ class Wanted:
     partitions: int
     exact: dict[str, str]  # settings whose every other value breaks a promise
     at_least: dict[str, int]  # settings that may be larger
-    created_with: dict[str, str] = field(default_factory=dict)
+    created_with: dict[str, str] = field(default_factory=dict)  # no less than the least, where there is one
 
     @property
     def settings(self) -> dict[str, str]:
         """All settings a new topic gets."""
-        return self.created_with | self.exact | {name: str(least) for name, least in self.at_least.items()}
+        return {name: str(least) for name, least in self.at_least.items()} | self.created_with | self.exact
 
     def wrong(self, found: dict[str, str]) -> dict[str, str]:
         """The settings to change, with the values they should have."""
         changes = {name: value for name, value in self.exact.items() if found.get(name) != value}
-        changes |= {name: str(least) for name, least in self.at_least.items() if int(found.get(name, "0")) < least}
-        return changes
+        too_small = [name for name, least in self.at_least.items() if int(found.get(name, "0")) < least]
+        return changes | {name: self.settings[name] for name in too_small}
 
 
-def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS) -> Wanted:
+def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS, *, limits: Limits = DEFAULTS) -> Wanted:
     """The log itself: arrival time is the broker's, and nothing is ever taken out, for positions are counted."""
     log = {
         "cleanup.policy": "delete",
@@ -65,19 +69,25 @@ def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS) -> Wanted:
         "retention.ms": "-1",
         "retention.bytes": "-1",
     }
-    # Larger than any good record, so that an oversize one arrives and gets its dead letter instead of vanishing at
-    # the gateway.
-    return Wanted(name, partitions, log, {"max.message.bytes": RECORD_BYTES_MAX + ENVELOPE_BYTES})
+    # A new one takes more than any good record, so that most oversize ones arrive and get their dead letters instead
+    # of vanishing at the gateway.
+    larger = {"max.message.bytes": str(BATCH_BYTES_MAX)}
+    return Wanted(name, partitions, log, {"max.message.bytes": sizes.raw_bytes_max(limits)}, larger)
 
 
-def output(name: str, partitions: int = PARTITIONS) -> Wanted:
+def ordered(name: str = ORDERED_TOPIC, partitions: int = PARTITIONS, *, limits: Limits = DEFAULTS) -> Wanted:
+    """What was delivered, with what is appended to it."""
+    return output(name, partitions, sizes.ordered_bytes_max(limits))
+
+
+def output(name: str, partitions: int = PARTITIONS, largest: int = sizes.DEAD_LETTER_BYTES_MAX) -> Wanted:
     """A topic of ordered records, dead letters or requests; kept for ever unless its owner decides otherwise."""
     return Wanted(
         name,
         partitions,
         {"cleanup.policy": "delete"},
-        {"max.message.bytes": RECORD_BYTES_MAX},
-        {"max.message.bytes": str(RECORD_BYTES_MAX + ENVELOPE_BYTES), "retention.ms": "-1", "retention.bytes": "-1"},
+        {"max.message.bytes": largest},
+        {"max.message.bytes": str(BATCH_BYTES_MAX), "retention.ms": "-1", "retention.bytes": "-1"},
     )
 
 
@@ -98,11 +108,12 @@ def wanted(
     progress_topic: str = PROGRESS_TOPIC,
     control_topic: str = CONTROL_TOPIC,
     partitions: int = PARTITIONS,
+    limits: Limits = DEFAULTS,
 ) -> list[Wanted]:
-    """The five topics of a stream."""
+    """The five topics of a stream, which must take the largest records that these limits allow."""
     return [
-        raw(raw_topic, partitions),
-        output(ordered_topic, partitions),
+        raw(raw_topic, partitions, limits=limits),
+        ordered(ordered_topic, partitions, limits=limits),
         output(dead_letter_topic, partitions),
         progress(progress_topic),
         output(control_topic, partitions),

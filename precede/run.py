@@ -97,6 +97,7 @@ def _make_topics(settings: "Settings", announcer: "Announcer") -> None:
             progress_topic=settings.progress_topic,
             control_topic=settings.control_topic,
             partitions=settings.partitions,
+            limits=settings.limits,
         ),
         replicas=settings.replicas,
         patience_s=settings.patience_s,

@@ -28,6 +28,7 @@ from streaming.settings import Settings
 from udfs.own_records import Own
 from udfs.shard import Records, unpack
 from udfs.signatures import sign
+from udfs.sizes import batch_bytes_max
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -98,6 +99,7 @@ class Sink:
                 "queue.buffering.max.messages": 1_000_000,
                 "queue.buffering.max.kbytes": QUEUE_KIB_MAX,
                 "message.max.bytes": 2 * 1024 * 1024 + 64 * 1024,
+                "batch.size": batch_bytes_max(settings.limits),  # or many small records together are refused
             }
         )
         producer.init_transactions(COMMIT_S)

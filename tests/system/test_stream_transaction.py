@@ -9,7 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types forget to export them
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewPartitions
 
 from ingest import topics
@@ -23,6 +29,8 @@ from tests.system.door import END_TXN, Door
 from tests.system.stream import Stream
 from udfs.own_records import Own, encode_sentence
 from udfs.shard import Records
+from udfs.sizes import DEAD_LETTER_BYTES_MAX, WRAPPED_BYTES, appended_bytes_max, ordered_bytes_max
+from udfs.wire import LETTER_BYTES_MAX
 
 Rows = list[tuple[int, int, int, Records]]
 
@@ -337,3 +345,28 @@ def test_an_owner_of_version_1_is_taken_with_the_topics_as_they_are(stream: Stre
     write(stream, stream.settings.progress_topic, key, msgspec.json.encode(known | {"v": 1}))
     sink().publish(batch(0, 9))
     assert len(published(stream)) == 10
+
+
+def test_topics_that_are_just_large_enough_take_what_is_largest_and_many_small_records(
+    stream: Stream, sink: Callable[[], Sink]
+) -> None:
+    settings = stream.settings
+    limits = settings.limits
+    shrink(settings.bootstrap, settings.ordered_topic, ordered_bytes_max(limits))
+    shrink(settings.bootstrap, settings.dead_letter_topic, DEAD_LETTER_BYTES_MAX)
+    largest = limits.record_bytes_max + appended_bytes_max()
+    ordered = [b"o" * size for size in (1_000,) * 3_000 + (largest,) + (1_000,) * 3_000]
+    dead = [b"d" * size for size in (1_000,) * 3_000 + (DEAD_LETTER_BYTES_MAX - LETTER_BYTES_MAX - WRAPPED_BYTES,)]
+    letter_keys: list[bytes | None] = [b"k"] * 3_000 + [b"k" * LETTER_BYTES_MAX]
+    keys, at = [b"g" * 255] * len(ordered), [0] * (len(ordered) + len(dead))
+    records = Records(ordered, keys, at[: len(ordered)], dead, letter_keys, at[: len(dead)], 1, 0, 0)
+    made_up: Any = Batch([(0, 0, 0, records)])
+    sink().publish(made_up)
+    assert sum(map(len, published(stream))) == sum(map(len, ordered))
+
+
+def shrink(bootstrap: str, topic: str, bytes_max: int) -> None:
+    """Let a topic take batches of this size at most."""
+    change = ConfigEntry("max.message.bytes", str(bytes_max), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource])[resource].result()

@@ -60,6 +60,7 @@ class CausalPointToPoint(Causal):
         return super().fault(message)
 
     def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:
+        """As most orders do: what `causal` looks at all at once is the one sequence of a group."""
         return self.fault(message) or self.poison(id_, message) or QUEUED
 
     def wait(self, id_: Id, message: Message) -> Watch | Refusal | None:
