@@ -37,16 +37,18 @@ class Stream:
 
     def __init__(self, bootstrap: str, folder: Path, *, partitions: int = 2, **more: Any) -> None:
         name = uuid.uuid4().hex[:8]
+        own_topics = {
+            "raw_topic": f"{name}.raw",
+            "ordered_topic": f"{name}.ordered",
+            "dead_letter_topic": f"{name}.dead-letters",
+            "progress_topic": f"{name}.progress",
+            "control_topic": f"{name}.control",
+        }
         self.settings = Settings(
             bootstrap=bootstrap,
             checkpoint=str(folder / "checkpoint"),
             delta=str(folder / "delta"),
-            raw_topic=f"{name}.raw",
-            ordered_topic=f"{name}.ordered",
-            dead_letter_topic=f"{name}.dead-letters",
-            progress_topic=f"{name}.progress",
-            control_topic=f"{name}.control",
-            **({"shards": 8, "tasks": 2, "history_every_s": 1.0} | more),
+            **(own_topics | {"shards": 8, "tasks": 2, "history_every_s": 1.0} | more),
         )
         topics.ensure(
             bootstrap,
