@@ -369,4 +369,5 @@ def shrink(bootstrap: str, topic: str, bytes_max: int) -> None:
     """Let a topic take batches of this size at most."""
     change = ConfigEntry("max.message.bytes", str(bytes_max), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-    AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource])[resource].result()
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # it must outlive its answer
+    admin.incremental_alter_configs([resource])[resource].result()
