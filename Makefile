@@ -60,7 +60,7 @@ format: $(STAMP) ## Put the sources into the one style
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: setup ## Measure against the plain ways, as ratios
+bench: setup ## Measure against the plain ways, as ratios; ARGS="beside COMMIT" against another commit
 	@$(BIN)/python -m bench $(ARGS)
 
 soak: setup ## Half an hour at 70 % of capacity, with loss, churn and restarts; ARGS="--minutes 10" makes it short

@@ -157,7 +157,7 @@ def measure(commit: str, names: list[str], rounds: int, quick: bool) -> Report:
         other = files_of(commit, folder / "tree")
         counts = {name: 2_000 if quick else MEASURED[name] for name in names}
         for count in sorted(set(counts.values())):
-            (folder / f"{count}.jsonl").write_bytes(_lines(count))
+            (folder / f"{count}.jsonl").write_bytes(lines(count))
         trees = ((NEW, ROOT), (other, folder / "tree"))
         sides: dict[int, list[Side]] = {
             count: [stack.enter_context(Side(name, tree, folder / f"{count}.jsonl")) for name, tree in trees]
@@ -165,7 +165,7 @@ def measure(commit: str, names: list[str], rounds: int, quick: bool) -> Report:
         }
         for name, count in counts.items():
             print(name, file=sys.stderr)
-            measures = {side.name: _measure(side, name, count) for side in sides[count]}
+            measures = {side.name: measured(side, name, count) for side in sides[count]}
             if not quick:
                 by_turns(measures, 1)
             found[name] = by_turns(measures, rounds)
@@ -195,11 +195,13 @@ def files_of(commit: str, folder: Path) -> str:
     return name
 
 
-def _lines(count: int) -> bytes:
+def lines(count: int) -> bytes:
+    """The messages that both trees read, a line each."""
     return b"\n".join(value for _, value in traffic.whole(GROUPS, count)) + b"\n"
 
 
-def _measure(side: Side, name: str, count: int) -> Measure:
+def measured(side: Side, name: str, count: int) -> Measure:
+    """What measures this once on that side."""
     asked: Callable[[], float] = partial(side.replay, count) if name == "replay" else partial(side.ask, name, count)
     return asked
 

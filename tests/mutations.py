@@ -4,13 +4,15 @@
 
 Each mutation swaps a comparison, an `and`, a sign, a number, a truth value, or leaves out a statement. What no test
 notices is printed with its line: either the change makes no difference (say so to yourself, then move on), or a test is
-missing. Takes some seconds for each that is noticed and a minute for each that is not.
+missing. Takes some seconds for each that is noticed and a minute for each that is not. The tests first run on the copy
+as it is: where they fail there, every mutation would pass for noticed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import os
 import random
 import shutil
 import subprocess
@@ -139,13 +141,6 @@ def mutations(only: str) -> Iterator[Mutation]:
         yield from (Mutation(path.relative_to(ROOT), number) for number in range(counter.count))
 
 
-def passes(copy: Path) -> bool:
-    """Whether the tests find nothing wrong with the copy as it stands."""
-    tests = ["tests/scenarios", "tests/kernel"]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-k", SLOW, *tests]
-    return subprocess.run(command, cwd=copy, capture_output=True, timeout=SECONDS_MAX, check=False).returncode == 0
-
-
 def noticed(mutation: Mutation, copy: Path) -> tuple[bool, str]:
     """Whether the tests fail with this mutation, and what it is."""
     path = copy / mutation.path
@@ -153,11 +148,21 @@ def noticed(mutation: Mutation, copy: Path) -> tuple[bool, str]:
     breaker = Breaker(mutation.number)
     path.write_text(ast.unparse(ast.fix_missing_locations(breaker.visit(ast.parse(source)))))
     try:
-        return not passes(copy), breaker.said
+        return run(copy).returncode != 0, breaker.said
     except subprocess.TimeoutExpired:
         return True, breaker.said
     finally:
         path.write_text(source)
+
+
+def run(copy: Path) -> subprocess.CompletedProcess[str]:
+    """The tests of the kernel, in the copy alone, up to the first that fails."""
+    tests = ["tests/scenarios", "tests/kernel"]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-k", SLOW, *tests]
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        command, cwd=copy, env=alone, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
 
 
 def main() -> int:
@@ -180,8 +185,9 @@ def main() -> int:
                 shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, copy / name)
-        if not passes(copy):
-            print("The tests fail in the copy before anything is broken in it, so they can notice nothing.")
+        unbroken = run(copy)
+        if unbroken.returncode != 0:
+            print(f"The tests fail without any mutation:\n{unbroken.stdout}")
             return 2
         for mutation in tried:
             began = time.monotonic()
