@@ -391,8 +391,8 @@ def _margin_ms(options: Options) -> int | None:
 def _timed_ms(options: Options) -> int | None:
     """The longest time from the clock of a message to the moment, in the log's time, at which what precedes it arrives.
 
-    What precedes it shows a clock that is at most later by the margin, was sent at most one accuracy after what it shows,
-    is at most `delay_max_ms` under way, and the log's clock is at most one accuracy ahead.
+    What precedes it shows a clock that is later by at most the margin, was sent at most one accuracy after what it
+    shows, is at most `delay_max_ms` under way, and the log's clock is at most one accuracy ahead.
     """
     margin_ms = _margin_ms(options)
     if margin_ms is None or options.delay_max_ms is UNSET:
