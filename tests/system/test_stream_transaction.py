@@ -358,7 +358,7 @@ def test_topics_that_are_just_large_enough_take_what_is_largest_and_many_small_r
     ordered = [b"o" * size for size in (1_000,) * 3_000 + (largest,) + (1_000,) * 3_000]
     sizes = (1_000,) * 3_000 + (DEAD_LETTER_BYTES_MAX - LETTER_BYTES_MAX - WRAPPED_BYTES,)
     dead = [b'{"code":"late"'.ljust(size) for size in sizes]
-    letter_keys: list[bytes | None] = [b"k"] * 3_000 + [b"k" * LETTER_BYTES_MAX]
+    letter_keys: list[bytes | None] = [*[b"k"] * 3_000, b"k" * LETTER_BYTES_MAX]
     keys, at = [b"g" * 255] * len(ordered), [0] * (len(ordered) + len(dead))
     records = Records(ordered, keys, at[: len(ordered)], dead, letter_keys, at[: len(dead)], 1, 0, 0)
     made_up: Any = Batch([(0, 0, 0, records)])
