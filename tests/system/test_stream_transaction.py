@@ -356,13 +356,15 @@ def test_topics_that_are_just_large_enough_take_what_is_largest_and_many_small_r
     shrink(settings.bootstrap, settings.dead_letter_topic, DEAD_LETTER_BYTES_MAX)
     largest = limits.record_bytes_max + appended_bytes_max()
     ordered = [b"o" * size for size in (1_000,) * 3_000 + (largest,) + (1_000,) * 3_000]
-    dead = [b"d" * size for size in (1_000,) * 3_000 + (DEAD_LETTER_BYTES_MAX - LETTER_BYTES_MAX - WRAPPED_BYTES,)]
-    letter_keys: list[bytes | None] = [b"k"] * 3_000 + [b"k" * LETTER_BYTES_MAX]
+    sizes = (1_000,) * 3_000 + (DEAD_LETTER_BYTES_MAX - LETTER_BYTES_MAX - WRAPPED_BYTES,)
+    dead = [b'{"code":"late"'.ljust(size) for size in sizes]
+    letter_keys: list[bytes | None] = [*[b"k"] * 3_000, b"k" * LETTER_BYTES_MAX]
     keys, at = [b"g" * 255] * len(ordered), [0] * (len(ordered) + len(dead))
     records = Records(ordered, keys, at[: len(ordered)], dead, letter_keys, at[: len(dead)], 1, 0, 0)
     made_up: Any = Batch([(0, 0, 0, records)])
     sink().publish(made_up)
     assert sum(map(len, published(stream))) == sum(map(len, ordered))
+    assert stream.dead() == dead
 
 
 def shrink(bootstrap: str, topic: str, bytes_max: int) -> None:
