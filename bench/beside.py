@@ -166,13 +166,12 @@ def measure(commit: str, names: list[str], rounds: int, quick: bool) -> Report:
         for name, count in counts.items():
             print(name, file=sys.stderr)
             measures = {side.name: measured(side, name, count) for side in sides[count]}
-            if not quick:
-                by_turns(measures, 1)
+            by_turns(measures, 1)
             found[name] = by_turns(measures, rounds)
     return Report(
         f"beside {other}",
         f"{', '.join(f'{name} {count:,}' for name, count in counts.items())} messages of {GROUPS:,} groups, 30 % out "
-        f"of order, {rounds} rounds",
+        f"of order; rounds: {rounds}",
         [_figure(name, of, other) for name, of in found.items()],
         [_table(found, other)],
     )
