@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import clients
-from ingest.errors import Refused
+from udfs.errors import Refused
 from udfs.holdback import SPACE
 from udfs.keyring import SERVICE
 from udfs.leniently import lenient_reader

@@ -5,14 +5,10 @@ from typing import Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ingest import clients
-from ingest.errors import Refused
 from ingest.topics import RAW_TOPIC, RECORD_BYTES_MAX
+from udfs.errors import PrecedeError, Refused, Unconfirmed
 
 DELIVERY_S_MAX = 30.0
-
-
-class Unconfirmed(Refused):
-    """Kafka did not say that it has the record: it may have it, so only the very same bytes may be sent again."""
 
 
 class Publisher:
@@ -23,7 +19,7 @@ class Publisher:
         self.topic = topic
         self.placed: tuple[int, int] | None = None
         """The partition and offset of the record that Kafka confirmed last."""
-        self._failure: Refused | None = None
+        self._failure: PrecedeError | None = None
         self._producer = Producer(
             clients.settings(bootstrap)
             | {
@@ -81,8 +77,7 @@ class Publisher:
         }:
             self._failure = Unconfirmed(f"Kafka at {self.bootstrap} did not confirm a record: {error.str()}.")
         else:
-            why = clients.reason(self.bootstrap, error)
-            self._failure = Refused(f"Kafka at {self.bootstrap} refused a record: {why}.")
+            self._failure = clients.refused(self.bootstrap, error, f"Kafka at {self.bootstrap} refused a record")
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ingest.errors import Refused
+from udfs.errors import Refused
 
 VERSION = 1
 STATE_FILE = "precede/senders.json"

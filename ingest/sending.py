@@ -6,9 +6,9 @@ from confluent_kafka import KafkaException
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import clients, epochs, sender_state, topics
-from ingest.errors import Refused
-from ingest.producer import Publisher, Unconfirmed
+from ingest.producer import Publisher
 from ingest.sender_state import Sender, SenderState
+from udfs.errors import AccessDenied, Refused
 from udfs.messages import EPOCH_MAX, Id
 from udfs.signatures import sign
 from udfs.wire import encode_message
@@ -63,9 +63,7 @@ def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> 
     try:
         publisher.publish(known.group, known.pending.encode())
         publisher.flush()
-    except Unconfirmed:
-        raise
-    except Refused:
+    except (Refused, AccessDenied):
         known.seq -= 1  # Kafka did not take it, so its seq is still free
         known.pending = None
         state.save()

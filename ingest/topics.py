@@ -17,8 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 )
 
 from ingest import clients
-from ingest.clients import Unreachable
-from ingest.errors import Refused
+from udfs.errors import Refused, Unreachable
 
 RAW_TOPIC = "precede.raw"
 ORDERED_TOPIC = "precede.ordered"
@@ -160,8 +159,8 @@ def _create(admin: AdminClient, bootstrap: str, topics: list[Wanted], replicas: 
         except KafkaException as error:
             # Two programs may start at once; whoever comes second finds the topic as the first made it.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                why = clients.reason(bootstrap, error.args[0])
-                raise Refused(f"Kafka refused to create the topic {name}: {why}.") from error
+                what = f"Kafka refused to create the topic {name}"
+                raise clients.refused(bootstrap, error.args[0], what) from error
     _wait_for_leaders(admin, {topic.name for topic in topics})
 
 
@@ -185,8 +184,8 @@ def _check(admin: AdminClient, bootstrap: str, topics: list[Wanted]) -> None:
         try:
             settings = {entry.name: str(entry.value) for entry in found[resource].result().values()}
         except KafkaException as error:
-            why = clients.reason(bootstrap, error.args[0])
-            raise Refused(f"Kafka did not tell the settings of {topic.name}: {why}.") from error
+            what = f"Kafka did not tell the settings of {topic.name}"
+            raise clients.refused(bootstrap, error.args[0], what) from error
         changes = topic.wrong(settings)
         if changes:
             raise Refused(_mend(bootstrap, topic.name, settings, changes))

@@ -13,7 +13,6 @@ from rich.console import Console
 
 import precede
 from ingest import topics
-from ingest.errors import Refused
 from ingest.producer import Publisher
 from precede.child import Child
 from precede.demo_conversation import GROUP, MEMBERS, Conversation, Said
@@ -25,6 +24,7 @@ from precede.following import Follower, follow
 from precede.log_readers import LogReader, open_reader
 from precede.shown import shown
 from streaming import jars
+from udfs.errors import Refused
 
 STEP_S = 0.03
 START_S_MAX = 180.0

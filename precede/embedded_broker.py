@@ -27,8 +27,8 @@ from random import sample
 from typing import IO, Any
 
 from streaming import jars
-from streaming.errors import Refused
 from streaming.java import java
+from udfs.errors import Refused
 
 HOST = "127.0.0.1"
 GUARD = Path(__file__).with_name("guard.py")

@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from ingest.errors import Refused
 from precede.delta_files import files_of
 from precede.log_readers import open_reader
+from udfs.errors import Refused
 from udfs.knowledge import heard
 from udfs.leniently import lenient_reader
 from udfs.messages import LogRecord

@@ -22,7 +22,6 @@ from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 
-from ingest.errors import Refused
 from ingest.group_records import Writer, Written
 from ingest.producer import Publisher
 from ingest.sending import log_of
@@ -30,6 +29,7 @@ from ingest.signing import key_in
 from ingest.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from precede.group_catalogue import CatalogueReader
 from precede.log_readers import LogReader, open_reader
+from udfs.errors import Refused
 from udfs.leniently import lenient_reader
 from udfs.messages import Id, LogRecord
 from udfs.peers.catalogue import Listing

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from precede.delta_files import files_of
-from streaming.errors import Refused
 from streaming.history_rows import Letter
+from udfs.errors import Refused, Unreachable
 from udfs.wire import LETTER_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
                 raise Refused(f"The topic {topic} holds a record that is no dead letter: {error}.") from error
             if wanted.takes(letter):
                 yield Found(letter, key)
-    except kafka.Unreachable as error:
+    except Unreachable as error:
         raise why_unreadable(settings.bootstrap, topic, error) from error
 
 

@@ -9,8 +9,8 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ingest import clients
-from ingest.errors import Refused
 from udfs.access import TLS, Access, access_to
+from udfs.errors import PrecedeError, Unreachable
 from udfs.messages import LogRecord
 
 if TYPE_CHECKING:
@@ -51,16 +51,12 @@ def open_reader(client: str, bootstrap: str, *, request_s: float = REQUEST_S) ->
     return readers[client](bootstrap, request_s)
 
 
-def why_unreadable(bootstrap: str, topic: str, error: Exception) -> Refused:
+def why_unreadable(bootstrap: str, topic: str, error: Unreachable) -> PrecedeError:
     """What the driver's own reading failed for, as a person should be told it."""
     from confluent_kafka import KafkaException
 
     cause = error.__cause__
-    return (
-        clients.unreadable(bootstrap, topic, cause.args[0])
-        if isinstance(cause, KafkaException)
-        else Refused(f"{error}.")
-    )
+    return clients.unreadable(bootstrap, topic, cause.args[0]) if isinstance(cause, KafkaException) else error
 
 
 class ConfluentReader:

@@ -15,12 +15,12 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import epochs
-from ingest.errors import Refused
 from precede.following import Delivery, Token, as_delivery
 from precede.log_readers import LogReader, why_unreadable
 from precede.past import Past
 from precede.voice import Voice
 from streaming import kafka, progress
+from udfs.errors import Refused, Unreachable
 from udfs.knowledge import heard
 from udfs.messages import EPOCH_MAX, Id, LogRecord
 
@@ -210,7 +210,7 @@ class Opening:
             topic = kafka.describe(self._bootstrap, [self._progress]).get(self._progress)
             # The order stays as it is, so what open transactions hide is of no use here.
             known = topic and progress.read_progress(self._bootstrap, topic, self._ordered, settled=False)
-        except kafka.Unreachable as error:
+        except Unreachable as error:
             raise why_unreadable(self._bootstrap, self._progress, error) from error
         owner = known[0] if known else None
         return "s_b" if owner is None else owner.order

@@ -71,8 +71,9 @@ def _request_s(end_s: float) -> float:
 def _deliveries(
     settings: "Settings", *, group: str | None, from_beginning: bool, as_json: bool, end_s: float
 ) -> Iterator[bytes]:
-    from precede.following import Hole, follow
+    from precede.following import follow
     from precede.log_lines import one_line_each
+    from udfs.errors import Hole
 
     start: Literal["beginning", "end"] = "beginning" if from_beginning else "end"
     request_s = _request_s(end_s)

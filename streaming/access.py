@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streaming.errors import Refused
 from udfs.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
+from udfs.errors import Refused
 
 if TYPE_CHECKING:
     from streaming.settings import Settings

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from streaming.errors import Refused
 from streaming.kafka import Topic
 from streaming.settings import Settings
+from udfs.errors import Refused
 from udfs.limits import Limits
 
 FILE = "precede.json"

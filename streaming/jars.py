@@ -23,8 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
-from streaming.errors import Refused
 from streaming.java import java
+from udfs.errors import Refused
 
 Configuration = Literal["spark", "broker"]
 Say = Callable[[str], object]

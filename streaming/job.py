@@ -20,15 +20,15 @@ from py4j.protocol import Py4JNetworkError
 from streaming import checkpoint, kafka, start_checks, tables
 from streaming.announcer import Announcer, Say
 from streaming.checkpoint import Checkpoint
-from streaming.errors import Refused
-from streaming.kafka import Topic, Unreachable
+from streaming.kafka import Topic
 from streaming.outside import Outside
-from streaming.query_watch import GONE, QueryWatch
+from streaming.query_watch import GONE, QueryWatch, reason_of
 from streaming.settings import Settings
 from streaming.status import Status
 from streaming.tables import GAPS, TABLES
 from streaming.ticker import Ticker
 from streaming.transaction import Sink
+from udfs.errors import Refused, Unreachable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -168,9 +168,9 @@ class Job:
                 return ask()
             except Unreachable as away:
                 if time.monotonic() >= deadline:
-                    raise Refused(f"{away}; gave up after {self.settings.patience_s:.0f} s.") from away
+                    raise Refused(f"{reason_of(away)}; gave up after {self.settings.patience_s:.0f} s.") from away
                 if not said:
-                    self.say(f"{away}; trying again for {self.settings.patience_s:.0f} s.", level="warning")
+                    self.say(f"{reason_of(away)}; trying again for {self.settings.patience_s:.0f} s.", level="warning")
                     said = True
             self.stopping.wait(RETRY_S)
         return None

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient
 
 from udfs.access import access_to
+from udfs.errors import Unreachable
 
 REQUEST_S = 10.0
 
@@ -18,10 +19,6 @@ _LOGGER.addHandler(logging.NullHandler())
 _LOGGER.propagate = (
     False  # a person reads our sentences; librdkafka's own lines are for whoever adds a handler to this logger
 )
-
-
-class Unreachable(Exception):
-    """No broker answers."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ def describe(bootstrap: str, names: list[str]) -> dict[str, Topic]:
         admin.list_topics(timeout=REQUEST_S)
         futures = admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_S)
     except KafkaException as error:
-        raise Unreachable(f"Cannot reach Kafka at {bootstrap}") from error
+        raise Unreachable(f"Cannot reach Kafka at {bootstrap}.") from error
     topics: dict[str, Topic] = {}
     for name, future in futures.items():
         try:
@@ -68,7 +65,7 @@ def describe(bootstrap: str, names: list[str]) -> dict[str, Topic]:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 continue
             raise Unreachable(
-                f"Kafka at {bootstrap} did not describe the topic {name}: {error.args[0].str()}"
+                f"Kafka at {bootstrap} did not describe the topic {name}: {error.args[0].str()}."
             ) from error
         topics[name] = Topic(name, str(found.topic_id), len(found.partitions))
     return topics
@@ -89,7 +86,7 @@ def ends(bootstrap: str, topic: str, partitions: int, *, committed: bool = True)
             except KafkaException as error:
                 # A topic made a moment ago has no leader yet.
                 if time.monotonic() >= deadline:
-                    raise Unreachable(f"Cannot read the ends of {topic} from Kafka at {bootstrap}") from error
+                    raise Unreachable(f"Cannot read the ends of {topic} from Kafka at {bootstrap}.") from error
                 time.sleep(0.1)
     finally:
         consumer.close()
@@ -123,7 +120,7 @@ def read_to_end(
             message = consumer.poll(REQUEST_S)
             if message is None:
                 why = " to its end: somebody's transaction is open in it" if hidden else ""
-                raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}{why}")
+                raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}{why}.")
             error = message.error()
             if error is None:
                 yield message.key(), message.value()
@@ -134,8 +131,10 @@ def read_to_end(
                     reading.discard(at)
             else:
                 failed = KafkaException(error)
-                raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}: {error.str()}") from failed
+                raise Unreachable(
+                    f"Cannot read the topic {topic} from Kafka at {bootstrap}: {error.str()}."
+                ) from failed
     except KafkaException as error:
-        raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}") from error
+        raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}.") from error
     finally:
         consumer.close()

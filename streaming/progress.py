@@ -6,9 +6,9 @@ import msgspec
 
 from streaming import kafka
 from streaming.checkpoint import ANEW, SAME, changed_limits
-from streaming.errors import Refused
 from streaming.kafka import Topic
 from streaming.settings import Settings
+from udfs.errors import Refused
 from udfs.limits import Limits
 
 TOKEN_VERSION = 1

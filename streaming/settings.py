@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from streaming.access import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, address
-from streaming.errors import Refused
+from udfs.errors import Refused
 from udfs.limits import Limits
 from udfs.orders import ORDERS
 from udfs.patience import Patience

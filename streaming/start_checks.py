@@ -11,11 +11,11 @@ from typing import Any
 
 from streaming import checkpoint, kafka, spark_files, tables
 from streaming.checkpoint import HistoryPart, OrderPart
-from streaming.errors import Refused
 from streaming.kafka import Topic
 from streaming.progress import read_progress, still_there
 from streaming.settings import Settings
 from streaming.tables import TABLES
+from udfs.errors import Refused
 
 Ask = Callable[[Callable[[], Any]], Any]
 """Asks Kafka until it answers; nothing where somebody stopped the job meanwhile."""

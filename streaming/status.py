@@ -5,8 +5,8 @@ from typing import Any
 
 from streaming import kafka
 from streaming.counts import Counts
-from streaming.kafka import Unreachable
 from streaming.settings import Settings
+from udfs.errors import Unreachable
 
 EVERY_S = 5.0
 

@@ -21,10 +21,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from streaming import counts, faults, kafka
 from streaming.counts import Counts
-from streaming.errors import Refused
 from streaming.kafka import Topic
 from streaming.progress import Owner, Token, read_progress, same_source, same_topics, still_there
 from streaming.settings import Settings
+from udfs.errors import Refused
 from udfs.own_records import Own
 from udfs.shard import Records, unpack
 from udfs.signatures import sign

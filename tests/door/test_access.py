@@ -13,10 +13,10 @@ import pytest
 from ingest import clients
 from precede.log_readers import access_of_kafka_python
 from streaming import settings
-from streaming.errors import Refused
 from streaming.kafka import client_settings, spark_options
 from tests.door.command import precede
 from udfs.access import Access, Address, access_to
+from udfs.errors import Refused, Unreachable
 
 SECRET = {"PRECEDE_SASL_PASSWORD": "s3cret"}
 CERTIFICATE = __file__
@@ -125,7 +125,7 @@ def test_who_hangs_up_at_a_tls_hello_perhaps_speaks_none() -> None:
         threading.Thread(target=hang_up, daemon=True).start()
         refused = clients.unreachable(Address(f"127.0.0.1:{server.getsockname()[1]}", Access(protocol="SSL")))
         server.shutdown(socket.SHUT_RDWR)
-    assert isinstance(refused, clients.Unreachable)
+    assert isinstance(refused, Unreachable)
     assert "perhaps it speaks no TLS there; see security_protocol" in str(refused)
 
 

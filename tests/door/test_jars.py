@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from streaming import jars
-from streaming.errors import Refused
 from tests.door.command import ROOT
+from udfs.errors import Refused
 
 CONTENTS = {"kafka-clients-1.jar": b"first", "delta-2.jar": b"second"}
 

@@ -24,7 +24,7 @@ HOME = Path(__file__).resolve().parent.parent.parent
 RUN = """
 import os, sys
 from streaming import job, settings
-from streaming.errors import Refused
+from udfs.errors import Refused
 try:
     job.run(settings.load({}, os.environ))
 except Refused as error:

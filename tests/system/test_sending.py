@@ -9,7 +9,6 @@ import pytest
 from kafka.partitioner.default import murmur2
 
 from ingest import topics
-from ingest.errors import Refused
 from ingest.producer import Publisher
 from ingest.sender_state import opened
 from ingest.sending import send_one
@@ -18,6 +17,7 @@ from precede.embedded_broker import Broker
 from precede.log_readers import open_reader
 from tests.door.command import precede
 from tests.signing import private
+from udfs.errors import Refused
 from udfs.holdback import Holdback
 from udfs.messages import LogRecord
 

@@ -17,10 +17,10 @@ from ingest import topics
 from ingest.producer import Publisher
 from precede.embedded_broker import Broker
 from streaming import held
-from streaming.errors import Refused
 from tests.faults import judge
 from tests.records import by_group, by_kernel, conversation
 from tests.system.stream import Stream, contiguous, forget_last_commit
+from udfs.errors import Refused
 from udfs.wire import encode_message
 
 BAD: list[tuple[bytes | None, bytes | None, str]] = [

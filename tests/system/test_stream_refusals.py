@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from ingest import topics
 from precede.embedded_broker import Broker
 from streaming import checkpoint, job, kafka
-from streaming.errors import Refused
 from streaming.transaction import Sink
 from tests.records import conversation
 from tests.system.stream import Stream
+from udfs.errors import Refused
 from udfs.limits import Limits
 
 

@@ -15,12 +15,11 @@ from confluent_kafka.cimpl import NewPartitions
 from ingest import topics
 from precede.embedded_broker import HOST, Broker
 from streaming import kafka, transaction
-from streaming.errors import Refused
-from streaming.kafka import Unreachable
 from streaming.progress import read_progress
 from streaming.transaction import SAID_ENOUGH, SAID_MAX, Sink
 from tests.system.door import END_TXN, Door
 from tests.system.stream import Stream
+from udfs.errors import Refused, Unreachable
 from udfs.own_records import Own, encode_sentence
 from udfs.shard import Records
 

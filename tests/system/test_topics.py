@@ -13,11 +13,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 )
 
 from ingest import topics
-from ingest.clients import Unreachable
-from ingest.errors import Refused
 from ingest.topics import Wanted
 from precede.embedded_broker import Broker
 from tests.door.command import precede
+from udfs.errors import Refused, Unreachable
 
 
 @pytest.fixture
