@@ -6,7 +6,8 @@ from bench import plain
 from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
-from streaming import kafka, order_query
+from ingest.kafka import reading as kafka
+from streaming import order_query
 from streaming.settings import Settings
 from streaming.transaction import Sink
 

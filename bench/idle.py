@@ -15,7 +15,7 @@ import psutil
 
 from bench.figures import Figure, Report
 from bench.stage import PARTITIONS, Stage
-from streaming import kafka
+from ingest.kafka import reading as kafka
 from streaming.settings import Settings
 from udfs.wire import encode_message
 

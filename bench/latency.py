@@ -12,7 +12,8 @@ from bench import plain
 from bench.figures import Figure, Report
 from bench.load import Times
 from bench.stage import Stage
-from streaming import kafka, order_query
+from ingest.kafka import reading as kafka
+from streaming import order_query
 from streaming.settings import Settings
 from streaming.transaction import Sink
 

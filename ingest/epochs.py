@@ -16,7 +16,7 @@ import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ingest import clients
+from ingest.kafka import clients
 from udfs.errors import Refused
 from udfs.holdback import SPACE
 from udfs.keyring import SERVICE

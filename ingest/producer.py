@@ -4,8 +4,8 @@ from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from ingest import clients
-from ingest.topics import RAW_TOPIC, RECORD_BYTES_MAX
+from ingest.kafka import clients
+from ingest.kafka.topics import RAW_TOPIC, RECORD_BYTES_MAX
 from udfs.errors import PrecedeError, Refused, Unconfirmed
 
 DELIVERY_S_MAX = 30.0

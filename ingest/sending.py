@@ -5,7 +5,8 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ingest import clients, epochs, sender_state, topics
+from ingest import epochs, sender_state
+from ingest.kafka import clients, topics
 from ingest.producer import Publisher
 from ingest.sender_state import Sender, SenderState
 from udfs.errors import AccessDenied, Refused

@@ -7,14 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ingest.kafka.access import Access as Access
+    from ingest.kafka.access import Address as Address
     from precede.following import Delivery as Delivery
     from precede.following import follow as follow
     from precede.group_manager import Groups as Groups
     from precede.member import Member as Member
     from precede.object_host import Call as Call
     from precede.object_host import ObjectHost as ObjectHost
-    from udfs.access import Access as Access
-    from udfs.access import Address as Address
     from udfs.errors import AccessDenied as AccessDenied
     from udfs.errors import CallFailed as CallFailed
     from udfs.errors import Hole as Hole
@@ -31,8 +31,8 @@ __version__ = "0.1.0"
 _ERRORS = ("AccessDenied", "CallFailed", "Hole", "PrecedeError", "Refused", "Unconfirmed", "Unreachable")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "udfs.errors"),
-    "Access": "udfs.access",
-    "Address": "udfs.access",
+    "Access": "ingest.kafka.access",
+    "Address": "ingest.kafka.access",
     "Call": "precede.object_host",
     "Delivery": "precede.following",
     "Groups": "precede.group_manager",

@@ -15,8 +15,8 @@ from time import monotonic
 
 import msgspec
 
+from ingest.kafka.log_readers import LogReader
 from ingest.producer import Publisher
-from precede.log_readers import LogReader
 from precede.voice import SENT_MAX, Voice
 from udfs.errors import AccessDenied, PrecedeError
 from udfs.leniently import lenient_reader

@@ -18,8 +18,8 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from ingest.topics import ORDERED_TOPIC
-from precede.log_readers import REQUEST_S, LogReader, open_reader
+from ingest.kafka.log_readers import REQUEST_S, LogReader, open_reader
+from ingest.kafka.topics import ORDERED_TOPIC
 from udfs.errors import Hole, Refused
 from udfs.leniently import lenient_reader
 from udfs.messages import Id, LogRecord

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from ingest.kafka.log_readers import open_reader
 from precede.delta_files import files_of
-from precede.log_readers import open_reader
 from udfs.errors import Refused
 from udfs.knowledge import heard
 from udfs.leniently import lenient_reader

@@ -58,8 +58,8 @@ def moment_ms(text: str, now_ms: int) -> int | None:
 
 def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
     """Those in the topic up to its end as it is now, partition by partition."""
-    from precede.log_readers import why_unreadable
-    from streaming import kafka
+    from ingest.kafka import reading as kafka
+    from ingest.kafka.log_readers import why_unreadable
 
     topic = settings.dead_letter_topic
     try:

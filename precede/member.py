@@ -16,13 +16,13 @@ from time import monotonic
 from typing import Any, Literal, NamedTuple, Self
 
 from ingest import sender_state, sending
+from ingest.kafka.log_readers import LogReader, open_reader
+from ingest.kafka.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_TOPIC, RAW_TOPIC
 from ingest.producer import Publisher
 from ingest.signing import key_in
-from ingest.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_TOPIC, RAW_TOPIC
 from precede.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
 from precede.errands import Clock, Errand, Repair
 from precede.following import IDLE_S, Delivery, Follower
-from precede.log_readers import LogReader, open_reader
 from precede.opening import Opening, search
 from precede.past import Past
 from precede.voice import Voice
@@ -187,8 +187,8 @@ class Member:
         `after` is what it answers: a message, its id, or a list of them. They must have been delivered here. `to` names
         the destinations where the order has them, `object` the fields of the object-based protocol.
 
-        Raises Refused where this member may not speak, AccessDenied where it may not write to the topic, and Unconfirmed
-        where Kafka did not answer: then the same bytes go out first the next time.
+        Raises Refused where this member may not speak, AccessDenied where access rules forbid it, and Unconfirmed where
+        Kafka did not answer: then the same bytes go out first the next time.
         """
         voice = self._voice
         with voice.lock:

@@ -15,11 +15,12 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import epochs
+from ingest.kafka import reading as kafka
+from ingest.kafka.log_readers import LogReader, why_unreadable
 from precede.following import Delivery, Token, as_delivery
-from precede.log_readers import LogReader, why_unreadable
 from precede.past import Past
 from precede.voice import Voice
-from streaming import kafka, progress
+from streaming import progress
 from udfs.errors import Refused, Unreachable
 from udfs.knowledge import heard
 from udfs.messages import EPOCH_MAX, Id, LogRecord

@@ -86,7 +86,7 @@ def run(
 
 def _make_topics(settings: "Settings", announcer: "Announcer") -> None:
     """The topics that are not there yet; a broker that is away is waited for."""
-    from ingest import topics
+    from ingest.kafka import topics
 
     topics.ensure_patiently(
         settings.bootstrap,

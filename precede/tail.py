@@ -63,7 +63,7 @@ def _end_s(seconds: float | None) -> float:
 
 def _request_s(end_s: float) -> float:
     """A broker that is away is told of in the time there is."""
-    from precede.log_readers import REQUEST_S
+    from ingest.kafka.log_readers import REQUEST_S
 
     return max(LOOK_S, min(REQUEST_S, end_s - time.monotonic()))
 
@@ -115,7 +115,7 @@ def _dead_letters(
 ) -> Iterator[bytes]:
     import msgspec
 
-    from precede.log_readers import open_reader
+    from ingest.kafka.log_readers import open_reader
 
     reader = open_reader("confluent", settings.bootstrap, request_s=_request_s(end_s))
     try:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from streaming import kafka
+from ingest.kafka import reading as kafka
 from streaming.settings import Settings
 
 EVERY_S = 5.0

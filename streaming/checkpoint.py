@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from streaming.kafka import Topic
+from ingest.kafka.reading import Topic
 from streaming.settings import Settings
 from udfs.errors import Refused
 from udfs.limits import Limits

@@ -7,7 +7,8 @@ each batch count once. A slow or failing Delta never delays ordering.
 from functools import partial
 from typing import TYPE_CHECKING
 
-from streaming import faults, history_rows, kafka, tables
+from ingest.kafka import reading as kafka
+from streaming import faults, history_rows, tables
 from streaming.order_query import SOURCE
 from streaming.session import HISTORY_POOL
 from streaming.settings import Settings

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from py4j.protocol import Py4JNetworkError
 
-from streaming import checkpoint, kafka, start_checks, tables
+from ingest.kafka import reading as kafka
+from ingest.kafka.reading import Topic
+from streaming import checkpoint, start_checks, tables
 from streaming.announcer import Announcer, Say
 from streaming.checkpoint import Checkpoint
-from streaming.kafka import Topic
 from streaming.outside import Outside
 from streaming.query_watch import GONE, QueryWatch, reason_of
 from streaming.settings import Settings

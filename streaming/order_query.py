@@ -6,7 +6,8 @@ Each step is its own function, so that another function or sink can stand in the
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from streaming import faults, kafka
+from ingest.kafka import reading as kafka
+from streaming import faults
 from streaming.session import ORDER_POOL
 from streaming.settings import Settings
 from udfs.shard import ROW_TYPE, STATE_TYPE, Shard

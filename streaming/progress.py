@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from streaming import kafka
+from ingest.kafka import reading as kafka
+from ingest.kafka.reading import Topic
 from streaming.checkpoint import ANEW, SAME, changed_limits
-from streaming.kafka import Topic
 from streaming.settings import Settings
 from udfs.errors import Refused
 from udfs.limits import Limits

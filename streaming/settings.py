@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from streaming.access import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, address
+from ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, address
 from udfs.errors import Refused
 from udfs.limits import Limits
 from udfs.orders import ORDERS

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streaming import checkpoint, kafka, spark_files, tables
+from ingest.kafka import reading as kafka
+from ingest.kafka.reading import Topic
+from streaming import checkpoint, spark_files, tables
 from streaming.checkpoint import HistoryPart, OrderPart
-from streaming.kafka import Topic
 from streaming.progress import read_progress, still_there
 from streaming.settings import Settings
 from streaming.tables import TABLES

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from streaming import kafka
+from ingest.kafka import reading as kafka
 from streaming.counts import Counts
 from streaming.settings import Settings
 from udfs.errors import Unreachable

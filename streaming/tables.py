@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlparse
 
+from ingest.kafka.reading import Topic
 from streaming import spark_files
-from streaming.kafka import Topic
 from streaming.settings import Settings
 from streaming.spark_files import NONE_YET
 from udfs.errors import Refused

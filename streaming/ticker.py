@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from confluent_kafka import KafkaException, Producer
 
-from streaming import kafka
+from ingest.kafka import reading as kafka
 from streaming.settings import Settings
 
 TICK = b'{"kind":"tick"}'

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from streaming import counts, faults, kafka
+from ingest.kafka import reading as kafka
+from ingest.kafka.reading import Topic
+from streaming import counts, faults
 from streaming.counts import Counts
-from streaming.kafka import Topic
 from streaming.progress import Owner, Token, read_progress, same_source, same_topics, still_there
 from streaming.settings import Settings
 from udfs.errors import Refused

@@ -159,7 +159,11 @@ def test_every_error_is_defined_once() -> None:
 
 
 def test_every_kafka_client_gets_in_by_the_settings() -> None:
-    homes = {"ingest/clients.py", "streaming/kafka.py"}  # all others take theirs from here, password and all
+    homes = {
+        "ingest/kafka/clients.py",
+        "ingest/kafka/reading.py",
+        "ingest/kafka/log_readers.py",
+    }  # all others take theirs from here, password and all
     homes.add("precede/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
     for path in [path for room in ROOMS for path in of_room(room) if short(path) not in homes]:
         assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client past the settings"

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from ingest import clients
-from precede.log_readers import access_of_kafka_python
+from ingest.kafka import clients
+from ingest.kafka.access import Access, Address, access_to
+from ingest.kafka.log_readers import access_of_kafka_python
+from ingest.kafka.reading import client_settings, spark_options
 from streaming import settings
-from streaming.kafka import client_settings, spark_options
 from tests.door.command import precede
-from udfs.access import Access, Address, access_to
 from udfs.errors import Refused, Unreachable
 
 SECRET = {"PRECEDE_SASL_PASSWORD": "s3cret"}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ingest.kafka.log_readers import REQUEST_S
 from precede.command_line import COMMANDS
-from precede.log_readers import REQUEST_S
 from precede.options import WrongUse
 from precede.send import _json_text, id_text, parse_id
 from tests.door.command import ROOT, ids, lines, precede, raw

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ingest import topics
+from ingest.kafka import topics
 from streaming import settings
 from streaming.query_watch import FINAL, reason_of
 from streaming.settings import Settings

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from ingest.kafka.reading import Topic
 from streaming import start_checks, tables
-from streaming.kafka import Topic
 from streaming.settings import Settings
 from streaming.tables import DEAD_LETTERS, DELIVERIES
 from udfs.errors import Refused

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from ingest.kafka import reading as kafka
 from precede.embedded_broker import Broker
-from streaming import kafka
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.stream import Stream

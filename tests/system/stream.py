@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
-from ingest import topics
-from streaming import job, kafka
+from ingest.kafka import reading as kafka
+from ingest.kafka import topics
+from streaming import job
 from streaming.settings import Settings
 from tests.records import Row, by_group
 

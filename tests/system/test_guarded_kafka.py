@@ -14,13 +14,15 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from ingest import clients, topics
 from ingest.epochs import free_epoch
+from ingest.kafka import clients, topics
+from ingest.kafka import reading as kafka
+from ingest.kafka.access import Access, Address, access_to
+from ingest.kafka.log_readers import KafkaPythonReader, open_reader
 from ingest.producer import Publisher
 from precede.following import follow
-from precede.log_readers import KafkaPythonReader, open_reader
 from precede.member import Member
-from streaming import kafka, settings
+from streaming import settings
 from tests.door.command import precede
 from tests.system.guarded import (
     DESCRIBE,
@@ -37,7 +39,6 @@ from tests.system.guarded import (
     on_topic,
 )
 from tests.system.stream import Stream
-from udfs.access import Access, Address, access_to
 from udfs.errors import AccessDenied
 from udfs.wire import encode_message
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import precede
-from ingest import topics
+from ingest.kafka import topics
 from ingest.producer import Publisher
 from precede.embedded_broker import Broker
 from streaming import held

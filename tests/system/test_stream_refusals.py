@@ -11,9 +11,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
-from ingest import topics
+from ingest.kafka import reading as kafka
+from ingest.kafka import topics
 from precede.embedded_broker import Broker
-from streaming import checkpoint, job, kafka
+from streaming import checkpoint, job
 from streaming.transaction import Sink
 from tests.records import conversation
 from tests.system.stream import Stream

@@ -12,9 +12,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from ingest import topics
+from ingest.kafka import reading as kafka
+from ingest.kafka import topics
 from precede.embedded_broker import HOST, Broker
-from streaming import kafka, transaction
+from streaming import transaction
 from streaming.progress import read_progress
 from streaming.transaction import SAID_ENOUGH, SAID_MAX, Sink
 from tests.system.door import END_TXN, Door

@@ -12,8 +12,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from ingest import topics
-from ingest.topics import Wanted
+from ingest.kafka import topics
+from ingest.kafka.topics import Wanted
 from precede.embedded_broker import Broker
 from tests.door.command import precede
 from udfs.errors import Refused, Unreachable

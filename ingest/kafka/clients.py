@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from udfs.access import access_to
+from ingest.kafka.access import access_to
 from udfs.errors import AccessDenied, PrecedeError, Refused, Unreachable
 
 _LOGGER = logging.getLogger("precede.kafka")

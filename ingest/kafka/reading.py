@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from udfs.access import access_to
+from ingest.kafka.access import access_to
 from udfs.errors import Unreachable
 
 REQUEST_S = 10.0

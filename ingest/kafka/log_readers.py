@@ -8,8 +8,8 @@ from collections.abc import Callable
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ingest import clients
-from udfs.access import TLS, Access, access_to
+from ingest.kafka import clients
+from ingest.kafka.access import TLS, Access, access_to
 from udfs.errors import PrecedeError, Unreachable
 from udfs.messages import LogRecord
 

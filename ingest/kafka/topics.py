@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from ingest import clients
+from ingest.kafka import clients
 from udfs.errors import Refused, Unreachable
 
 RAW_TOPIC = "precede.raw"

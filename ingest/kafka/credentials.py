@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from udfs.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
+from ingest.kafka.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
 from udfs.errors import Refused
 
 if TYPE_CHECKING:
