@@ -7,7 +7,7 @@ from bench.exactly_once import publish
 from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
-from ingest.kafka.reading import Topic
+from ingest.kafka.topics import Topic
 from streaming import history_query, tables
 from streaming.settings import Settings
 from streaming.tables import DELIVERIES

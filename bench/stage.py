@@ -86,7 +86,7 @@ class Stage:
         """Publish raw records, in this order within each group."""
         producer = Producer(
             {
-                "bootstrap.servers": settings.bootstrap,
+                "bootstrap.servers": str(settings.bootstrap),
                 "partitioner": "murmur2_random",
                 "enable.idempotence": True,
                 "linger.ms": 20,

@@ -5,6 +5,7 @@ from typing import Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ingest.kafka import clients
+from ingest.kafka.access import Address
 from ingest.kafka.topics import RAW_TOPIC, RECORD_BYTES_MAX
 from udfs.errors import PrecedeError, Refused, Unconfirmed
 
@@ -14,7 +15,7 @@ DELIVERY_S_MAX = 30.0
 class Publisher:
     """Sends records keyed by their group. What Kafka did not take is raised at the next `publish` or at `flush`."""
 
-    def __init__(self, bootstrap: str, *, topic: str = RAW_TOPIC, linger_ms: int = 5) -> None:
+    def __init__(self, bootstrap: Address | str, *, topic: str = RAW_TOPIC, linger_ms: int = 5) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.placed: tuple[int, int] | None = None

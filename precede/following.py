@@ -18,7 +18,9 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from ingest.kafka.log_readers import REQUEST_S, LogReader, open_reader
+from ingest.kafka.access import Address
+from ingest.kafka.log_readers import LogReader, open_reader
+from ingest.kafka.reading import REQUEST_S
 from ingest.kafka.topics import ORDERED_TOPIC
 from udfs.errors import Hole, Refused
 from udfs.leniently import lenient_reader
@@ -235,7 +237,7 @@ class Follower:
 def follow(
     group: str | None = None,
     *,
-    bootstrap: str = "localhost:9092",
+    bootstrap: Address | str = "localhost:9092",
     topic: str = ORDERED_TOPIC,
     start: Literal["beginning", "end"] = "beginning",
     token: str | None = None,

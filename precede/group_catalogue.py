@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from ingest.kafka.access import Address
 from ingest.kafka.log_readers import open_reader
 from precede.delta_files import files_of
 from udfs.errors import Refused
@@ -34,7 +35,7 @@ class CatalogueReader:
     """Keeps a catalogue of all groups up with the ordered topic."""
 
     def __init__(
-        self, bootstrap: str, topic: str, *, client: Literal["confluent", "kafka-python"] = "confluent"
+        self, bootstrap: Address | str, topic: str, *, client: Literal["confluent", "kafka-python"] = "confluent"
     ) -> None:
         self.catalogue = Catalogue()
         self.cut_off: set[str] = set()

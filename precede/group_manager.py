@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, Self
 import msgspec
 
 from ingest.group_records import Writer, Written
+from ingest.kafka.access import Address
 from ingest.kafka.log_readers import LogReader, open_reader
 from ingest.kafka.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from ingest.producer import Publisher
@@ -69,7 +70,7 @@ class Groups:
         self,
         name: str,
         *,
-        bootstrap: str = "localhost:9092",
+        bootstrap: Address | str = "localhost:9092",
         raw_topic: str = RAW_TOPIC,
         ordered_topic: str = ORDERED_TOPIC,
         dead_letter_topic: str = DEAD_LETTER_TOPIC,

@@ -58,15 +58,16 @@ def moment_ms(text: str, now_ms: int) -> int | None:
 
 def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
     """Those in the topic up to its end as it is now, partition by partition."""
-    from ingest.kafka import reading as kafka
-    from ingest.kafka.log_readers import why_unreadable
+    from ingest.kafka import reading
+    from ingest.kafka.reading import why_unreadable
+    from ingest.kafka.topics import describe
 
     topic = settings.dead_letter_topic
     try:
-        known = kafka.describe(settings.bootstrap, [topic]).get(topic)
+        known = describe(settings.bootstrap, [topic]).get(topic)
         if known is None:
             raise Refused(f"There is no topic {topic}; `precede run` makes it.")
-        for key, value in kafka.read_to_end(settings.bootstrap, topic, known.partitions):
+        for key, value in reading.read_to_end(settings.bootstrap, topic, known.partitions):
             try:
                 letter = _read(value or b"")
             except msgspec.DecodeError as error:

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, Literal, NamedTuple, Self
 
 from ingest import sender_state, sending
+from ingest.kafka.access import Address
 from ingest.kafka.log_readers import LogReader, open_reader
 from ingest.kafka.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_TOPIC, RAW_TOPIC
 from ingest.producer import Publisher
@@ -68,7 +69,7 @@ class Member:
         group: str,
         name: str,
         *,
-        bootstrap: str = "localhost:9092",
+        bootstrap: Address | str = "localhost:9092",
         history: Literal["all", "none"] | int = "all",
         since: int | None = None,
         delta: str | Path | None = None,

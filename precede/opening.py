@@ -15,8 +15,10 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import epochs
-from ingest.kafka import reading as kafka
-from ingest.kafka.log_readers import LogReader, why_unreadable
+from ingest.kafka.access import Address
+from ingest.kafka.log_readers import LogReader
+from ingest.kafka.reading import why_unreadable
+from ingest.kafka.topics import describe
 from precede.following import Delivery, Token, as_delivery
 from precede.past import Past
 from precede.voice import Voice
@@ -39,7 +41,7 @@ class Opening:
         self,
         voice: Voice,
         reader: LogReader,
-        bootstrap: str,
+        bootstrap: Address | str,
         topics: tuple[str, str, str],
         past: Callable[[], Past | None],
     ) -> None:
@@ -208,7 +210,7 @@ class Opening:
     def _usual_order(self) -> str:
         """The order of groups nobody created, as the job wrote it down; without a job, the default."""
         try:
-            topic = kafka.describe(self._bootstrap, [self._progress]).get(self._progress)
+            topic = describe(self._bootstrap, [self._progress]).get(self._progress)
             # The order stays as it is, so what open transactions hide is of no use here.
             known = topic and progress.read_progress(self._bootstrap, topic, self._ordered, settled=False)
         except Unreachable as error:

@@ -63,7 +63,7 @@ def _end_s(seconds: float | None) -> float:
 
 def _request_s(end_s: float) -> float:
     """A broker that is away is told of in the time there is."""
-    from ingest.kafka.log_readers import REQUEST_S
+    from ingest.kafka.reading import REQUEST_S
 
     return max(LOOK_S, min(REQUEST_S, end_s - time.monotonic()))
 

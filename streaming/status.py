@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from ingest.kafka import reading as kafka
+from ingest.kafka import reading
 from streaming.counts import Counts
 from streaming.settings import Settings
 from udfs.errors import Unreachable
@@ -81,7 +81,7 @@ class Status:
             return None
         settings = self.settings
         try:
-            ends = kafka.ends(settings.bootstrap, settings.raw_topic, max(following) + 1)
+            ends = reading.ends(settings.bootstrap, settings.raw_topic, max(following) + 1)
         except Unreachable:
             return None
         return sum(max(0, end - max(first, following.get(at, 0))) for at, (first, end) in enumerate(ends))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlparse
 
-from ingest.kafka.reading import Topic
+from ingest.kafka.topics import Topic
 from streaming import spark_files
 from streaming.settings import Settings
 from streaming.spark_files import NONE_YET

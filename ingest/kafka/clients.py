@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from ingest.kafka.access import access_to
+from ingest.kafka.access import Address, access_to
 from udfs.errors import AccessDenied, PrecedeError, Refused, Unreachable
 
 _LOGGER = logging.getLogger("precede.kafka")
@@ -18,25 +18,32 @@ _LOGGER.propagate = (
 )
 
 
-def settings(bootstrap: str) -> dict[str, Any]:
+def settings(bootstrap: Address | str) -> dict[str, Any]:
     """The settings all confluent-kafka clients share."""
     return {
         "bootstrap.servers": str(bootstrap),
         **access_to(bootstrap).librdkafka(),
         "client.id": "precede",
         "logger": _LOGGER,
+        "log_level": 5,
         "socket.connection.setup.timeout.ms": 5000,
         "reconnect.backoff.max.ms": 2000,
     }
 
 
-def admin(bootstrap: str) -> AdminClient:
+def spark_options(bootstrap: Address | str) -> dict[str, str]:
+    """The same for Spark, whose client is Kafka's own."""
+    java = {"bootstrap.servers": str(bootstrap), **access_to(bootstrap).java()}
+    return {f"kafka.{name}": value for name, value in java.items()}
+
+
+def admin(bootstrap: Address | str) -> AdminClient:
     return AdminClient(settings(bootstrap))
 
 
-def is_new(error: KafkaError) -> bool:
+def is_new(error: Exception) -> bool:
     """Whether a partition has no leader yet: one that is new, or moves, has none for a moment."""
-    return error.code() in {
+    return isinstance(error, KafkaException) and error.args[0].code() in {
         KafkaError._UNKNOWN_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -50,7 +57,7 @@ LISTEN_S, LISTEN_PAUSE_S = 3.0, 0.3
 REQUEST_S_MAX = 10.0
 
 
-def unreachable(bootstrap: str) -> AccessDenied | Unreachable:
+def unreachable(bootstrap: Address | str) -> AccessDenied | Unreachable:
     """Why no broker answered: it is asked once more, and what the client complains of is listened to."""
     noticed: list[KafkaError] = []
     client = AdminClient(settings(bootstrap) | {"error_cb": noticed.append})
@@ -66,7 +73,7 @@ def unreachable(bootstrap: str) -> AccessDenied | Unreachable:
     return Unreachable(f"Cannot reach Kafka at {bootstrap}.")
 
 
-def _kept_out(bootstrap: str, error: KafkaError) -> AccessDenied | Unreachable | None:
+def _kept_out(bootstrap: Address | str, error: KafkaError) -> AccessDenied | Unreachable | None:
     """What one complaint of a client means for a person; None where it says no more than that nobody answers."""
     access, said = access_to(bootstrap), error.str()
     if error.code() == KafkaError._AUTHENTICATION and "Unsupported SASL mechanism" in said:
@@ -86,7 +93,7 @@ def _kept_out(bootstrap: str, error: KafkaError) -> AccessDenied | Unreachable |
     return None
 
 
-def unreadable(bootstrap: str, topic: str, error: KafkaError) -> PrecedeError:
+def unreadable(bootstrap: Address | str, topic: str, error: KafkaError) -> PrecedeError:
     """Why a topic could not be read; where an access rule lacks, which."""
     if error.code() in AWAY:
         return unreachable(bootstrap)
@@ -96,7 +103,7 @@ def unreadable(bootstrap: str, topic: str, error: KafkaError) -> PrecedeError:
     return refused(bootstrap, error, f"Kafka at {bootstrap} did not let {topic} be read", needed)
 
 
-def check_may_see(bootstrap: str, topic: str) -> None:
+def check_may_see(bootstrap: Address | str, topic: str) -> None:
     """Refuse where the topic, which seems not to be there, is only hidden from who comes like this."""
     try:
         error = admin(bootstrap).list_topics(topic, timeout=REQUEST_S_MAX).topics[topic].error
@@ -106,7 +113,7 @@ def check_may_see(bootstrap: str, topic: str) -> None:
         raise unreadable(bootstrap, topic, error)
 
 
-def refused(bootstrap: str, error: KafkaError, what: str, needed: str = "") -> AccessDenied | Refused:
+def refused(bootstrap: Address | str, error: KafkaError, what: str, needed: str = "") -> AccessDenied | Refused:
     """What Kafka answered, and where its access rules are meant, for whom they lack."""
     if error.code() not in NOT_ALLOWED:
         return Refused(f"{what}: {error.str()}{needed}.")

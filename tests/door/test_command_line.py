@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.kafka.log_readers import REQUEST_S
+from ingest.kafka.reading import REQUEST_S
 from precede.command_line import COMMANDS
 from precede.options import WrongUse
 from precede.send import _json_text, id_text, parse_id

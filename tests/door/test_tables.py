@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from ingest.kafka.reading import Topic
+from ingest.kafka.topics import Topic
 from streaming import start_checks, tables
 from streaming.settings import Settings
 from streaming.tables import DEAD_LETTERS, DELIVERIES

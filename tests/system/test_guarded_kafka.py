@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from ingest.epochs import free_epoch
 from ingest.kafka import clients, topics
-from ingest.kafka import reading as kafka
 from ingest.kafka.access import Access, Address, access_to
 from ingest.kafka.log_readers import KafkaPythonReader, open_reader
 from ingest.producer import Publisher
@@ -222,7 +221,7 @@ def test_a_certificate_of_one_s_own_opens_the_door_to_every_client_and_its_key_s
     topics.ensure(found.bootstrap, [topics.raw("certified.raw")])
     with Publisher(found.bootstrap, topic="certified.raw") as publisher:
         publisher.publish("g", b'{"group":"g","sender":"ann","seq":1,"after":[]}')
-    options = kafka.spark_options(found.bootstrap)
+    options = clients.spark_options(found.bootstrap)
     frame = spark.read.format("kafka").options(**options, subscribe="certified.raw").load()
     assert [row.key for row in frame.select("key").collect()] == [b"g"]
     python = KafkaPythonReader(found.bootstrap)
