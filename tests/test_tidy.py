@@ -159,14 +159,22 @@ def test_every_error_is_defined_once() -> None:
 
 
 def test_every_kafka_client_gets_in_by_the_settings() -> None:
-    homes = {
-        "ingest/kafka/clients.py",
-        "ingest/kafka/reading.py",
-        "ingest/kafka/log_readers.py",
-    }  # all others take theirs from here, password and all
+    homes = {"ingest/kafka/clients.py"}  # all others take theirs from here, password and all
     homes.add("precede/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
     for path in [path for room in ROOMS for path in of_room(room) if short(path) not in homes]:
         assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client past the settings"
+
+
+@pytest.mark.parametrize(
+    ("home", "mark"),
+    [
+        ("ingest/kafka/reading.py", r"_PARTITION_EOF|get_watermark_offsets|[\"']enable\.partition\.eof"),
+        ("ingest/files.py", r"\bfcntl\b|\bfilelock\b|\bnew\.replace\("),
+    ],
+)
+def test_what_is_easily_written_twice_exists_once(home: str, mark: str) -> None:
+    paths = [path for room in ROOMS for path in of_room(room)]
+    assert [short(path) for path in paths if re.search(mark, path.read_text())] == [home]
 
 
 def test_every_file_of_an_order_is_registered() -> None:
