@@ -6,7 +6,8 @@ from bench import plain
 from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
-from streaming import kafka, order_query
+from ingest.kafka.topics import describe
+from streaming import order_query
 from streaming.settings import Settings
 from streaming.transaction import Sink
 
@@ -47,7 +48,7 @@ def measure_precede(stage: Stage, topic: Settings, count: int) -> float:
 
 def publish(stage: Stage, settings: Settings, count: int) -> float:
     """Order all there is into the ordered topic; messages a second."""
-    topics = kafka.describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
+    topics = describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()
     try:

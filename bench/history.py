@@ -7,8 +7,8 @@ from bench.exactly_once import publish
 from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
+from ingest.kafka.topics import Topic
 from streaming import history_query, tables
-from streaming.kafka import Topic
 from streaming.settings import Settings
 from streaming.tables import DELIVERIES
 

@@ -15,7 +15,7 @@ import psutil
 
 from bench.figures import Figure, Report
 from bench.stage import PARTITIONS, Stage
-from streaming import kafka
+from ingest.kafka import reading
 from streaming.settings import Settings
 from udfs.wire import encode_message
 
@@ -73,7 +73,7 @@ def _start(settings: Settings) -> "subprocess.Popen[bytes]":
 def _await_output(settings: Settings, records: int, job: "subprocess.Popen[bytes]") -> None:
     """Until all that was sent is ordered; transactions leave a few offsets more."""
     until = time.monotonic() + 300
-    while sum(end for _, end in kafka.ends(settings.bootstrap, settings.ordered_topic, PARTITIONS)) < records:
+    while sum(end for _, end in reading.ends(settings.bootstrap, settings.ordered_topic, PARTITIONS)) < records:
         assert job.poll() is None, "the job ended"
         assert time.monotonic() < until, "the job did not order what was sent"
         time.sleep(0.5)

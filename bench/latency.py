@@ -12,7 +12,8 @@ from bench import plain
 from bench.figures import Figure, Report
 from bench.load import Times
 from bench.stage import Stage
-from streaming import kafka, order_query
+from ingest.kafka.topics import describe
+from streaming import order_query
 from streaming.settings import Settings
 from streaming.transaction import Sink
 
@@ -57,7 +58,7 @@ def run(stage: Stage, quick: bool) -> Report:
 
 def _precede(stage: Stage, per_s: int, warm_s: int, seconds: int) -> Times:
     settings = stage.settings()
-    topics = kafka.describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
+    topics = describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()
     try:
@@ -77,8 +78,8 @@ def _copy(stage: Stage, per_s: int, warm_s: int, seconds: int) -> Times:
 def _under_load(query: "StreamingQuery", settings: Settings, per_s: int, warm_s: int, seconds: int) -> Times:
     """Send and read in a process of its own, so that this one has its hands free to publish."""
     try:
-        command = [sys.executable, "-m", "bench.load", settings.bootstrap, settings.raw_topic, settings.ordered_topic]
-        command += [str(per_s), str(warm_s), str(seconds)]
+        command = [sys.executable, "-m", "bench.load", str(settings.bootstrap), settings.raw_topic]
+        command += [settings.ordered_topic, str(per_s), str(warm_s), str(seconds)]
         said = subprocess.run(
             command, stdout=subprocess.PIPE, check=True, cwd=HOME, timeout=60 + 4 * (warm_s + seconds)
         ).stdout

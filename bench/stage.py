@@ -13,7 +13,7 @@ import msgspec
 from confluent_kafka import Producer
 
 from bench.traffic import Pair
-from ingest import topics
+from ingest.kafka import topics
 from precede.embedded_broker import Broker
 from streaming import jars, session
 from streaming.settings import Settings
@@ -86,7 +86,7 @@ class Stage:
         """Publish raw records, in this order within each group."""
         producer = Producer(
             {
-                "bootstrap.servers": settings.bootstrap,
+                "bootstrap.servers": str(settings.bootstrap),
                 "partitioner": "murmur2_random",
                 "enable.idempotence": True,
                 "linger.ms": 20,

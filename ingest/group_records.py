@@ -13,11 +13,11 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import epochs, sender_state
-from ingest.errors import Refused
 from ingest.producer import Publisher
 from ingest.sender_state import Sender, SenderState
 from ingest.sending import publish_pending
 from ingest.signing import public_text
+from udfs.errors import Refused
 from udfs.limits import Limits
 from udfs.messages import EPOCH_MAX, Id
 from udfs.orders import ORDERS

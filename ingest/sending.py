@@ -5,10 +5,12 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ingest import clients, epochs, sender_state, topics
-from ingest.errors import Refused
-from ingest.producer import Publisher, Unconfirmed
+from ingest import epochs, sender_state
+from ingest.kafka import clients, topics
+from ingest.kafka.access import Address
+from ingest.producer import Publisher
 from ingest.sender_state import Sender, SenderState
+from udfs.errors import AccessDenied, Refused
 from udfs.messages import EPOCH_MAX, Id
 from udfs.signatures import sign
 from udfs.wire import encode_message
@@ -17,7 +19,7 @@ REQUEST_S_MAX = 10.0
 
 
 def send_one(
-    bootstrap: str,
+    bootstrap: Address | str,
     topic: str,
     state_file: Path,
     *,
@@ -63,9 +65,7 @@ def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> 
     try:
         publisher.publish(known.group, known.pending.encode())
         publisher.flush()
-    except Unconfirmed:
-        raise
-    except Refused:
+    except (Refused, AccessDenied):
         known.seq -= 1  # Kafka did not take it, so its seq is still free
         known.pending = None
         state.save()
@@ -73,7 +73,7 @@ def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> 
     known.pending = None  # where this is lost, the same bytes go out once more, which costs nothing
 
 
-def log_of(bootstrap: str, topic: str) -> str:
+def log_of(bootstrap: Address | str, topic: str) -> str:
     """The log the seqs belong to, made if absent: Kafka itself would make the topic with the wrong settings."""
     topics.ensure(bootstrap, [topics.raw(topic)])
     try:

@@ -23,8 +23,8 @@ def broker(
 
       precede broker --port 9092 --data kafka/
     """
-    from ingest.errors import Refused
     from precede.embedded_broker import Broker
+    from udfs.errors import Refused
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does, with the same care
     try:

@@ -149,7 +149,7 @@ def _print_table(chosen: "list[Found]", found: "list[Found]") -> None:
 def _redrive(settings: "Settings", chosen: "list[Found]", *, ask: bool) -> None:
     from ingest.producer import Publisher
     from precede.letters import value_of
-    from streaming.errors import Refused
+    from udfs.errors import Refused
 
     records: list[tuple[bytes | None, bytes | None]] = []
     whole: list[Found] = []

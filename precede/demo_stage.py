@@ -12,8 +12,8 @@ import msgspec
 from rich.console import Console
 
 import precede
-from ingest import topics
-from ingest.errors import Refused
+from ingest.kafka import topics
+from ingest.kafka.log_readers import LogReader, open_reader
 from ingest.producer import Publisher
 from precede.child import Child
 from precede.demo_conversation import GROUP, MEMBERS, Conversation, Said
@@ -22,9 +22,9 @@ from precede.demo_view import View, open_view
 from precede.demo_watch import Watch
 from precede.embedded_broker import Broker
 from precede.following import Follower, follow
-from precede.log_readers import LogReader, open_reader
 from precede.shown import shown
 from streaming import jars
+from udfs.errors import Refused
 
 STEP_S = 0.03
 START_S_MAX = 180.0

@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ingest.errors import Refused
 from precede.demo_conversation import Conversation
 from precede.demo_watch import Watch
+from udfs.errors import Refused
 
 LOOK_IN_DELTA = (
     "import pyarrow; from deltalake import DeltaTable, QueryBuilder; "

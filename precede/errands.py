@@ -15,11 +15,10 @@ from time import monotonic
 
 import msgspec
 
-from ingest.clients import NotAllowed
-from ingest.errors import Refused
+from ingest.kafka.log_readers import LogReader
 from ingest.producer import Publisher
-from precede.log_readers import LogReader
 from precede.voice import SENT_MAX, Voice
+from udfs.errors import AccessDenied, PrecedeError
 from udfs.leniently import lenient_reader
 from udfs.messages import LogRecord
 from udfs.own_records import GapRecord
@@ -54,12 +53,12 @@ class Errand(threading.Thread):
             while not self._told_to_stop.is_set():
                 try:
                     self._follow(reader, publisher)
-                except NotAllowed as lacking:
+                except AccessDenied as lacking:
                     if not self._has_told:
                         warnings.warn(f"{lacking} Until then {self.undone}.", stacklevel=1)
                     self._has_told = True
                     self._told_to_stop.wait(AGAIN_S)
-                except Refused:
+                except PrecedeError:
                     self._told_to_stop.wait(AGAIN_S)  # Kafka is away; whoever sends or reads is told so
         finally:
             reader.close()

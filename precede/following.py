@@ -18,9 +18,11 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from ingest.errors import Refused
-from ingest.topics import ORDERED_TOPIC
-from precede.log_readers import REQUEST_S, LogReader, open_reader
+from ingest.kafka.access import Address
+from ingest.kafka.log_readers import LogReader, open_reader
+from ingest.kafka.reading import REQUEST_S
+from ingest.kafka.topics import ORDERED_TOPIC
+from udfs.errors import Hole, Refused
 from udfs.leniently import lenient_reader
 from udfs.messages import Id, LogRecord
 from udfs.ordered_record import OrderedRecord
@@ -86,18 +88,6 @@ def as_delivery(record: bytes, where: str) -> Delivery:
         raise Refused(f"{where} holds a record precede did not write: {error}.") from error
     delivery.record = record
     return delivery
-
-
-class Hole(Exception):
-    """Positions are missing: something behind the stream lost records, or the beginning of the topic is gone."""
-
-    def __init__(self, delivery: Delivery, last: int) -> None:
-        self.delivery = delivery
-        self.last = last
-        place = delivery.group if delivery.destination is None else f"{delivery.group} for {delivery.destination}"
-        first, end = last + 1, delivery.position - 1
-        missing = f"position {first} is" if first == end else f"positions {first} to {end} are"
-        super().__init__(f"In group {place} {missing} missing: after {last} came {delivery.position}.")
 
 
 class ConsumersRule:
@@ -247,7 +237,7 @@ class Follower:
 def follow(
     group: str | None = None,
     *,
-    bootstrap: str = "localhost:9092",
+    bootstrap: Address | str = "localhost:9092",
     topic: str = ORDERED_TOPIC,
     start: Literal["beginning", "end"] = "beginning",
     token: str | None = None,
@@ -260,6 +250,9 @@ def follow(
     `start` is where to begin without a `token`. Iteration waits for ever, or ends once nothing came for `patience_s`
     seconds. A broker that does not answer for `request_s` seconds at the start is an error. Both Kafka clients read
     committed transactions only, so each position is seen once, whatever crashed.
+
+    Raises Unreachable or AccessDenied where Kafka cannot be read, Refused for a wrong token, and Hole where positions
+    are missing.
     """
     if start not in ("beginning", "end"):
         raise ValueError(f"start must be beginning or end, not {start!r}")

@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from ingest.errors import Refused
+from ingest.kafka.access import Address
+from ingest.kafka.log_readers import open_reader
 from precede.delta_files import files_of
-from precede.log_readers import open_reader
+from udfs.errors import Refused
 from udfs.knowledge import heard
 from udfs.leniently import lenient_reader
 from udfs.messages import LogRecord
@@ -34,7 +35,7 @@ class CatalogueReader:
     """Keeps a catalogue of all groups up with the ordered topic."""
 
     def __init__(
-        self, bootstrap: str, topic: str, *, client: Literal["confluent", "kafka-python"] = "confluent"
+        self, bootstrap: Address | str, topic: str, *, client: Literal["confluent", "kafka-python"] = "confluent"
     ) -> None:
         self.catalogue = Catalogue()
         self.cut_off: set[str] = set()

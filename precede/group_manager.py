@@ -22,14 +22,15 @@ from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 
-from ingest.errors import Refused
 from ingest.group_records import Writer, Written
+from ingest.kafka.access import Address
+from ingest.kafka.log_readers import LogReader, open_reader
+from ingest.kafka.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from ingest.producer import Publisher
 from ingest.sending import log_of
 from ingest.signing import key_in
-from ingest.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from precede.group_catalogue import CatalogueReader
-from precede.log_readers import LogReader, open_reader
+from udfs.errors import Refused
 from udfs.leniently import lenient_reader
 from udfs.messages import Id, LogRecord
 from udfs.peers.catalogue import Listing
@@ -69,7 +70,7 @@ class Groups:
         self,
         name: str,
         *,
-        bootstrap: str = "localhost:9092",
+        bootstrap: Address | str = "localhost:9092",
         raw_topic: str = RAW_TOPIC,
         ordered_topic: str = ORDERED_TOPIC,
         dead_letter_topic: str = DEAD_LETTER_TOPIC,

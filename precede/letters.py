@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from precede.delta_files import files_of
-from streaming.errors import Refused
 from streaming.history_rows import Letter
+from udfs.errors import Refused, Unreachable
 from udfs.wire import LETTER_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -58,22 +58,23 @@ def moment_ms(text: str, now_ms: int) -> int | None:
 
 def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
     """Those in the topic up to its end as it is now, partition by partition."""
-    from precede.log_readers import why_unreadable
-    from streaming import kafka
+    from ingest.kafka import reading
+    from ingest.kafka.reading import why_unreadable
+    from ingest.kafka.topics import describe
 
     topic = settings.dead_letter_topic
     try:
-        known = kafka.describe(settings.bootstrap, [topic]).get(topic)
+        known = describe(settings.bootstrap, [topic]).get(topic)
         if known is None:
             raise Refused(f"There is no topic {topic}; `precede run` makes it.")
-        for key, value in kafka.read_to_end(settings.bootstrap, topic, known.partitions):
+        for key, value in reading.read_to_end(settings.bootstrap, topic, known.partitions):
             try:
                 letter = _read(value or b"")
             except msgspec.DecodeError as error:
                 raise Refused(f"The topic {topic} holds a record that is no dead letter: {error}.") from error
             if wanted.takes(letter):
                 yield Found(letter, key)
-    except kafka.Unreachable as error:
+    except Unreachable as error:
         raise why_unreadable(settings.bootstrap, topic, error) from error
 
 

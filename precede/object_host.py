@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from udfs.errors import CallFailed
 from udfs.messages import Id, ObjectStamp
 from udfs.objects import Conflicts, Instance, InstanceQueue, ObjectClient, ObjectMessage, Vector
 
@@ -47,10 +48,6 @@ class Call(NamedTuple):
     """Whether the caller waits for the result; if not, the invocation is one-way."""
 
 
-class Failed(Exception):
-    """A method that was invoked raised an error; its text is what that object said."""
-
-
 class Invocation:
     """What was invoked from outside; `done` once all answers are there."""
 
@@ -61,7 +58,7 @@ class Invocation:
 
     @property
     def result(self) -> Any:
-        """The result; of several objects, a dictionary by their names. Raises Failed where a method did."""
+        """The result; of several objects, a dictionary by their names. Raises CallFailed where a method did."""
         if not self.done:
             raise RuntimeError("the invocation is not answered yet: deliver more records")
         if self._error is not None:
@@ -221,7 +218,7 @@ class ObjectHost:
             return
         for id_, _ in running.calls:
             self._asked.pop(id_, None)
-        error = None if running.error is None else Failed(running.error)
+        error = None if running.error is None else CallFailed(running.error)
         self._start_all(self._go_on(running, None if error else running.results(), error))
 
     # ── executing ─────────────────────────────────────────────────────────────────────────────────────────────────

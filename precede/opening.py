@@ -15,12 +15,15 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ingest import epochs
-from ingest.errors import Refused
+from ingest.kafka.access import Address
+from ingest.kafka.log_readers import LogReader
+from ingest.kafka.reading import why_unreadable
+from ingest.kafka.topics import describe
 from precede.following import Delivery, Token, as_delivery
-from precede.log_readers import LogReader, why_unreadable
 from precede.past import Past
 from precede.voice import Voice
-from streaming import kafka, progress
+from streaming import progress
+from udfs.errors import Refused, Unreachable
 from udfs.knowledge import heard
 from udfs.messages import EPOCH_MAX, Id, LogRecord
 
@@ -38,7 +41,7 @@ class Opening:
         self,
         voice: Voice,
         reader: LogReader,
-        bootstrap: str,
+        bootstrap: Address | str,
         topics: tuple[str, str, str],
         past: Callable[[], Past | None],
     ) -> None:
@@ -207,10 +210,10 @@ class Opening:
     def _usual_order(self) -> str:
         """The order of groups nobody created, as the job wrote it down; without a job, the default."""
         try:
-            topic = kafka.describe(self._bootstrap, [self._progress]).get(self._progress)
+            topic = describe(self._bootstrap, [self._progress]).get(self._progress)
             # The order stays as it is, so what open transactions hide is of no use here.
             known = topic and progress.read_progress(self._bootstrap, topic, self._ordered, settled=False)
-        except kafka.Unreachable as error:
+        except Unreachable as error:
             raise why_unreadable(self._bootstrap, self._progress, error) from error
         owner = known[0] if known else None
         return "s_b" if owner is None else owner.order

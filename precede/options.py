@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from precede.shown import plain
+from udfs.errors import PrecedeError, Refused
 
 if TYPE_CHECKING:
     from streaming.settings import Settings
@@ -50,14 +51,13 @@ Key = Annotated[
 Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help="Stop by itself after N seconds.")]
 
 
-class WrongUse(Exception):
+class WrongUse(PrecedeError):
     """The command was called in a way that can mean nothing; its text is the sentence the caller reads."""
 
 
 def load_settings(config: Path | None, *, reaches_kafka: bool = True, **flags: Any) -> "Settings":
     """Flag over variable over file over default; what cannot be a setting is wrong use."""
     from streaming import settings
-    from streaming.errors import Refused
 
     for name, meant in settings.likely_slips(os.environ):
         say(f"The variable {name} is none of precede's and sets nothing: is {meant} meant?")

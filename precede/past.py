@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ingest.errors import Refused
 from precede.delta_files import files_of
 from precede.following import Delivery, as_delivery
+from udfs.errors import Refused
 from udfs.messages import Id
 
 CHUNK = 5_000

@@ -65,9 +65,9 @@ def run(
         once=once or None,
         rebuild_delta=rebuild_delta or None,
     )
-    from ingest.errors import Refused
     from ingest.signing import key_in
     from streaming.announcer import Announcer
+    from udfs.errors import PrecedeError
 
     announcer = Announcer(say if settings.log_format == "text" else typer.echo, settings.log_format)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the job itself listens
@@ -76,7 +76,7 @@ def run(
         _make_topics(settings, announcer)
     except KeyboardInterrupt:
         return
-    except Refused as refusal:
+    except PrecedeError as refusal:
         announcer.refused(refusal)
         raise
     from streaming import job  # only now: Spark takes a second to import
@@ -86,7 +86,7 @@ def run(
 
 def _make_topics(settings: "Settings", announcer: "Announcer") -> None:
     """The topics that are not there yet; a broker that is away is waited for."""
-    from ingest import topics
+    from ingest.kafka import topics
 
     topics.ensure_patiently(
         settings.bootstrap,

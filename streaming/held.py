@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from streaming import checkpoint
 from streaming.checkpoint import OrderPart
-from streaming.errors import Refused
 from streaming.order_query import shard_of
 from streaming.settings import Settings
+from udfs.errors import Refused
 from udfs.held import Held
 from udfs.holdback import Holdback
 from udfs.looking import OpenGap

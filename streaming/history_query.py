@@ -7,7 +7,8 @@ each batch count once. A slow or failing Delta never delays ordering.
 from functools import partial
 from typing import TYPE_CHECKING
 
-from streaming import faults, history_rows, kafka, tables
+from ingest.kafka import clients
+from streaming import faults, history_rows, tables
 from streaming.order_query import SOURCE
 from streaming.session import HISTORY_POOL
 from streaming.settings import Settings
@@ -29,7 +30,7 @@ ROWS = {
 
 def values(spark: "SparkSession", settings: Settings, topic: str) -> "DataFrame":
     """The committed records of a topic, as bytes."""
-    source = spark.readStream.format("kafka").options(**SOURCE, **kafka.spark_options(settings.bootstrap))
+    source = spark.readStream.format("kafka").options(**SOURCE, **clients.spark_options(settings.bootstrap))
     return source.option("subscribe", topic).option("maxOffsetsPerTrigger", RECORDS_MAX).load().select("value")
 
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from streaming.errors import Refused
+from udfs.errors import Refused
 
 OLDEST = 17
 HOW = (

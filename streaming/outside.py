@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from streaming.broker_watch import BrokerWatch
-from streaming.errors import Refused
 from streaming.health import Health, judge
 from streaming.query_watch import QueryWatch
 from streaming.settings import Settings, host_and_port
+from udfs.errors import Refused
 
 if TYPE_CHECKING:
     from streaming.transaction import Sink

@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streaming import checkpoint, kafka, spark_files, tables
+from ingest.kafka import reading
+from ingest.kafka.topics import Topic, describe
+from streaming import checkpoint, spark_files, tables
 from streaming.checkpoint import HistoryPart, OrderPart
-from streaming.errors import Refused
-from streaming.kafka import Topic
 from streaming.progress import read_progress, still_there
 from streaming.settings import Settings
 from streaming.tables import TABLES
+from udfs.errors import Refused
 
 Ask = Callable[[Callable[[], Any]], Any]
 """Asks Kafka until it answers; nothing where somebody stopped the job meanwhile."""
@@ -27,7 +28,7 @@ def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, To
     """What the order query's part of the checkpoint will say."""
     now = checkpoint.check_order(settings, kept, topics)
     raw = topics[settings.raw_topic]
-    ends = ask(lambda: kafka.ends(settings.bootstrap, raw.name, raw.partitions))
+    ends = ask(lambda: reading.ends(settings.bootstrap, raw.name, raw.partitions))
     if ends is None:
         return now
     reached = spark_files.reached(settings.order_checkpoint).get(raw.name)
@@ -103,8 +104,8 @@ def _check_whose(settings: Settings, table: str, topics: dict[str, Topic]) -> No
 def _first(settings: Settings, table: str) -> int:
     """Where the topic of a table begins, in the partition that lacks most."""
     name = tables.topic(settings, table)
-    partitions = kafka.describe(settings.bootstrap, [name])[name].partitions
-    return max(begin for begin, _ in kafka.ends(settings.bootstrap, name, partitions))
+    partitions = describe(settings.bootstrap, [name])[name].partitions
+    return max(begin for begin, _ in reading.ends(settings.bootstrap, name, partitions))
 
 
 def _check_that_all_is_there(settings: Settings, table: str, first: int) -> None:

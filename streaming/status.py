@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-from streaming import kafka
+from ingest.kafka import reading
 from streaming.counts import Counts
-from streaming.kafka import Unreachable
 from streaming.settings import Settings
+from udfs.errors import Unreachable
 
 EVERY_S = 5.0
 
@@ -81,7 +81,7 @@ class Status:
             return None
         settings = self.settings
         try:
-            ends = kafka.ends(settings.bootstrap, settings.raw_topic, max(following) + 1)
+            ends = reading.ends(settings.bootstrap, settings.raw_topic, max(following) + 1)
         except Unreachable:
             return None
         return sum(max(0, end - max(first, following.get(at, 0))) for at, (first, end) in enumerate(ends))

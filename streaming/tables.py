@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlparse
 
+from ingest.kafka.topics import Topic
 from streaming import spark_files
-from streaming.errors import Refused
-from streaming.kafka import Topic
 from streaming.settings import Settings
 from streaming.spark_files import NONE_YET
+from udfs.errors import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

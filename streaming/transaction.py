@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from streaming import counts, faults, kafka
+from ingest.kafka import clients, reading
+from ingest.kafka.topics import Topic, describe
+from streaming import counts, faults
 from streaming.counts import Counts
-from streaming.errors import Refused
-from streaming.kafka import Topic
 from streaming.progress import Owner, Token, read_progress, same_source, same_topics, still_there
 from streaming.settings import Settings
+from udfs.errors import Refused
 from udfs.own_records import Own
 from udfs.shard import Records, unpack
 from udfs.signatures import sign
@@ -78,9 +79,7 @@ class Sink:
         """What the kernel had to say to a person, and whether it was said."""
         self._producer: Producer | None = None
         # Only to commit offsets for lag tools; it never subscribes.
-        self._group = Consumer(
-            kafka.client_settings(settings.bootstrap) | {"group.id": f"precede.{settings.ordered_topic}"}
-        )
+        self._group = Consumer(clients.settings(settings.bootstrap) | {"group.id": f"precede.{settings.ordered_topic}"})
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -89,7 +88,7 @@ class Sink:
         self.close()
         settings = self.settings
         producer = Producer(
-            kafka.client_settings(settings.bootstrap)
+            clients.settings(settings.bootstrap)
             | {
                 "error_cb": self._noticed,
                 "transactional.id": f"precede.{settings.ordered_topic}",
@@ -112,7 +111,7 @@ class Sink:
                 self._still_mine(owner)
             same_source(settings, owner, mine)
             same_topics(settings, owner, mine)
-            still_there(settings, self.token, kafka.ends(settings.bootstrap, self.raw.name, self.raw.partitions))
+            still_there(settings, self.token, reading.ends(settings.bootstrap, self.raw.name, self.raw.partitions))
         else:
             self._refuse_unknown_output(mine.ordered_partitions or 0)
         producer.begin_transaction()
@@ -125,7 +124,7 @@ class Sink:
         """What the ordered topic would be made of by this job."""
         settings, raw = self.settings, self.raw
         names = settings.ordered_topic, settings.dead_letter_topic
-        found = kafka.describe(settings.bootstrap, list(names))
+        found = describe(settings.bootstrap, list(names))
         for name in names:
             if name not in found:
                 raise Refused(f"The topic {name} does not exist any more.")
@@ -145,7 +144,7 @@ class Sink:
     def _refuse_unknown_output(self, partitions: int) -> None:
         """Without a token nobody can say which rows are out, so there must be none."""
         topic = self.settings.ordered_topic
-        if any(end > 0 for _, end in kafka.ends(self.settings.bootstrap, topic, partitions)):
+        if any(end > 0 for _, end in reading.ends(self.settings.bootstrap, topic, partitions)):
             raise Refused(
                 f"The ordered topic {topic} holds records, but the progress topic {self.progress.name} does not know "
                 "of them; choose a new ordered_topic, or the progress topic that belongs to it."

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import typer
 
+import precede
 from precede import __version__
 from precede.command_line import COMMANDS, application
 from streaming.settings import Settings
@@ -42,13 +43,15 @@ TRACKED = tracked()
 SOURCES = [path for path in TRACKED if path.suffix == ".py"]
 PAGES = [path for path in TRACKED if path.suffix == ".md"]
 
-# Imports point one way: precede -> streaming -> udfs <- ingest <- precede.
+# Imports point one way: udfs <- ingest <- streaming <- precede.
 ROOMS = {
     "udfs": {"udfs"},
-    "streaming": {"streaming", "udfs"},
     "ingest": {"ingest", "udfs"},
+    "streaming": {"streaming", "ingest", "udfs"},
     "precede": {"precede", "streaming", "ingest", "udfs"},
 }
+
+ERRORS = ("Refused", "Unreachable", "AccessDenied", "Unconfirmed", "Hole", "CallFailed")
 
 # The kernel computes and does nothing else. What is not named here reaches out of it (files, clocks, chance, threads),
 # or writes what another version cannot read (pickle), and the same log would no longer give the same bytes.
@@ -137,11 +140,41 @@ def test_the_design_page_names_every_file_of_the_kernel() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_error_is_exported_and_belongs_to_the_one_family(name: str) -> None:
+    error = getattr(precede, name)
+    assert name in precede.__all__
+    assert issubclass(error, precede.PrecedeError)
+    assert [other for other in ERRORS if other != name and issubclass(error, getattr(precede, other))] == []
+
+
+def test_every_error_is_defined_once() -> None:
+    defined: dict[str, list[str]] = {}
+    for path in [path for room in ROOMS for path in of_room(room)]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, []).append(short(path))
+    homes = {name: defined[name] for name in ("PrecedeError", *ERRORS)}
+    assert homes == {name: ["udfs/errors.py"] for name in homes}
+
+
 def test_every_kafka_client_gets_in_by_the_settings() -> None:
-    homes = {"ingest/clients.py", "streaming/kafka.py"}  # all others take theirs from here, password and all
+    homes = {"ingest/kafka/clients.py"}  # all others take theirs from here, password and all
     homes.add("precede/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
     for path in [path for room in ROOMS for path in of_room(room) if short(path) not in homes]:
         assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client past the settings"
+
+
+@pytest.mark.parametrize(
+    ("home", "mark"),
+    [
+        ("ingest/kafka/reading.py", r"_PARTITION_EOF|get_watermark_offsets|[\"']enable\.partition\.eof"),
+        ("ingest/files.py", r"\bfcntl\b|\bfilelock\b|\bnew\.replace\("),
+    ],
+)
+def test_what_is_easily_written_twice_exists_once(home: str, mark: str) -> None:
+    paths = [path for room in ROOMS for path in of_room(room)]
+    assert [short(path) for path in paths if re.search(mark, path.read_text())] == [home]
 
 
 def test_every_file_of_an_order_is_registered() -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from udfs import passing_time
+from udfs.errors import Refused
 from udfs.group import NO_OPTIONS, Group
 from udfs.held import HeldMessage
 from udfs.intervals import Runs
@@ -68,10 +69,6 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(DumpedGroup).decode
 
 
-class UnreadableBlob(Exception):
-    """A state blob that this version of precede cannot read."""
-
-
 def snapshot(group: Group, patience: Patience) -> bytes:
     """The whole state of a group."""
     digests = group.digests
@@ -103,7 +100,7 @@ def restore(key: bytes, blob: bytes, *, limits: Limits, outbox: Outbox) -> Group
     """The group that `snapshot` wrote."""
     reader = READERS.get(blob[0])
     if reader is None:
-        raise UnreadableBlob(
+        raise Refused(
             f"The state of group {key.decode()!r} has version {blob[0]}, and this precede reads up to {VERSION_TIMED}: "
             "run the version that wrote it, or a newer one."
         )

@@ -6,8 +6,8 @@ import pytest
 from msgspec import json
 
 from ingest.epochs import Epochs, as_create, lawful
-from ingest.errors import Refused
 from tests.signing import private, public, public_bytes, publics
+from udfs.errors import Refused
 from udfs.messages import EPOCH_MAX
 from udfs.signatures import sign
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from ingest.errors import Refused
-from precede.following import ConsumersRule, Delivery, Follower, Hole, follow
+from precede.following import ConsumersRule, Delivery, Follower, follow
+from udfs.errors import Hole, Refused
 from udfs.messages import LogRecord
 
 

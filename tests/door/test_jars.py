@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from streaming import jars
-from streaming.errors import Refused
 from tests.door.command import ROOT
+from udfs.errors import Refused
 
 CONTENTS = {"kafka-clients-1.jar": b"first", "delta-2.jar": b"second"}
 
@@ -164,7 +164,7 @@ def test_every_declared_jar_has_its_checksum(configuration: jars.Configuration) 
 def test_a_zip_of_the_packages_has_its_lists_of_jars_too(tmp_path: Path) -> None:
     archive = tmp_path / "precede.zip"
     with zipfile.ZipFile(archive, "w") as packed:
-        for room in ("streaming", "udfs"):
+        for room in ("streaming", "ingest", "udfs"):
             for path in sorted((ROOT / room).rglob("*")):
                 if path.is_file() and "__pycache__" not in path.parts:
                     packed.write(path, path.relative_to(ROOT))

@@ -8,10 +8,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from ingest.errors import Refused
 from ingest.signing import load_key, make_key, public_text
 from tests.door.command import precede
 from tests.signing import private, public
+from udfs.errors import Refused
 from udfs.signatures import is_by, read_key, sign, signature_in
 
 

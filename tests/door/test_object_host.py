@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from precede import Call, Holdback, ObjectHost
-from precede.object_host import Failed
+from precede import Call, CallFailed, Holdback, ObjectHost
 from udfs.messages import Id
 from udfs.wire import encode_message
 
@@ -90,7 +89,7 @@ class Counter:
     def careful(self, other: str) -> Generator[Any, Any, str]:
         try:
             yield Call(other, "fail")
-        except Failed as error:
+        except CallFailed as error:
             return f"no: {error}"
         return "yes"
 
@@ -128,7 +127,7 @@ def test_what_goes_wrong_in_a_method_is_its_answer_and_stops_nobody_else(op: str
     group = Group("ann", counter=Counter(), conflicts=[(op, "add")])
     failed, good = group.hosts["ann"].invoke("counter", op), group.hosts["ann"].invoke("counter", "add")
     group.settle()
-    with pytest.raises(Failed, match=sentence):
+    with pytest.raises(CallFailed, match=sentence):
         _ = failed.result
     assert good.result == 1
 

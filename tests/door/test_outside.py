@@ -15,12 +15,12 @@ from streaming import counts
 from streaming.announcer import Announcer
 from streaming.broker_watch import BrokerWatch
 from streaming.counts import Counts
-from streaming.errors import Refused
 from streaming.health import AWAY_S_MAX, SILENT_S_MAX, judge
 from streaming.metrics import Metrics
 from streaming.outside import Outside
 from streaming.query_watch import QueryWatch
 from streaming.settings import Settings, check
+from udfs.errors import Refused
 from udfs.holdback import Holdback
 from udfs.shard import NOTHING_WAITS, Records
 from udfs.wire import encode_message

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ingest.errors import Refused
 from precede import past
 from precede.past import Past
 from streaming import history_rows
 from tests.door.test_following import ordered
+from udfs.errors import Refused
 
 
 def write(root: Path, *records: bytes) -> None:

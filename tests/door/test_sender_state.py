@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingest import sender_state
-from ingest.errors import Refused
 from ingest.sender_state import Sender
+from udfs.errors import Refused
 
 
 def take_seqs(path: Path, count: int) -> None:

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from ingest.kafka.topics import Topic
 from streaming import start_checks, tables
-from streaming.errors import Refused
-from streaming.kafka import Topic
 from streaming.settings import Settings
 from streaming.tables import DEAD_LETTERS, DELIVERIES
+from udfs.errors import Refused
 
 ROWS = pa.table({"record": ["one", "two"], "day": ["2026-01-01", "2026-01-02"]})
 

@@ -11,11 +11,12 @@ import pytest
 
 from tests.kernel.feeding import Taken, Tale, feed, parsed
 from tests.signing import private, public, publics
+from udfs.errors import Refused
 from udfs.holdback import Holdback
 from udfs.limits import Limits
 from udfs.orders import ORDERS
 from udfs.signatures import sign
-from udfs.snapshot import READERS, VERSION, VERSION_TIMED, UnreadableBlob
+from udfs.snapshot import READERS, VERSION, VERSION_TIMED
 from udfs.wire import encode_message
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -197,7 +198,7 @@ def test_a_blob_of_a_version_it_does_not_know_is_refused_in_a_sentence(version: 
     blobs = {key: bytes([version]) + blob[1:] for key, blob in Tale().say("A1").kernel.dump().items()}
     tale = Tale()
     tale.kernel.load(blobs)
-    with pytest.raises(UnreadableBlob, match=f"version {version}"):
+    with pytest.raises(Refused, match=f"version {version}"):
         tale.say("A2")
 
 

@@ -14,9 +14,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tests.records import Row, by_group, by_kernel, conversation, log
 from udfs import shard
+from udfs.errors import Refused
 from udfs.limits import Limits
 from udfs.own_records import Own
-from udfs.shard import HOME_SHARD, Records, Shard, StateTooNew, decode_state, encode_state, unpack
+from udfs.shard import HOME_SHARD, Records, Shard, decode_state, encode_state, unpack
 from udfs.wire import encode_message
 
 SCHEMA = StructType([StructField("blob", BinaryType())])
@@ -245,7 +246,7 @@ def test_the_function_travels_by_cloudpickle(function: Shard) -> None:
 
 def test_a_state_of_a_newer_precede_is_refused_in_a_sentence(function: Shard) -> None:
     newer = bytes((shard.STATE_VERSION + 1,)) + encode_state({}, 0, {})[1:]
-    with pytest.raises(StateTooNew, match=f"version {shard.STATE_VERSION + 1}.*newer precede.*{shard.STATE_VERSION}"):
+    with pytest.raises(Refused, match=f"version {shard.STATE_VERSION + 1}.*newer precede.*{shard.STATE_VERSION}"):
         call(function, log(conversation(5)), newer)
 
 

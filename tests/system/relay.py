@@ -9,9 +9,9 @@ from typing import Any
 from confluent_kafka import Producer
 
 import precede
-from ingest import topics
+from ingest.kafka import topics
+from ingest.kafka.log_readers import open_reader
 from precede.embedded_broker import Broker
-from precede.log_readers import open_reader
 from streaming.ticker import TICK
 from udfs.holdback import Holdback
 from udfs.patience import Patience

@@ -14,8 +14,10 @@ from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
-from ingest import topics
-from streaming import job, kafka
+from ingest.kafka import topics
+from ingest.kafka.access import Address
+from ingest.kafka.topics import describe
+from streaming import job
 from streaming.settings import Settings
 from tests.records import Row, by_group
 
@@ -24,7 +26,7 @@ HOME = Path(__file__).resolve().parent.parent.parent
 RUN = """
 import os, sys
 from streaming import job, settings
-from streaming.errors import Refused
+from udfs.errors import Refused
 try:
     job.run(settings.load({}, os.environ))
 except Refused as error:
@@ -35,7 +37,7 @@ except Refused as error:
 class Stream:
     """One stream: its settings, its topics, and what comes out of it."""
 
-    def __init__(self, bootstrap: str, folder: Path, *, partitions: int = 2, **more: Any) -> None:
+    def __init__(self, bootstrap: Address | str, folder: Path, *, partitions: int = 2, **more: Any) -> None:
         name = uuid.uuid4().hex[:8]
         own_topics = {
             "raw_topic": f"{name}.raw",
@@ -70,7 +72,7 @@ class Stream:
         """Publish raw records, as a gateway does."""
         producer = Producer(
             {
-                "bootstrap.servers": self.settings.bootstrap,
+                "bootstrap.servers": str(self.settings.bootstrap),
                 "partitioner": "murmur2_random",
                 "compression.type": "gzip",  # lets through what is far larger than a record may be
                 "message.max.bytes": 8_000_000,
@@ -82,8 +84,8 @@ class Stream:
 
     def cut(self, topic: str, first: int) -> None:
         """Take the beginning of a topic away, as retention does."""
-        admin = AdminClient({"bootstrap.servers": self.settings.bootstrap})
-        partitions = range(kafka.describe(self.settings.bootstrap, [topic])[topic].partitions)
+        admin = AdminClient({"bootstrap.servers": str(self.settings.bootstrap)})
+        partitions = range(describe(self.settings.bootstrap, [topic])[topic].partitions)
         for future in admin.delete_records([TopicPartition(topic, at, first) for at in partitions]).values():
             future.result()
 
@@ -119,10 +121,10 @@ class Stream:
 
     def read(self, topic: str) -> list[Row]:
         """All committed records of a topic."""
-        partitions = kafka.describe(self.settings.bootstrap, [topic])[topic].partitions
+        partitions = describe(self.settings.bootstrap, [topic])[topic].partitions
         consumer = Consumer(
             {
-                "bootstrap.servers": self.settings.bootstrap,
+                "bootstrap.servers": str(self.settings.bootstrap),
                 "group.id": "reads",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer
 
 from precede.embedded_broker import Broker
-from streaming.errors import Refused
+from udfs.errors import Refused
 
 # Starts a broker, says where it is, and then sleeps as a busy program would.
 PARENT = """

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import precede
-from ingest.errors import Refused
 from ingest.sending import send_one
 from ingest.signing import key_in, make_key, public_text
 from precede.embedded_broker import Broker
 from tests.door.command import precede as command_line
 from tests.system.relay import Relay
+from udfs.errors import Refused
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 
 import precede
 from ingest import sender_state
-from ingest.errors import Refused
 from ingest.signing import make_key, public_text
 from precede.embedded_broker import Broker
 from tests.system.relay import Relay, wait_for
 from tests.system.test_sending import read
+from udfs.errors import Refused
 
 
 @pytest.fixture(autouse=True)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from kafka.partitioner.default import murmur2
 
-from ingest import topics
-from ingest.errors import Refused
+from ingest.kafka import topics
+from ingest.kafka.log_readers import open_reader
+from ingest.kafka.topics import Wanted
 from ingest.producer import Publisher
 from ingest.sender_state import opened
 from ingest.sending import send_one
-from ingest.topics import Wanted
 from precede.embedded_broker import Broker
-from precede.log_readers import open_reader
 from tests.door.command import precede
 from tests.signing import private
+from udfs.errors import Refused
 from udfs.holdback import Holdback
 from udfs.messages import LogRecord
 

@@ -18,15 +18,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 )
 from confluent_kafka.cimpl import NewPartitions
 
-from ingest import topics
+from ingest.kafka import topics
+from ingest.kafka.topics import describe
 from precede.embedded_broker import HOST, Broker
-from streaming import kafka, transaction
-from streaming.errors import Refused
-from streaming.kafka import Unreachable
+from streaming import transaction
 from streaming.progress import read_progress
 from streaming.transaction import SAID_ENOUGH, SAID_MAX, Sink
 from tests.system.door import END_TXN, Door
 from tests.system.stream import Stream
+from udfs.errors import Refused, Unreachable
 from udfs.own_records import Own, encode_sentence
 from udfs.shard import Records
 from udfs.sizes import DEAD_LETTER_BYTES_MAX, WRAPPED_BYTES, appended_bytes_max, ordered_bytes_max
@@ -68,7 +68,7 @@ def stream(broker: Broker, tmp_path: Path) -> Stream:
 
 def with_a_log(stream: Stream) -> Stream:
     """The batches of this page are made up, but the offsets they name are there."""
-    with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
+    with Producer({"bootstrap.servers": str(stream.settings.bootstrap)}) as producer:
         for at in range(60):
             producer.produce(stream.settings.raw_topic, b"{}", partition=at % 2)
     return stream
@@ -89,7 +89,7 @@ def sink(stream: Stream) -> Iterator[Callable[[], Sink]]:
 
 
 def new_sink(stream: Stream) -> Sink:
-    found = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
+    found = describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
     return Sink(stream.settings, found[stream.settings.raw_topic], found[stream.settings.progress_topic])
 
 
@@ -131,7 +131,7 @@ def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_
 def test_a_batch_is_published_with_its_token(stream: Stream, sink: Callable[[], Sink]) -> None:
     one = sink()
     one.publish(batch(0, 9))
-    found = kafka.describe(stream.settings.bootstrap, [stream.settings.progress_topic])
+    found = describe(stream.settings.bootstrap, [stream.settings.progress_topic])
     owner, token = read_progress(
         stream.settings.bootstrap, found[stream.settings.progress_topic], stream.settings.ordered_topic
     )
@@ -232,7 +232,7 @@ def test_what_a_dead_job_left_open_is_never_seen(stream: Stream, sink: Callable[
 
 def test_another_stream_s_open_transaction_does_not_hide_what_is_out(stream: Stream, sink: Callable[[], Sink]) -> None:
     topic = stream.settings.progress_topic
-    other = Producer({"bootstrap.servers": stream.settings.bootstrap, "transactional.id": f"another of {topic}"})
+    other = Producer({"bootstrap.servers": str(stream.settings.bootstrap), "transactional.id": f"another of {topic}"})
     other.init_transactions()
     other.begin_transaction()
     other.produce(topic, b'{"next":9,"v":1}', b'["another",0]')
@@ -274,7 +274,7 @@ def test_more_partitions_are_refused_without_the_checkpoint_too(
 ) -> None:
     sink().publish(batch(0, 4))
     name = getattr(stream.settings, role)
-    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin = AdminClient({"bootstrap.servers": str(stream.settings.bootstrap)})
     admin.create_partitions([NewPartitions(name, 3)])[name].result()
     while len(admin.list_topics(timeout=10).topics[name].partitions) < 3:
         time.sleep(0.05)
@@ -288,7 +288,7 @@ def test_an_output_topic_made_anew_is_refused_without_the_checkpoint_too(
 ) -> None:
     sink().publish(batch(0, 4))
     name = getattr(stream.settings, role)
-    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin = AdminClient({"bootstrap.servers": str(stream.settings.bootstrap)})
     admin.delete_topics([name])[name].result()
     while name in admin.list_topics(timeout=10).topics:
         time.sleep(0.05)
@@ -323,7 +323,7 @@ def test_a_token_that_no_precede_wrote_is_refused(stream: Stream, sink: Callable
 
 
 def write(stream: Stream, topic: str, key: bytes, value: bytes) -> None:
-    with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
+    with Producer({"bootstrap.servers": str(stream.settings.bootstrap)}) as producer:
         producer.produce(topic, value, key)
 
 

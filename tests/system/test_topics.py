@@ -12,13 +12,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from ingest import topics
-from ingest.clients import Unreachable
-from ingest.errors import Refused
+from ingest.kafka import topics
+from ingest.kafka.topics import Wanted
 from ingest.producer import Publisher
-from ingest.topics import Wanted
 from precede.embedded_broker import Broker
 from tests.door.command import precede
+from udfs.errors import Refused, Unreachable
 from udfs.limits import Limits
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from ingest.errors import Refused
-from udfs.access import access_to
+from ingest.kafka.access import Address, access_to
+from udfs.errors import AccessDenied, PrecedeError, Refused, Unreachable
 
 _LOGGER = logging.getLogger("precede.kafka")
 _LOGGER.addHandler(logging.NullHandler())
@@ -18,25 +18,32 @@ _LOGGER.propagate = (
 )
 
 
-def settings(bootstrap: str) -> dict[str, Any]:
+def settings(bootstrap: Address | str) -> dict[str, Any]:
     """The settings all confluent-kafka clients share."""
     return {
         "bootstrap.servers": str(bootstrap),
         **access_to(bootstrap).librdkafka(),
         "client.id": "precede",
         "logger": _LOGGER,
+        "log_level": 5,
         "socket.connection.setup.timeout.ms": 5000,
         "reconnect.backoff.max.ms": 2000,
     }
 
 
-def admin(bootstrap: str) -> AdminClient:
+def spark_options(bootstrap: Address | str) -> dict[str, str]:
+    """The same for Spark, whose client is Kafka's own."""
+    java = {"bootstrap.servers": str(bootstrap), **access_to(bootstrap).java()}
+    return {f"kafka.{name}": value for name, value in java.items()}
+
+
+def admin(bootstrap: Address | str) -> AdminClient:
     return AdminClient(settings(bootstrap))
 
 
-def is_new(error: KafkaError) -> bool:
+def is_new(error: Exception) -> bool:
     """Whether a partition has no leader yet: one that is new, or moves, has none for a moment."""
-    return error.code() in {
+    return isinstance(error, KafkaException) and error.args[0].code() in {
         KafkaError._UNKNOWN_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -50,19 +57,7 @@ LISTEN_S, LISTEN_PAUSE_S = 3.0, 0.3
 REQUEST_S_MAX = 10.0
 
 
-class Unreachable(Refused):
-    """No broker answered: the one refusal that may pass by itself."""
-
-
-class KeptOut(Refused):
-    """A broker is there, but lets nobody in who comes like this."""
-
-
-class NotAllowed(Refused):
-    """Its access rules do not allow what was asked; somebody may change them meanwhile."""
-
-
-def unreachable(bootstrap: str) -> Refused:
+def unreachable(bootstrap: Address | str) -> AccessDenied | Unreachable:
     """Why no broker answered: it is asked once more, and what the client complains of is listened to."""
     noticed: list[KafkaError] = []
     client = AdminClient(settings(bootstrap) | {"error_cb": noticed.append})
@@ -78,37 +73,37 @@ def unreachable(bootstrap: str) -> Refused:
     return Unreachable(f"Cannot reach Kafka at {bootstrap}.")
 
 
-def _kept_out(bootstrap: str, error: KafkaError) -> Refused | None:
+def _kept_out(bootstrap: Address | str, error: KafkaError) -> AccessDenied | Unreachable | None:
     """What one complaint of a client means for a person; None where it says no more than that nobody answers."""
     access, said = access_to(bootstrap), error.str()
     if error.code() == KafkaError._AUTHENTICATION and "Unsupported SASL mechanism" in said:
-        return KeptOut(f"Kafka at {bootstrap} does not take the sasl_mechanism {access.mechanism}.")
+        return AccessDenied(f"Kafka at {bootstrap} does not take the sasl_mechanism {access.mechanism}.")
     if error.code() == KafkaError._AUTHENTICATION:
         wrong = "the name, the password or the sasl_mechanism is wrong"
-        return KeptOut(f"Kafka at {bootstrap} does not let {access.username!r} in: {wrong}.")
+        return AccessDenied(f"Kafka at {bootstrap} does not let {access.username!r} in: {wrong}.")
     if "SSL alert" in said and ("certificate" in said or "unknown ca" in said):
         given = "another ssl_certificate_file" if access.certificate else "ssl_certificate_file and ssl_key_file"
-        return KeptOut(f"Kafka at {bootstrap} asks who it is by a certificate of its own: set {given}.")
+        return AccessDenied(f"Kafka at {bootstrap} asks who it is by a certificate of its own: set {given}.")
     if error.code() == KafkaError._SSL:
         cause = said.partition("SSL routines::")[2].partition(":")[0] or said
         mend = f"ssl_ca_file must name the authority that signed it ({cause[:100]})"
-        return KeptOut(f"Kafka at {bootstrap} shows a certificate that cannot be trusted, or none: {mend}.")
+        return AccessDenied(f"Kafka at {bootstrap} shows a certificate that cannot be trusted, or none: {mend}.")
     if "PLAINTEXT broker listener" in said:  # or it hung up by chance, so this may pass
         return Unreachable(f"Kafka at {bootstrap} hangs up: perhaps it speaks no TLS there; see security_protocol.")
     return None
 
 
-def unreadable(bootstrap: str, topic: str, error: KafkaError) -> Refused:
+def unreadable(bootstrap: Address | str, topic: str, error: KafkaError) -> PrecedeError:
     """Why a topic could not be read; where an access rule lacks, which."""
     if error.code() in AWAY:
         return unreachable(bootstrap)
-    said = f"Kafka at {bootstrap} did not let {topic} be read: {reason(bootstrap, error)}"
-    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return NotAllowed(f"{said}, who needs Read and Describe on that topic.")
-    return Refused(f"{said}.")
+    needed = (
+        ", who needs Read and Describe on that topic" if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else ""
+    )
+    return refused(bootstrap, error, f"Kafka at {bootstrap} did not let {topic} be read", needed)
 
 
-def check_may_see(bootstrap: str, topic: str) -> None:
+def check_may_see(bootstrap: Address | str, topic: str) -> None:
     """Refuse where the topic, which seems not to be there, is only hidden from who comes like this."""
     try:
         error = admin(bootstrap).list_topics(topic, timeout=REQUEST_S_MAX).topics[topic].error
@@ -118,12 +113,13 @@ def check_may_see(bootstrap: str, topic: str) -> None:
         raise unreadable(bootstrap, topic, error)
 
 
-def reason(bootstrap: str, error: KafkaError) -> str:
+def refused(bootstrap: Address | str, error: KafkaError, what: str, needed: str = "") -> AccessDenied | Refused:
     """What Kafka answered, and where its access rules are meant, for whom they lack."""
-    if error.code() in NOT_ALLOWED:
-        who = access_to(bootstrap).username
-        return f"its access rules do not allow this to {'whoever comes without a name' if who is None else repr(who)}"
-    return error.str()
+    if error.code() not in NOT_ALLOWED:
+        return Refused(f"{what}: {error.str()}{needed}.")
+    name = access_to(bootstrap).username
+    who = "whoever comes without a name" if name is None else repr(name)
+    return AccessDenied(f"{what}: its access rules do not allow this to {who}{needed}.")
 
 
 AWAY = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}

@@ -1,4 +1,4 @@
-"""Reading a topic with either Kafka client: the two small adapters behind `precede.follow`.
+"""Reading a topic with either Kafka client, behind `precede.follow`: what both can do, and the one in pure Python.
 
 Both read committed transactions only and commit nothing: where to go on is the reader's own business.
 """
@@ -6,19 +6,16 @@ Both read committed transactions only and commit nothing: where to go on is the 
 import time
 from collections.abc import Callable
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ingest import clients
-from ingest.errors import Refused
-from udfs.access import TLS, Access, access_to
+from ingest.kafka import clients
+from ingest.kafka.access import TLS, Access, Address, access_to
+from ingest.kafka.reading import BATCH_RECORDS, REQUEST_S, TopicReader
 from udfs.messages import LogRecord
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-REQUEST_S = 10.0  # how long one question to the broker may take
-RETRY_S = 0.1
-BATCH_RECORDS = 1000
 QUIET_S = 1.0
 
 
@@ -41,9 +38,9 @@ class LogReader(Protocol):
         """Leave the broker."""
 
 
-def open_reader(client: str, bootstrap: str, *, request_s: float = REQUEST_S) -> LogReader:
-    readers: dict[str, Callable[[str, float], LogReader]] = {
-        "confluent": ConfluentReader,
+def open_reader(client: str, bootstrap: Address | str, *, request_s: float = REQUEST_S) -> LogReader:
+    readers: dict[str, Callable[[Address | str, float], LogReader]] = {
+        "confluent": TopicReader,
         "kafka-python": KafkaPythonReader,
     }
     if client not in readers:
@@ -51,112 +48,7 @@ def open_reader(client: str, bootstrap: str, *, request_s: float = REQUEST_S) ->
     return readers[client](bootstrap, request_s)
 
 
-def why_unreadable(bootstrap: str, topic: str, error: Exception) -> Refused:
-    """What the driver's own reading failed for, as a person should be told it."""
-    from confluent_kafka import KafkaException
-
-    cause = error.__cause__
-    return (
-        clients.unreadable(bootstrap, topic, cause.args[0])
-        if isinstance(cause, KafkaException)
-        else Refused(f"{error}.")
-    )
-
-
-class ConfluentReader:
-    """confluent-kafka: librdkafka underneath."""
-
-    def __init__(self, bootstrap: str, request_s: float = REQUEST_S) -> None:
-        from confluent_kafka import Consumer
-
-        self._bootstrap = bootstrap
-        self._request_s = request_s
-        self._consumer = Consumer(
-            clients.settings(bootstrap)
-            | {
-                "group.id": "precede-follow",  # asked for by the client; without subscribe and commit it names nothing
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 100,
-                "enable.partition.eof": True,
-            }
-        )
-        self._topic = ""
-        self._assigned: set[int] = set()
-        self._ended: set[int | None] = set()
-
-    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
-        from confluent_kafka import KafkaException
-
-        deadline = time.monotonic() + self._request_s
-        while True:
-            try:
-                partitions = self._partitions(topic)
-                if not partitions:
-                    time.sleep(timeout_s)
-                return {partition: self._ends(topic, partition)[at_end] for partition in partitions}
-            except KafkaException as error:
-                if not clients.is_new(error.args[0]) or time.monotonic() > deadline:
-                    raise clients.unreadable(self._bootstrap, topic, error.args[0]) from error
-                time.sleep(RETRY_S)
-
-    def _partitions(self, topic: str) -> list[int]:
-        metadata = self._consumer.list_topics(topic, timeout=self._request_s).topics[topic]
-        if metadata.error is not None and metadata.error.code() in clients.NOT_ALLOWED:
-            raise clients.unreadable(self._bootstrap, topic, metadata.error)
-        return [] if metadata.error is not None else list(metadata.partitions)
-
-    def _ends(self, topic: str, partition: int) -> tuple[int, int]:
-        from confluent_kafka import TopicPartition
-
-        return self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=self._request_s)
-
-    def assign(self, topic: str, offsets: dict[int, int]) -> None:
-        from confluent_kafka import TopicPartition
-
-        self._consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
-        self._topic, self._assigned, self._ended = topic, set(offsets), set()
-
-    def read(self, timeout_s: float) -> list[LogRecord]:
-        from confluent_kafka import KafkaError
-
-        deadline = time.monotonic() + timeout_s
-        first = self._consumer.poll(timeout_s)
-        while first is not None and (error := first.error()) is not None and error.code() == KafkaError._PARTITION_EOF:
-            self._ended.add(first.partition())
-            first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
-        if first is None:
-            return []
-        messages = [first, *self._consumer.consume(BATCH_RECORDS, timeout=0)]
-        for message in messages:
-            error = message.error()
-            if error is None:
-                self._ended.discard(message.partition())
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._ended.add(message.partition())
-            elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise clients.unreadable(self._bootstrap, self._topic, error)
-        return [
-            LogRecord(
-                message.value(),
-                message.key(),
-                cast(int, message.partition()),
-                cast(int, message.offset()),
-                message.timestamp()[1],
-            )
-            for message in messages
-            if message.error() is None  # a broker that is away: the client itself goes on trying
-        ]
-
-    def at_end(self) -> bool:
-        return self._ended >= self._assigned
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
-def access_of_kafka_python(bootstrap: str) -> dict[str, Any]:
+def access_of_kafka_python(bootstrap: Address | str) -> dict[str, Any]:
     """How to get in, in the words of kafka-python."""
     access = access_to(bootstrap)
     return {
@@ -185,7 +77,7 @@ def _tls(access: Access) -> "SSLContext":
 class KafkaPythonReader:
     """kafka-python: Python all the way."""
 
-    def __init__(self, bootstrap: str, request_s: float = REQUEST_S) -> None:
+    def __init__(self, bootstrap: Address | str, request_s: float = REQUEST_S) -> None:
         from kafka import KafkaConsumer
         from kafka.errors import KafkaError
 

@@ -1,4 +1,4 @@
-"""How the job and the commands get into Kafka: from the settings, and the two places where a password may stand.
+"""How the job and the commands get into Kafka: from what a person sets, and the two places where a password may stand.
 
 A password is never a flag, for flags show in the list of processes, nor a line of the config file, which is shown
 around; it comes from the variable PRECEDE_SASL_PASSWORD or from a file of its own.
@@ -6,13 +6,11 @@ around; it comes from the variable PRECEDE_SASL_PASSWORD or from a file of its o
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from streaming.errors import Refused
-from udfs.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
+import msgspec
 
-if TYPE_CHECKING:
-    from streaming.settings import Settings
+from ingest.kafka.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
+from udfs.errors import Refused
 
 PASSWORD = "PRECEDE_SASL_PASSWORD"  # noqa: S105 (the name of the variable that holds it)
 SECRET_SETTING = "sasl_password"  # noqa: S105 (what a config file may not hold)
@@ -23,7 +21,19 @@ UNENCRYPTED = "unencrypted private key of the form PKCS #8 (openssl pkcs8 -topk8
 PASSWORD_WANTED = f"a password comes from the variable {PASSWORD}, or from a file that sasl_password_file names"
 
 
-def address(settings: "Settings", environ: Mapping[str, str]) -> str:
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person says of how to get in; each field is the setting of that name."""
+
+    security_protocol: str | None = None
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password_file: str | None = None
+    ssl_ca_file: str | None = None
+    ssl_certificate_file: str | None = None
+    ssl_key_file: str | None = None
+
+
+def address(bootstrap: str, settings: Credentials, environ: Mapping[str, str]) -> Address:
     """The bootstrap servers, and what it takes to get in there."""
     protocol = _protocol(settings)
     logs_in = protocol.startswith("SASL")
@@ -35,7 +45,7 @@ def address(settings: "Settings", environ: Mapping[str, str]) -> str:
                 )
     files = _files(settings)
     if not logs_in:
-        return Address(settings.bootstrap, Access(protocol=protocol, **files))
+        return Address(bootstrap, Access(protocol=protocol, **files))
     mechanism = settings.sasl_mechanism or MECHANISMS[0]
     if mechanism not in MECHANISMS:
         raise Refused(f"The setting sasl_mechanism is {mechanism!r}, but must be one of {', '.join(MECHANISMS)}.")
@@ -43,10 +53,10 @@ def address(settings: "Settings", environ: Mapping[str, str]) -> str:
         raise Refused(f"The setting sasl_username is missing: with {protocol} Kafka asks who it is.")
     password = _password(settings, environ)
     access = Access(protocol=protocol, mechanism=mechanism, username=settings.sasl_username, password=password, **files)
-    return Address(settings.bootstrap, access)
+    return Address(bootstrap, access)
 
 
-def _files(settings: "Settings") -> dict[str, str | None]:
+def _files(settings: Credentials) -> dict[str, str | None]:
     """What stands in the files: whom we trust, and who we are."""
     if (settings.ssl_certificate_file is None) != (settings.ssl_key_file is None):
         raise Refused("The settings ssl_certificate_file and ssl_key_file belong together: set both or neither.")
@@ -64,14 +74,14 @@ def _pem(name: str, file: str | None, heading: str, what: str) -> str | None:
     return text
 
 
-def _protocol(settings: "Settings") -> str:
+def _protocol(settings: Credentials) -> str:
     protocol = settings.security_protocol or PROTOCOLS[0]
     if protocol not in PROTOCOLS:
         raise Refused(f"The setting security_protocol is {protocol!r}, but must be one of {', '.join(PROTOCOLS)}.")
     return protocol
 
 
-def _password(settings: "Settings", environ: Mapping[str, str]) -> str:
+def _password(settings: Credentials, environ: Mapping[str, str]) -> str:
     password = environ.get(PASSWORD)
     if not password and settings.sasl_password_file is not None:
         password = _text("sasl_password_file", settings.sasl_password_file).rstrip("\r\n")

@@ -1,9 +1,6 @@
-"""Where Kafka is, and how to get in: one value that everything which opens a client hands on.
+"""Where Kafka is, and how to get in: one value that everything which opens a client hands on."""
 
-It stands here because the job and those who send share it, and neither may know the other. It is text, `host:port`, so
-whoever only wants to name the broker, in a sentence or a setting, names no more than that: the password shows nowhere.
-"""
-
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -67,19 +64,19 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 OPEN = Access()
 
 
-class Address(str):
-    """`host:port`, or several with commas between them; it carries along how to get in."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where Kafka is, and how to get in. In a sentence it is `host:port` alone: no password shows."""
 
-    __slots__ = ("access",)
-    access: Access
+    bootstrap: str
+    """`host:port`, or several with commas between them."""
+    access: Access = OPEN
 
-    def __new__(cls, servers: str, access: Access = OPEN) -> "Address":
-        address = super().__new__(cls, servers)
-        address.access = access
-        return address
+    def __str__(self) -> str:
+        return self.bootstrap
 
 
-def access_to(bootstrap: str) -> Access:
+def access_to(bootstrap: Address | str) -> Access:
     """How to get in there; plain text is the address of a broker that lets everybody in."""
     return bootstrap.access if isinstance(bootstrap, Address) else OPEN
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types forget to export them
     AdminClient,
     ConfigResource,
@@ -16,10 +16,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from ingest import clients
-from ingest.clients import Unreachable
-from ingest.errors import Refused
+from ingest.kafka import clients
+from ingest.kafka.access import Address
+from ingest.kafka.retry import retry
 from udfs import sizes
+from udfs.errors import Refused, Unreachable
 from udfs.limits import Limits
 
 RAW_TOPIC = "precede.raw"
@@ -120,7 +121,7 @@ def wanted(
     ]
 
 
-def ensure(bootstrap: str, topics: list[Wanted], *, replicas: int = -1) -> None:
+def ensure(bootstrap: Address | str, topics: list[Wanted], *, replicas: int = -1) -> None:
     """Create what is absent and refuse what is wrong; `replicas` -1 takes the broker's own default."""
     admin = clients.admin(bootstrap)
     present = names(admin, bootstrap)
@@ -129,28 +130,33 @@ def ensure(bootstrap: str, topics: list[Wanted], *, replicas: int = -1) -> None:
 
 
 def ensure_patiently(
-    bootstrap: str, topics: list[Wanted], *, replicas: int = -1, patience_s: float = 300.0, say: Callable[[str], None]
+    bootstrap: Address | str,
+    topics: list[Wanted],
+    *,
+    replicas: int = -1,
+    patience_s: float = 300.0,
+    say: Callable[[str], None],
 ) -> None:
     """As `ensure`, but a broker that is away is waited for, and said so once."""
-    deadline = time.monotonic() + patience_s
-    said = False
-    while True:
-        try:
-            ensure(bootstrap, topics, replicas=replicas)
-        except Unreachable as away:
-            if not said:
-                say(f"{away} Trying again until it answers, for up to {patience_s:.0f} s.")
-            said = True
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(RETRY_S)
-        else:
-            if said:
-                say(f"Kafka answers at {bootstrap}.")
-            return
+    has_waited = False
+
+    def tell(away: Exception) -> None:
+        nonlocal has_waited
+        has_waited = True
+        say(f"{away} Trying again until it answers, for up to {patience_s:.0f} s.")
+
+    retry(
+        lambda: ensure(bootstrap, topics, replicas=replicas),
+        passes=lambda error: isinstance(error, Unreachable),
+        for_s=patience_s,
+        pause_s=RETRY_S,
+        tell=tell,
+    )
+    if has_waited:
+        say(f"Kafka answers at {bootstrap}.")
 
 
-def names(admin: AdminClient, bootstrap: str) -> set[str]:
+def names(admin: AdminClient, bootstrap: Address | str) -> set[str]:
     """The names of all topics there are."""
     try:
         return set(admin.list_topics(timeout=REACH_S_MAX).topics)
@@ -158,7 +164,7 @@ def names(admin: AdminClient, bootstrap: str) -> set[str]:
         raise clients.unreachable(bootstrap) from error
 
 
-def _create(admin: AdminClient, bootstrap: str, topics: list[Wanted], replicas: int) -> None:
+def _create(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted], replicas: int) -> None:
     if not topics:
         return
     new = [
@@ -171,8 +177,8 @@ def _create(admin: AdminClient, bootstrap: str, topics: list[Wanted], replicas: 
         except KafkaException as error:
             # Two programs may start at once; whoever comes second finds the topic as the first made it.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                why = clients.reason(bootstrap, error.args[0])
-                raise Refused(f"Kafka refused to create the topic {name}: {why}.") from error
+                what = f"Kafka refused to create the topic {name}"
+                raise clients.refused(bootstrap, error.args[0], what) from error
     _wait_for_leaders(admin, {topic.name for topic in topics})
 
 
@@ -187,7 +193,7 @@ def _wait_for_leaders(admin: AdminClient, new: set[str]) -> None:
         time.sleep(0.05)
 
 
-def _check(admin: AdminClient, bootstrap: str, topics: list[Wanted]) -> None:
+def _check(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted]) -> None:
     if not topics:
         return
     resources = {ConfigResource(ResourceType.TOPIC, topic.name): topic for topic in topics}
@@ -196,17 +202,47 @@ def _check(admin: AdminClient, bootstrap: str, topics: list[Wanted]) -> None:
         try:
             settings = {entry.name: str(entry.value) for entry in found[resource].result().values()}
         except KafkaException as error:
-            why = clients.reason(bootstrap, error.args[0])
-            raise Refused(f"Kafka did not tell the settings of {topic.name}: {why}.") from error
+            what = f"Kafka did not tell the settings of {topic.name}"
+            raise clients.refused(bootstrap, error.args[0], what) from error
         changes = topic.wrong(settings)
         if changes:
             raise Refused(_mend(bootstrap, topic.name, settings, changes))
 
 
-def _mend(bootstrap: str, name: str, found: dict[str, str], changes: dict[str, str]) -> str:
+def _mend(bootstrap: Address | str, name: str, found: dict[str, str], changes: dict[str, str]) -> str:
     has = ", ".join(f"{setting}={found.get(setting)}" for setting in changes)
     config = ",".join(f"{setting}={value}" for setting, value in changes.items())
     return (
         f"The topic {name} has {has}, on which precede's promises break; mend it with: kafka-configs.sh "
         f"--bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {name} --add-config {config}"
     )
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as it is now; `id` tells it from one of the same name that was deleted."""
+
+    name: str
+    id: str
+    partitions: int
+
+
+def describe(bootstrap: Address | str, names: list[str]) -> dict[str, Topic]:
+    """Those of the topics that exist."""
+    try:
+        admin = clients.admin(bootstrap)
+        admin.list_topics(timeout=REQUEST_S_MAX)
+        futures = admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_S_MAX)
+    except KafkaException as error:
+        raise Unreachable(f"Cannot reach Kafka at {bootstrap}.") from error
+    topics: dict[str, Topic] = {}
+    for name, future in futures.items():
+        try:
+            found = future.result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                continue
+            why = error.args[0].str()
+            raise Unreachable(f"Kafka at {bootstrap} did not describe the topic {name}: {why}.") from error
+        topics[name] = Topic(name, str(found.topic_id), len(found.partitions))
+    return topics
