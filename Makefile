@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 PYTEST = $(BIN)/python -m pytest
-CHECKED = $(sort $(dir $(wildcard $(addsuffix /*.py,precede streaming udfs ingest tests bench examples))))
+CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links in precede/ lead to the other rooms
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -6,10 +6,10 @@ from bench import plain
 from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
-from ingest.kafka.topics import describe
-from streaming import order_query
-from streaming.settings import Settings
-from streaming.transaction import Sink
+from precede.ingest.kafka.topics import describe
+from precede.streaming.job.settings import Settings
+from precede.streaming.order import query as order_query
+from precede.streaming.order.sink import Sink
 
 ORDERED = "precede, exactly once"
 IDENTITY = "identity, at least once"

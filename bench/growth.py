@@ -15,8 +15,8 @@ from pathlib import Path
 from bench import stamped
 from bench.figures import Figure, Lookup, Report
 from bench.stage import Stage
-from udfs.holdback import Holdback
-from udfs.orders import ORDERS
+from precede.udfs.holdback import Holdback
+from precede.udfs.orders import ORDERS
 
 MEMBERS = 10
 GROWTH_MAX = 2.5

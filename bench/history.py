@@ -7,10 +7,11 @@ from bench.exactly_once import publish
 from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
-from ingest.kafka.topics import Topic
-from streaming import history_query, tables
-from streaming.settings import Settings
-from streaming.tables import DELIVERIES
+from precede.ingest.kafka.topics import Topic
+from precede.streaming.history import query as history_query
+from precede.streaming.history import tables
+from precede.streaming.history.tables import DELIVERIES
+from precede.streaming.job.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,15 +15,15 @@ import psutil
 
 from bench.figures import Figure, Report
 from bench.stage import PARTITIONS, Stage
-from ingest.kafka import reading
-from streaming.settings import Settings
-from udfs.wire import encode_message
+from precede.ingest.kafka import reading
+from precede.streaming.job.settings import Settings
+from precede.udfs.records.wire import encode_message
 
 HOME = Path(__file__).resolve().parent.parent
 CORES_MAX = 0.25
 """Of one core, while nothing is held."""
 
-RUN = "import os; from streaming import job, settings; job.run(settings.load({}, os.environ))"
+RUN = "import os; from precede.streaming.job import run, settings; run.run(settings.load({}, os.environ))"
 HELD = "a group that waits"
 
 

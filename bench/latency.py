@@ -12,10 +12,10 @@ from bench import plain
 from bench.figures import Figure, Report
 from bench.load import Times
 from bench.stage import Stage
-from ingest.kafka.topics import describe
-from streaming import order_query
-from streaming.settings import Settings
-from streaming.transaction import Sink
+from precede.ingest.kafka.topics import describe
+from precede.streaming.job.settings import Settings
+from precede.streaming.order import query as order_query
+from precede.streaming.order.sink import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -11,9 +11,9 @@ from bench import plain
 from bench.figures import Figure, Lookup, Report, by_turns, ratio
 from bench.stage import Stage, drained, rate, took_ms
 from bench.traffic import Conversation, Pair
-from streaming import order_query
-from streaming.settings import Settings
-from udfs.shard import Shard
+from precede.streaming.job.settings import Settings
+from precede.streaming.order import query as order_query
+from precede.udfs.shard import Shard
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

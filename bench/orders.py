@@ -8,7 +8,7 @@ from functools import partial
 from bench import stamped, traffic
 from bench.figures import Figure, Report, by_turns, ratio
 from bench.stage import Stage
-from udfs.holdback import Holdback
+from precede.udfs.holdback import Holdback
 
 ENTRIES_MAX = 2_000_000
 """Vectors of 1,000 members are long: so many entries in all, and no more messages than that."""

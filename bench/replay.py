@@ -15,7 +15,7 @@ from pathlib import Path
 from bench import traffic
 from bench.figures import Figure, Report, by_turns, ratio
 from bench.stage import Stage
-from udfs.holdback import OWN_KEY, Holdback
+from precede.udfs.holdback import OWN_KEY, Holdback
 
 PLAIN = """\
 import json, sys

@@ -27,8 +27,8 @@ from bench import machine
 from bench.soak_traffic import Reader, Sender
 from bench.stage import Stage
 from bench.traffic import Conversation
-from precede.embedded_broker import free_port
-from streaming.settings import Settings
+from precede.local.embedded_broker import free_port
+from precede.streaming.job.settings import Settings
 
 HOME = Path(__file__).resolve().parent.parent
 GROUPS = 1_000

@@ -13,10 +13,10 @@ import msgspec
 from confluent_kafka import Producer
 
 from bench.traffic import Pair
-from ingest.kafka import topics
-from precede.embedded_broker import Broker
-from streaming import jars, session
-from streaming.settings import Settings
+from precede.ingest.kafka import topics
+from precede.local.embedded_broker import Broker
+from precede.streaming.job import jars, session
+from precede.streaming.job.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

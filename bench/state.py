@@ -3,8 +3,8 @@
 from bench import traffic
 from bench.figures import Figure, Report
 from bench.stage import Stage
-from udfs.holdback import Holdback
-from udfs.shard import encode_state
+from precede.udfs.holdback import Holdback
+from precede.udfs.shard import encode_state
 
 GROUP_BYTES_MAX = 100
 SENDER_BYTES_MAX = 150

@@ -5,9 +5,9 @@ python examples/lossy_gateways.py
 
 import json
 
-from ingest.gateways import Gateway, LossyPath
 from precede import Holdback
-from udfs.wire import encode_message
+from precede.demo.gateways import Gateway, LossyPath
+from precede.udfs.records.wire import encode_message
 
 MESSAGES = 1000
 MEMBERS = ["ann", "bob", "chen", "dara"]

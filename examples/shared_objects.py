@@ -8,9 +8,9 @@ Kafka is needed: the kernel stands for the stream. With it, a member's `send` an
 
 from typing import Any
 
-from ingest.gateways import Gateway, LossyPath
 from precede import Call, Holdback, ObjectHost
-from udfs.wire import encode_message
+from precede.demo.gateways import Gateway, LossyPath
+from precede.udfs.records.wire import encode_message
 
 CONFLICTS = [
     ("increment", "show"),

@@ -7,10 +7,10 @@ import json
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ingest.signing import public_text
 from precede import Holdback
-from udfs.signatures import sign
-from udfs.wire import encode_message
+from precede.ingest.signing import public_text
+from precede.udfs.records.signatures import sign
+from precede.udfs.records.wire import encode_message
 
 MEMBERS = ["ann", "bob"]
 keys = {name: Ed25519PrivateKey.generate() for name in MEMBERS}

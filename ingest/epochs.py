@@ -16,18 +16,18 @@ import msgspec
 from confluent_kafka import KafkaException
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ingest.kafka import clients
-from ingest.kafka.access import Address
-from ingest.kafka.reading import TopicReader
-from udfs.errors import Refused
-from udfs.holdback import SPACE
-from udfs.keyring import SERVICE
-from udfs.leniently import lenient_reader
-from udfs.limits import Limits
-from udfs.messages import EPOCH_MAX, Create
-from udfs.signatures import is_by, read_key, signature_in
-from udfs.strict import Malformed
-from udfs.wire import read
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.reading import TopicReader
+from precede.udfs.errors import Refused
+from precede.udfs.holdback import SPACE
+from precede.udfs.limits import Limits
+from precede.udfs.membership.keyring import SERVICE
+from precede.udfs.records.lenient import lenient_reader
+from precede.udfs.records.messages import EPOCH_MAX, Create
+from precede.udfs.records.signatures import is_by, read_key, signature_in
+from precede.udfs.records.strict import Malformed
+from precede.udfs.records.wire import read
 
 READ_S_MAX = 5.0
 

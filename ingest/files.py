@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from udfs.errors import Refused
+from precede.udfs.errors import Refused
 
 POLL_S = 0.01
 

@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ingest import epochs, sender_state
-from ingest.producer import Publisher
-from ingest.sender_state import Sender, SenderState
-from ingest.sending import publish_pending
-from ingest.signing import public_text
-from udfs.errors import Refused
-from udfs.limits import Limits
-from udfs.messages import EPOCH_MAX, Id
-from udfs.orders import ORDERS
-from udfs.peers.views import OUT, Standing
-from udfs.signatures import read_key, sign
-from udfs.strict import Malformed
-from udfs.wire import read
+from precede.ingest import epochs, sender_state
+from precede.ingest.producer import Publisher
+from precede.ingest.sender_state import Sender, SenderState
+from precede.ingest.sending import publish_pending
+from precede.ingest.signing import public_text
+from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.peers.views import OUT, Standing
+from precede.udfs.records.messages import EPOCH_MAX, Id
+from precede.udfs.records.signatures import read_key, sign
+from precede.udfs.records.strict import Malformed
+from precede.udfs.records.wire import read
 
 
 class Written(NamedTuple):

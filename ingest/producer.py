@@ -4,11 +4,11 @@ from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from ingest.kafka import clients
-from ingest.kafka.access import Address
-from ingest.kafka.topics import DEFAULTS, RAW_TOPIC, RECORD_BYTES_MAX
-from udfs.errors import PrecedeError, Refused, Unconfirmed
-from udfs.sizes import batch_bytes_max
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.topics import DEFAULTS, RAW_TOPIC, RECORD_BYTES_MAX
+from precede.udfs.errors import PrecedeError, Refused, Unconfirmed
+from precede.udfs.sizes import batch_bytes_max
 
 DELIVERY_S_MAX = 30.0
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from ingest.files import locked, replace_file
-from udfs.errors import Refused
+from precede.ingest.files import locked, replace_file
+from precede.udfs.errors import Refused
 
 VERSION = 1
 STATE_FILE = "precede/senders.json"

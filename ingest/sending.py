@@ -5,15 +5,15 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ingest import epochs, sender_state
-from ingest.kafka import clients, topics
-from ingest.kafka.access import Address
-from ingest.producer import Publisher
-from ingest.sender_state import Sender, SenderState
-from udfs.errors import AccessDenied, Refused
-from udfs.messages import EPOCH_MAX, Id
-from udfs.signatures import sign
-from udfs.wire import encode_message
+from precede.ingest import epochs, sender_state
+from precede.ingest.kafka import clients, topics
+from precede.ingest.kafka.access import Address
+from precede.ingest.producer import Publisher
+from precede.ingest.sender_state import Sender, SenderState
+from precede.udfs.errors import AccessDenied, Refused
+from precede.udfs.records.messages import EPOCH_MAX, Id
+from precede.udfs.records.signatures import sign
+from precede.udfs.records.wire import encode_message
 
 REQUEST_S_MAX = 10.0
 

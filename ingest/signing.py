@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from udfs.errors import Refused
+from precede.udfs.errors import Refused
 
 OWNER_ONLY = 0o600
 

@@ -7,41 +7,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ingest.kafka.access import Access as Access
-    from ingest.kafka.access import Address as Address
-    from precede.following import Delivery as Delivery
-    from precede.following import follow as follow
-    from precede.group_manager import Groups as Groups
-    from precede.member import Member as Member
-    from precede.object_host import Call as Call
-    from precede.object_host import ObjectHost as ObjectHost
-    from udfs.errors import AccessDenied as AccessDenied
-    from udfs.errors import CallFailed as CallFailed
-    from udfs.errors import Hole as Hole
-    from udfs.errors import PrecedeError as PrecedeError
-    from udfs.errors import Refused as Refused
-    from udfs.errors import Unconfirmed as Unconfirmed
-    from udfs.errors import Unreachable as Unreachable
-    from udfs.holdback import Holdback as Holdback
-    from udfs.limits import Limits as Limits
-    from udfs.orders import Order as Order
+    from precede.groups.manager import Groups as Groups
+    from precede.ingest.kafka.access import Access as Access
+    from precede.ingest.kafka.access import Address as Address
+    from precede.member.member import Member as Member
+    from precede.member.object_host import Call as Call
+    from precede.member.object_host import ObjectHost as ObjectHost
+    from precede.reading.following import Delivery as Delivery
+    from precede.reading.following import follow as follow
+    from precede.udfs.errors import AccessDenied as AccessDenied
+    from precede.udfs.errors import CallFailed as CallFailed
+    from precede.udfs.errors import Hole as Hole
+    from precede.udfs.errors import PrecedeError as PrecedeError
+    from precede.udfs.errors import Refused as Refused
+    from precede.udfs.errors import Unconfirmed as Unconfirmed
+    from precede.udfs.errors import Unreachable as Unreachable
+    from precede.udfs.holdback import Holdback as Holdback
+    from precede.udfs.limits import Limits as Limits
+    from precede.udfs.orders import Order as Order
 
 __version__ = "0.1.0"
 
 _ERRORS = ("AccessDenied", "CallFailed", "Hole", "PrecedeError", "Refused", "Unconfirmed", "Unreachable")
 _HOMES = {
-    **dict.fromkeys(_ERRORS, "udfs.errors"),
-    "Access": "ingest.kafka.access",
-    "Address": "ingest.kafka.access",
-    "Call": "precede.object_host",
-    "Delivery": "precede.following",
-    "Groups": "precede.group_manager",
-    "Holdback": "udfs.holdback",
-    "Limits": "udfs.limits",
+    **dict.fromkeys(_ERRORS, "precede.udfs.errors"),
+    "Access": "precede.ingest.kafka.access",
+    "Address": "precede.ingest.kafka.access",
+    "Call": "precede.member.object_host",
+    "Delivery": "precede.reading.following",
+    "Groups": "precede.groups.manager",
+    "Holdback": "precede.udfs.holdback",
+    "Limits": "precede.udfs.limits",
     "Member": "precede.member",
-    "ObjectHost": "precede.object_host",
-    "Order": "udfs.orders",
-    "follow": "precede.following",
+    "ObjectHost": "precede.member.object_host",
+    "Order": "precede.udfs.orders",
+    "follow": "precede.reading.following",
 }
 
 __all__ = [  # noqa: RUF100, F822

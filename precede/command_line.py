@@ -13,8 +13,8 @@ from typing import Annotated, NoReturn
 import typer
 
 import precede
-from precede.options import WrongUse, say
-from udfs.errors import PrecedeError
+from precede.command_options import WrongUse, say
+from precede.udfs.errors import PrecedeError
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 
@@ -72,7 +72,7 @@ def application(arguments: list[str]) -> typer.Typer:
     app.callback()(_precede)
     for name in arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS:
         module = name.replace("-", "_")
-        command = getattr(import_module(f"precede.{module}"), module)
+        command = getattr(import_module(f"precede.commands.{module}"), module)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:

@@ -17,13 +17,13 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.orders import ORDERS
+from precede.udfs.peers.views import View, members, raise_to, standings
+from precede.udfs.records.job_records import Own
+from precede.udfs.records.wire import encode_message
+from precede.udfs.ticks.patience import ASK_AGAIN_MS_MAX, Patience
 from tests.simulation import GROUP, NAMES, Arrival, Id, created
-from udfs.holdback import Holdback
-from udfs.orders import ORDERS
-from udfs.own_records import Own
-from udfs.patience import ASK_AGAIN_MS_MAX, Patience
-from udfs.peers.views import View, members, raise_to, standings
-from udfs.wire import encode_message
 
 PATIENCE = Patience(ask_after_ms=30, give_up_ms=400, silent_ms=500)
 ROUNDS_MAX = 80

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from precede.embedded_broker import Broker
-from streaming import jars
+from precede.local.embedded_broker import Broker
+from precede.streaming.job import jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,8 +63,8 @@ def spark_jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark(spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for the whole run, set up as the job sets up its own."""
-    from streaming import session
-    from streaming.settings import Settings
+    from precede.streaming.job import session
+    from precede.streaming.job.settings import Settings
 
     running = session.start(Settings(tasks=2), spark_jars, tmp_path_factory.mktemp("spark"))
     yield running

@@ -3,9 +3,9 @@
 import random
 from collections.abc import Iterable
 
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.wire import encode_message
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.records.wire import encode_message
 
 Row = tuple[bytes | None, bytes | None, int, int, int]
 """key, value, partition, offset, timestamp_ms"""

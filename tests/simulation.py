@@ -16,8 +16,8 @@ from itertools import count
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
-from udfs.orders import ORDERS
-from udfs.wire import encode_message
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.wire import encode_message
 
 Id: TypeAlias = tuple[str, int, int]
 

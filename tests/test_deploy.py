@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from precede.command_line import COMMANDS
-from streaming.broker_watch import BrokerWatch
-from streaming.counts import Counts
-from streaming.metrics import Metrics
-from streaming.query_watch import QueryWatch
-from streaming.settings import Settings, host_and_port
+from precede.streaming.job.broker_watch import BrokerWatch
+from precede.streaming.job.settings import Settings, host_and_port
+from precede.streaming.job.watch import QueryWatch
+from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.metrics import Metrics
+from precede.udfs.codes import CODES
 from tests.test_tidy import flags_of
-from udfs.codes import CODES
 
 ROOT = Path(__file__).parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -57,7 +57,7 @@ def test_a_service_waits_only_for_what_can_tell_that_it_is_healthy(name: str) ->
 
 
 def test_the_broker_is_of_the_version_that_the_tests_run_on() -> None:
-    revision = re.search(r'name="kafka_2.13" rev="([^"]+)"', (ROOT / "streaming" / "ivy.xml").read_text())
+    revision = re.search(r'name="kafka_2.13" rev="([^"]+)"', (ROOT / "streaming" / "job" / "ivy.xml").read_text())
     assert revision is not None
     assert SERVICES["kafka"]["image"] == f"apache/kafka:{revision[1]}"
 
@@ -115,7 +115,7 @@ def test_the_image_is_made_of_what_is_there_and_runs_precede_as_nobody_special()
 
 
 def test_the_image_has_its_jars_before_it_starts() -> None:
-    assert any("python -m streaming.jars spark" in step for step in arguments_of("RUN"))
+    assert any("python -m precede.streaming.job.jars spark" in step for step in arguments_of("RUN"))
 
 
 RULES: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "prometheus-rules.yml").read_text())

@@ -19,8 +19,8 @@ import typer
 import precede
 from precede import __version__
 from precede.command_line import COMMANDS, application
-from streaming.settings import Settings
-from udfs.orders import ORDERS
+from precede.streaming.job.settings import Settings
+from precede.udfs.orders import ORDERS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -68,7 +68,7 @@ KERNEL_MAY_NOT_CALL = {
     "exec",
     "hash",
 }  # hash of a string differs from process to process
-VERIFYING = {"cryptography"}  # for udfs/signatures.py alone: Ed25519 only computes, too slowly without a library
+VERIFYING = {"cryptography"}  # for udfs/records/signatures.py alone: Ed25519 computes, but slowly without a library
 FACING_SPARK = {"gc", "numpy", "pandas", "pyarrow", "pyspark"}  # for udfs/shard.py alone
 MORE_FOR = {"shard.py": FACING_SPARK, "signatures.py": VERIFYING}
 
@@ -84,12 +84,22 @@ def short(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The top-level name of everything that a file imports, wherever in the file."""
+    """The top-level name of everything that a file imports, wherever in the file; of precede itself, the room."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (name.name.partition(".")[0] for name in node.names)
+            yield from (top_level(name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").partition(".")[0]
+            names = [node.module or ""]
+            if node.module == "precede":
+                names = [f"precede.{name.name}" for name in node.names]
+            yield from map(top_level, names)
+
+
+def top_level(name: str) -> str:
+    """`precede.udfs.engine.group` stands in the room `udfs`; a name that no room below has is of the room `precede`."""
+    first, _, rest = name.partition(".")
+    room = rest.partition(".")[0]
+    return room if first == "precede" and room in ROOMS else first
 
 
 def of_room(room: str) -> list[Path]:
@@ -160,7 +170,7 @@ def test_every_error_is_defined_once() -> None:
 
 def test_every_kafka_client_gets_in_by_the_settings() -> None:
     homes = {"ingest/kafka/clients.py"}  # all others take theirs from here, password and all
-    homes.add("precede/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
+    homes.add("precede/local/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
     for path in [path for room in ROOMS for path in of_room(room) if short(path) not in homes]:
         assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client past the settings"
 
@@ -186,7 +196,7 @@ def test_every_file_of_an_order_is_registered() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: str) -> None:
-    assert ORDERS[order].__module__ == f"udfs.orders.{order}"
+    assert ORDERS[order].__module__ == f"precede.udfs.orders.{order}"
     docstring = ast.get_docstring(ast.parse((ROOT / "udfs" / "orders" / f"{order}.py").read_text())) or ""
     for part in ("Guarantee:", "[Ll]oss", "Stamp:", "\n    "):
         assert re.search(part, docstring), f"the docstring of {order} lacks {part!r} (the last is its worked example)"
@@ -267,7 +277,9 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 
 def test_spark_and_its_jars_are_of_one_version() -> None:
-    revision = re.search(r'name="spark-sql-kafka[^"]*" rev="([^"]+)"', (ROOT / "streaming" / "ivy.xml").read_text())
+    revision = re.search(
+        r'name="spark-sql-kafka[^"]*" rev="([^"]+)"', (ROOT / "streaming" / "job" / "ivy.xml").read_text()
+    )
     assert revision is not None
     assert f"pyspark=={revision[1]}" in PROJECT["project"]["dependencies"]
 

@@ -10,21 +10,34 @@ from operator import attrgetter
 
 from msgspec import UnsetType
 
-from udfs import codes, passing_time
-from udfs.clock_steps import advance, heartbeat
-from udfs.codes import Refusal
-from udfs.giving_up import receive_abandon
-from udfs.group import Group
-from udfs.held import Held
-from udfs.limits import Limits
-from udfs.looking import OpenGap, held_messages, oldest_and_gaps, open_gaps
-from udfs.messages import Abandon, Create, Evict, Heartbeat, Identity, Join, Leave, LogRecord, Message, Record, Tick
-from udfs.orders import ORDERS
-from udfs.outbox import Outbox
-from udfs.patience import Patience
-from udfs.snapshot import deadline_ms, restore, snapshot
-from udfs.strict import Malformed
-from udfs.wire import read
+from precede.udfs import codes
+from precede.udfs.analysis.inspection import OpenGap, held_messages, oldest_and_gaps, open_gaps
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.group import Group
+from precede.udfs.engine.held import Held
+from precede.udfs.engine.outbox import Outbox
+from precede.udfs.engine.snapshot import deadline_ms, restore, snapshot
+from precede.udfs.limits import Limits
+from precede.udfs.membership.abandon import receive_abandon
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.messages import (
+    Abandon,
+    Create,
+    Evict,
+    Heartbeat,
+    Identity,
+    Join,
+    Leave,
+    LogRecord,
+    Message,
+    Record,
+    Tick,
+)
+from precede.udfs.records.strict import Malformed
+from precede.udfs.records.wire import read
+from precede.udfs.release.clock_steps import advance, heartbeat
+from precede.udfs.ticks import tick as passing_time
+from precede.udfs.ticks.patience import Patience
 
 SPACE = b" \t\n\r"
 OPENING, CLOSING = b"{}"

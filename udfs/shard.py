@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from udfs.beginnings import Row, look_ahead
-from udfs.errors import Refused
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.own_records import Own
-from udfs.patience import Patience
+from precede.udfs.errors import Refused
+from precede.udfs.holdback import Holdback
+from precede.udfs.home_partition import Row, look_ahead
+from precede.udfs.limits import Limits
+from precede.udfs.records.job_records import Own
+from precede.udfs.ticks.patience import Patience
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState

@@ -1,10 +1,10 @@
 """How large a record of each topic can get, with its key and all that Kafka wraps around it: what a topic must take."""
 
-from udfs.limits import Limits
-from udfs.messages import NAME_BYTES_MAX
-from udfs.orders import ORDERS
-from udfs.outbox import destination_form
-from udfs.wire import LETTER_BYTES_MAX
+from precede.udfs.engine.outbox import destination_form
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.messages import NAME_BYTES_MAX
+from precede.udfs.records.wire import LETTER_BYTES_MAX
 
 ESCAPED = 6
 """Bytes of JSON for one byte of text at most: a control character becomes backslash, u and four digits."""

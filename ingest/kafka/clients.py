@@ -8,8 +8,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from ingest.kafka.access import Address, access_to
-from udfs.errors import AccessDenied, PrecedeError, Refused, Unreachable
+from precede.ingest.kafka.access import Address, access_to
+from precede.udfs.errors import AccessDenied, PrecedeError, Refused, Unreachable
 
 _LOGGER = logging.getLogger("precede.kafka")
 _LOGGER.addHandler(logging.NullHandler())

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from ingest.kafka.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
-from udfs.errors import Refused
+from precede.ingest.kafka.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
+from precede.udfs.errors import Refused
 
 PASSWORD = "PRECEDE_SASL_PASSWORD"  # noqa: S105 (the name of the variable that holds it)
 SECRET_SETTING = "sasl_password"  # noqa: S105 (what a config file may not hold)

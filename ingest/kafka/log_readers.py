@@ -8,10 +8,10 @@ from collections.abc import Callable
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ingest.kafka import clients
-from ingest.kafka.access import TLS, Access, Address, access_to
-from ingest.kafka.reading import BATCH_RECORDS, REQUEST_S, TopicReader
-from udfs.messages import LogRecord
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import TLS, Access, Address, access_to
+from precede.ingest.kafka.reading import BATCH_RECORDS, REQUEST_S, TopicReader
+from precede.udfs.records.messages import LogRecord
 
 if TYPE_CHECKING:
     from ssl import SSLContext

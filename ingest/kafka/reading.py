@@ -11,11 +11,11 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from ingest.kafka import clients
-from ingest.kafka.access import Address
-from ingest.kafka.retry import retry
-from udfs.errors import PrecedeError, Unreachable
-from udfs.messages import LogRecord
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.retry import retry
+from precede.udfs.errors import PrecedeError, Unreachable
+from precede.udfs.records.messages import LogRecord
 
 REQUEST_S = 10.0  # how long one question to the broker may take
 RETRY_S = 0.1

@@ -16,12 +16,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from ingest.kafka import clients
-from ingest.kafka.access import Address
-from ingest.kafka.retry import retry
-from udfs import sizes
-from udfs.errors import Refused, Unreachable
-from udfs.limits import Limits
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.retry import retry
+from precede.udfs import sizes
+from precede.udfs.errors import Refused, Unreachable
+from precede.udfs.limits import Limits
 
 RAW_TOPIC = "precede.raw"
 ORDERED_TOPIC = "precede.ordered"

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ingest.kafka import clients
-from ingest.kafka.access import Access, Address, access_to
-from ingest.kafka.clients import spark_options
-from ingest.kafka.log_readers import access_of_kafka_python
-from streaming import settings
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Access, Address, access_to
+from precede.ingest.kafka.clients import spark_options
+from precede.ingest.kafka.log_readers import access_of_kafka_python
+from precede.streaming.job import settings
+from precede.udfs.errors import Refused, Unreachable
 from tests.door.command import precede
-from udfs.errors import Refused, Unreachable
 
 SECRET = {"PRECEDE_SASL_PASSWORD": "s3cret"}
 CERTIFICATE = __file__

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from ingest.kafka.reading import REQUEST_S
 from precede.command_line import COMMANDS, application, main
-from precede.options import WrongUse
-from precede.send import _json_text, id_text, parse_id
+from precede.command_options import WrongUse
+from precede.commands.send import _json_text, id_text, parse_id
+from precede.ingest.kafka.reading import REQUEST_S
 from tests.door.command import ROOT, ids, lines, precede, raw
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from precede.log_lines import LogLines
-from precede.trace import NotCarried, Run, Trace, compare_orders
+from precede.comparison.trace import NotCarried, Run, Trace, compare_orders
+from precede.reading.log_lines import LogLines
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
 from tests.door.command import ROOT, lines, precede, raw
 from tests.kernel import judge, traffic
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import feed, parsed
-from udfs.limits import Limits
-from udfs.orders import ORDERS
 
 CHAT = "examples/chat.jsonl"
 

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from precede.demo_conversation import GROUP, MEMBERS, Conversation, Said, threads
-from precede.demo_summary import commands
-from precede.demo_view import LiveView, PlainView, View, open_view
-from precede.demo_watch import Watch
-from precede.following import Delivery
+from precede.demo.conversation import GROUP, MEMBERS, Conversation, Said, threads
+from precede.demo.summary import commands
+from precede.demo.view import LiveView, PlainView, View, open_view
+from precede.demo.watch import Watch
+from precede.reading.following import Delivery
+from precede.udfs.records.messages import LogRecord
 from tests.door.command import ROOT, precede
-from udfs.messages import LogRecord
 
 
 def played(seconds: float, *, seed: int = 7, view: View | None = None, watch: Watch | None = None) -> Watch:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec import json
 
-from ingest.epochs import Epochs, as_create, lawful
+from precede.ingest.epochs import Epochs, as_create, lawful
+from precede.udfs.errors import Refused
+from precede.udfs.records.messages import EPOCH_MAX
+from precede.udfs.records.signatures import sign
 from tests.signing import private, public, public_bytes, publics
-from udfs.errors import Refused
-from udfs.messages import EPOCH_MAX
-from udfs.signatures import sign
 
 
 def record(by: str | None = None, **fields: object) -> bytes:

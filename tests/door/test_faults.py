@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from streaming import faults
-from streaming.tables import TABLES
+from precede.streaming.history.tables import TABLES
+from precede.streaming.job import faults
 from tests.door.command import ROOT
 
 NAMED = set(re.findall(r"^    (\w+\.\w+)(?: |$)", faults.__doc__ or "", re.MULTILINE))
@@ -66,7 +66,7 @@ def test_the_passes_of_all_processes_count_together(tmp_path: Path) -> None:
 
 
 def test_every_point_is_in_the_sources_and_is_played_by_the_crash_matrix() -> None:
-    sources = "".join(path.read_text() for path in (ROOT / "streaming").glob("*.py") if path.name != "faults.py")
+    sources = "".join(path.read_text() for path in (ROOT / "streaming").rglob("*.py") if path.name != "faults.py")
     reached = set(re.findall(r'faults\.reach\("([\w.]+)"\)', sources))
     around = re.findall(r'faults\.around\(.*, ("order"|table)\)', sources)
     assert sorted(around) == ['"order"', "table"]

@@ -7,9 +7,9 @@ from typing import Literal
 
 import pytest
 
-from precede.following import ConsumersRule, Delivery, Follower, follow
-from udfs.errors import Hole, Refused
-from udfs.messages import LogRecord
+from precede.reading.following import ConsumersRule, Delivery, Follower, follow
+from precede.udfs.errors import Hole, Refused
+from precede.udfs.records.messages import LogRecord
 
 
 def ordered(position: int, *, group: str = "g", destination: str | None = None) -> bytes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.gateways import Gateway, LossyPath
+from precede.demo.gateways import Gateway, LossyPath
 
 
 def fates(path: LossyPath, count: int = 1000) -> list[tuple[float, ...]]:

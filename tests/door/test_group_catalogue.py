@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from precede.group_catalogue import CatalogueReader
+from precede.groups.catalogue import CatalogueReader
+from precede.udfs.records.messages import LogRecord
 from tests.door.command import precede
 from tests.kernel.feeding import Tale, parsed
-from udfs.messages import LogRecord
 
 
 def delivered(*tales: Tale) -> pa.Table:

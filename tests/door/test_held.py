@@ -5,9 +5,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from precede.held import table_of_gaps, table_of_held
-from udfs.held import Held
-from udfs.looking import OpenGap
+from precede.commands.held import table_of_gaps, table_of_held
+from precede.udfs.analysis.inspection import OpenGap
+from precede.udfs.engine.held import Held
 
 
 def rows(table: Table) -> list[list[str]]:

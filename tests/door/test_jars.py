@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from streaming import jars
+from precede.streaming.job import jars
+from precede.udfs.errors import Refused
 from tests.door.command import ROOT
-from udfs.errors import Refused
 
 CONTENTS = {"kafka-clients-1.jar": b"first", "delta-2.jar": b"second"}
 
@@ -79,7 +79,8 @@ def test_a_harmed_jar_is_fetched_again(java_home: Path, tmp_path: Path, harm: st
 
 
 def test_two_processes_at_once_fetch_once(java_home: Path, tmp_path: Path) -> None:
-    program = f"from pathlib import Path; from streaming import jars; jars.CHECKSUMS = Path({str(jars.CHECKSUMS)!r});"
+    program = "from pathlib import Path; from precede.streaming.job import jars;"
+    program += f"jars.CHECKSUMS = Path({str(jars.CHECKSUMS)!r});"
     program += f"print(len(jars.ensure('spark', home=Path({str(tmp_path / 'home')!r}))))"
     both = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate(timeout=30)[0] for process in both] == ["2\n", "2\n"]
@@ -164,11 +165,10 @@ def test_every_declared_jar_has_its_checksum(configuration: jars.Configuration) 
 def test_a_zip_of_the_packages_has_its_lists_of_jars_too(tmp_path: Path) -> None:
     archive = tmp_path / "precede.zip"
     with zipfile.ZipFile(archive, "w") as packed:
-        for room in ("streaming", "ingest", "udfs"):
-            for path in sorted((ROOT / room).rglob("*")):
-                if path.is_file() and "__pycache__" not in path.parts:
-                    packed.write(path, path.relative_to(ROOT))
-    program = "from streaming import jars; print(jars.__file__, len(jars.expected('spark')))"
+        for folder, _, names in os.walk(ROOT / "precede", followlinks=True):
+            for path in [Path(folder, name) for name in names if "__pycache__" not in folder]:
+                packed.write(path, path.relative_to(ROOT))
+    program = "from precede.streaming.job import jars; print(jars.__file__, len(jars.expected('spark')))"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -178,4 +178,4 @@ def test_a_zip_of_the_packages_has_its_lists_of_jars_too(tmp_path: Path) -> None
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [str(archive / "streaming" / "jars.py"), "11"]
+    assert done.stdout.split() == [str(archive / "precede" / "streaming" / "job" / "jars.py"), "11"]

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from streaming import held
-from streaming.settings import Settings
-from streaming.ticker import TICK
+from precede.streaming.job import checkpoint_reader as held
+from precede.streaming.job.settings import Settings
+from precede.streaming.job.ticker import TICK
+from precede.udfs.engine.held import Held
 from tests.faults import judge
 from tests.faults.judge import Record
 from tests.faults.scene import BAD, create
 from tests.records import conversation
-from udfs.held import Held
 
 GAP = ("group", "sender", "epoch", "last", "first", "state", "asked")
 POSITION = re.compile(rb'"position":\d+')

@@ -8,11 +8,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from ingest.signing import load_key, make_key, public_text
+from precede.ingest.signing import load_key, make_key, public_text
+from precede.udfs.errors import Refused
+from precede.udfs.records.signatures import is_by, read_key, sign, signature_in
 from tests.door.command import precede
 from tests.signing import private, public
-from udfs.errors import Refused
-from udfs.signatures import is_by, read_key, sign, signature_in
 
 
 def test_a_key_pair_is_made_and_signs_what_the_kernel_takes(tmp_path: Path) -> None:

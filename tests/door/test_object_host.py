@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from precede import Call, CallFailed, Holdback, ObjectHost
-from udfs.messages import Id
-from udfs.wire import encode_message
+from precede.udfs.records.messages import Id
+from precede.udfs.records.wire import encode_message
 
 
 class Group:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest import sender_state
-from ingest.sender_state import Sender
-from udfs.errors import Refused
+from precede.ingest import sender_state
+from precede.ingest.sender_state import Sender
+from precede.udfs.errors import Refused
 
 
 def take_seqs(path: Path, count: int) -> None:

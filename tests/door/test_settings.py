@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ingest.kafka import topics
-from streaming import settings
-from streaming.query_watch import FINAL, reason_of
-from streaming.settings import Settings
-from udfs.errors import Refused
-from udfs.patience import Patience
+from precede.ingest.kafka import topics
+from precede.streaming.job import settings
+from precede.streaming.job.settings import Settings
+from precede.streaming.job.watch import FINAL, reason_of
+from precede.udfs.errors import Refused
+from precede.udfs.ticks.patience import Patience
 
 
 @pytest.fixture

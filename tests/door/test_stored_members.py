@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ingest import sender_state
-from ingest.producer import Publisher
-from precede.following import Token
-from precede.voice import Voice
+from precede.ingest import sender_state
+from precede.ingest.producer import Publisher
+from precede.member.publishing import Voice
+from precede.reading.following import Token
+from precede.udfs.orders import ORDERS
 from tests.fixtures import stored
 from tests.signing import private
-from udfs.orders import ORDERS
 
 versions = pytest.mark.parametrize("version", stored.VERSIONS)
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from precede.embedded_broker import Broker
-from streaming import jars, session
-from streaming.query_watch import GONE
-from streaming.settings import Settings
+from precede.local.embedded_broker import Broker
+from precede.streaming.job import jars, session
+from precede.streaming.job.settings import Settings
+from precede.streaming.job.watch import GONE
 from tests.faults.cases import CASES, Case
 from tests.faults.judge import judge
 from tests.faults.scene import Scene

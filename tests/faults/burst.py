@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import psutil
 
+from precede.udfs.records.wire import encode_message
 from tests.faults.running import Running
 from tests.faults.scene import THROUGH_S, Scene, newest
-from udfs.wire import encode_message
 
 BURST, BATCH, LARGE = 10_000, 1_000, 24_000
 """Messages, how many of them a batch takes, and bytes of each."""

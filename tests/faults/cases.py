@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from streaming import tables
+from precede.streaming.history import tables
 from tests.faults.burst import burst
 from tests.faults.running import Running
 from tests.faults.scene import DRIVER_POINTS, Scene, newest

@@ -16,7 +16,7 @@ import msgspec
 from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from streaming import held
+from precede.streaming.job import checkpoint_reader as held
 from tests.system.stream import HOME, Stream
 
 Record = tuple[bytes | None, bytes | None, int, int, int]

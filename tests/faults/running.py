@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from streaming.faults import VARIABLE
+from precede.streaming.job.faults import VARIABLE
 from tests.system.stream import Stream
 
 WAIT_S = 240.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from ingest.kafka import reading
-from precede.embedded_broker import Broker
+from precede.ingest.kafka import reading
+from precede.local.embedded_broker import Broker
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.stream import Stream

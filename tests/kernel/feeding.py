@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from precede.udfs.engine.held import Held
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.records.signatures import sign
+from precede.udfs.ticks.patience import Patience
 from tests.signing import private
-from udfs.held import Held
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.patience import Patience
-from udfs.signatures import sign
 
 Id: TypeAlias = tuple[str, int, int]
 Taken: TypeAlias = tuple[bytes | None, bytes | None, int, int, int]

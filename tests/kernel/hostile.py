@@ -18,13 +18,13 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
 from tests.kernel import traffic
 from tests.kernel.feeding import Outcome, Taken, feed, parsed
 from tests.kernel.test_wire_fuzz import FIELDS, SNIPPETS, disagreement, mutated
 from tests.simulation import converse
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.orders import ORDERS
 
 RECORD_S_MAX = 2.0
 """No record of a fuzzed log may take longer; far above what any does, far below what a person would wait."""

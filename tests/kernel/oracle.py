@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from precede.udfs.limits import Limits
 from tests.kernel import judge, oracle_by_clocks, oracle_clocks, oracle_giving_up, oracle_orders
 from tests.kernel.judge import SEQ_MAX, Fields
 from tests.kernel.oracle_by_clocks import who_of
 from tests.kernel.oracle_clocks import BY_CLOCKS
 from tests.kernel.oracle_orders import IN_TURN, KNOWN, id_of, named, waits_for
 from tests.kernel.oracle_state import Group, Id, Waiting, Who, buried, runs_of
-from udfs.limits import Limits
 
 
 class Oracle:
-    """Takes log records like `udfs.holdback.Holdback` and says the same, slowly."""
+    """Takes log records like `precede.udfs.holdback.Holdback` and says the same, slowly."""
 
     def __init__(self, *, order: str, limits: Limits) -> None:
         self.order = order

@@ -21,9 +21,9 @@ from itertools import product
 from multiprocessing import Pool
 from typing import Any, NamedTuple, TypeAlias
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.orders import ORDERS
 from tests.kernel.clock_rules import ClockRule, LamportRule, TwoClockRule
-from udfs.holdback import Holdback
-from udfs.orders import ORDERS
 
 Id: TypeAlias = tuple[str, int]
 Walkers: TypeAlias = Callable[[Callable[["Story"], int], Iterable["Story"]], Iterable[int]]

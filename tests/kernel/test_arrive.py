@@ -10,16 +10,16 @@ from random import Random
 
 import pytest
 
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import Watch
+from precede.udfs.engine.senders import sender_key
+from precede.udfs.orders import ORDERS
+from precede.udfs.orders.order import Order
+from precede.udfs.records.messages import Id, Message
 from tests.kernel import traffic
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import feed
 from tests.simulation import converse
-from udfs.codes import Refusal
-from udfs.held import Watch
-from udfs.messages import Id, Message
-from udfs.orders import ORDERS
-from udfs.orders.order import Order
-from udfs.senders import sender_key
 
 Verdict = Refusal | Watch | None
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.engine.senders import Sender
+from precede.udfs.limits import Limits
+from precede.udfs.membership import abandon as giving_up
+from precede.udfs.orders import ORDERS
 from tests.kernel.feeding import Outcome, Taken, Tale, feed, parsed
 from tests.signing import public
-from udfs import giving_up
-from udfs.limits import Limits
-from udfs.orders import ORDERS
-from udfs.senders import Sender
 
 Fields = dict[str, Any]
 

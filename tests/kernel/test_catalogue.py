@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.orders import ORDERS
+from precede.udfs.peers.catalogue import Catalogue
+from precede.udfs.peers.views import members
 from tests.churn import Churn
 from tests.kernel.feeding import Tale, parsed
 from tests.signing import public, publics
-from udfs.orders import ORDERS
-from udfs.peers.catalogue import Catalogue
-from udfs.peers.views import members
 
 
 def told(tale: Tale, catalogue: Catalogue) -> list[str]:

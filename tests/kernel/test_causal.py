@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.orders.causal import Causal
 from tests.kernel.feeding import Tale, parsed
 from tests.kernel.histories import vectors
-from udfs.orders.causal import Causal
 
 
 def say(tale: Tale, name: str, **seen: int) -> list[str]:

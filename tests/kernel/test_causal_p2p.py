@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.orders.causal_p2p import CausalPointToPoint
 from tests.kernel.feeding import Tale, parsed, split
 from tests.kernel.histories import vectors
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.orders.causal_p2p import CausalPointToPoint
 
 Stamp = dict[str, Any]
 

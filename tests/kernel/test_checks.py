@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
 from tests.kernel.feeding import Tale, parsed
-from udfs.holdback import Holdback
-from udfs.limits import Limits
 
 
 def created(order: str = "s_b", **options: object) -> Tale:

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
+from precede.udfs.orders import ORDERS
+from precede.udfs.peers.views import members
 from tests.churn import PATIENCE, Churn
 from tests.kernel.feeding import feed, id_of, parsed
 from tests.simulation import Id
-from udfs.orders import ORDERS
-from udfs.peers.views import members
 
 RUNS = int(os.environ.get("PRECEDE_CHURN", "3"))
 """How many runs of each order; `make test-churn` takes many."""

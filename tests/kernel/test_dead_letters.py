@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
 from tests.kernel.feeding import parsed
 from tests.kernel.test_wire import GOOD, with_
-from udfs.holdback import Holdback
-from udfs.limits import Limits
 
 
 def letter_of(value: bytes, limits: Limits | None = None) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precede.udfs.peers import directory
+from precede.udfs.peers.directory import Advertisement, Directory, GroupInfo, GroupsInfo, Heard, Left, Offer, Row
+from precede.udfs.peers.views import OUT, members, merge
 from tests.kernel.effort import effort
-from udfs.peers import directory
-from udfs.peers.directory import Advertisement, Directory, GroupInfo, GroupsInfo, Heard, Left, Offer, Row
-from udfs.peers.views import OUT, members, merge
 
 
 class Medium:

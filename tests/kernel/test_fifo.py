@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import permutations
 from time import process_time
 
+from precede.udfs.holdback import Holdback
 from tests.kernel.feeding import Tale
-from udfs.holdback import Holdback
 
 
 def test_each_sender_s_messages_come_in_its_order_whatever_the_arrival() -> None:

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.messages import LogRecord
+from precede.udfs.records.signatures import sign
+from precede.udfs.ticks import tick as passing_time
+from precede.udfs.ticks.patience import ASK_AGAIN_MS_MAX, Patience
+from precede.udfs.ticks.repair_timers import NOTICED_MAX
 from tests.kernel import traffic
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, feed
 from tests.signing import private, public, public_bytes, publics
-from udfs import passing_time
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.messages import LogRecord
-from udfs.orders import ORDERS
-from udfs.patience import ASK_AGAIN_MS_MAX, Patience
-from udfs.signatures import sign
-from udfs.waits import NOTICED_MAX
 
 every_order = pytest.mark.parametrize("order", ORDERS)
 TICK = b'{"kind":"tick"}'

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bench import growth, stamped
-from udfs.holdback import Holdback
-from udfs.orders import ORDERS
+from precede.udfs.holdback import Holdback
+from precede.udfs.orders import ORDERS
 
 FEW, MANY = 200, 1_000
 MORE_AT_MOST = 1.3

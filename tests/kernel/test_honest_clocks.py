@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.orders.two_clock import TwoClock
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Id, Tale, id_of, parsed
 from tests.simulation import GROUP, created, heartbeat
-from udfs.holdback import Holdback
-from udfs.orders.two_clock import TwoClock
 
 START_MS = 1_000
 

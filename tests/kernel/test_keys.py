@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.engine.outbox import Outbox
+from precede.udfs.engine.snapshot import restore, snapshot
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.messages import EPOCH_MAX, Options
+from precede.udfs.records.signatures import TAIL_BYTES, sign
+from precede.udfs.ticks.patience import Patience
 from tests.kernel.feeding import Tale, feed, parsed
 from tests.records import conversation
 from tests.signing import private, public, public_bytes, publics
-from udfs.limits import Limits
-from udfs.messages import EPOCH_MAX, Options
-from udfs.orders import ORDERS
-from udfs.outbox import Outbox
-from udfs.patience import Patience
-from udfs.signatures import TAIL_BYTES, sign
-from udfs.snapshot import restore, snapshot
 
 STAMPS: dict[str, Any] = {
     "causal": {"seen": [["A", 0, 1]]},

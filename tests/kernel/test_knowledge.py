@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from udfs.knowledge import Knowledge, heard
-from udfs.orders import ORDERS
+from precede.udfs.member.knowledge import Knowledge, heard
+from precede.udfs.orders import ORDERS
 
 SEQUENCE: list[dict[str, Any]] = [
     {"kind": "create", "options": {"order": "fifo", "closed": True, "conflicts": [["a", "b"]]}, "members": ["ann"]},

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.limits import Limits
+from precede.udfs.orders.lamport import LamportStamps
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, parsed
 from tests.kernel.histories import vectors
-from udfs.limits import Limits
-from udfs.orders.lamport import LamportStamps
 
 
 def group(*members: str, limits: Limits | None = None) -> Tale:

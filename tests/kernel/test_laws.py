@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
 from tests import simulation
 from tests.kernel import judge, traffic
 from tests.kernel.effort import effort, seeds
 from tests.kernel.feeding import Id, Outcome, feed, id_of, parsed
 from tests.simulation import GROUP, Arrival, History, converse
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.orders import ORDERS
 
 every_order = pytest.mark.parametrize("order", ORDERS)
 every_order_of_needs = pytest.mark.parametrize("order", simulation.NEEDS)

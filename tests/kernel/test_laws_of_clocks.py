@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.holdback import Holdback
 from tests.kernel.clock_rules import ClockRule, LamportRule, TwoClockRule
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Id, feed, id_of, parsed
 from tests.simulation import GROUP, Arrival, History, converse
-from udfs.holdback import Holdback
 
 every_order = pytest.mark.parametrize("order", ["lamport", "two_clock"])
 DELAY, SKEW = 20, 15

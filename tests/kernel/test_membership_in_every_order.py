@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.orders import ORDERS
 from tests.kernel.feeding import Tale, parsed
-from udfs.orders import ORDERS
 
 every_order = pytest.mark.parametrize("order", ORDERS)
 

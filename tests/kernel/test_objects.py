@@ -8,11 +8,20 @@ from random import Random
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.member.objects import (
+    AFTER_MAX,
+    Conflicts,
+    Instance,
+    InstanceQueue,
+    ObjectClient,
+    ObjectMessage,
+    is_past,
+    precedes,
+)
+from precede.udfs.records.messages import Id
+from precede.udfs.records.wire import encode_message
 from tests.kernel.histories import vectors
-from udfs.holdback import Holdback
-from udfs.messages import Id
-from udfs.objects import AFTER_MAX, Conflicts, Instance, InstanceQueue, ObjectClient, ObjectMessage, is_past, precedes
-from udfs.wire import encode_message
 
 COUNTER = [("increment", "show"), ("decrement", "show")]
 

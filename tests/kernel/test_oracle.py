@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precede.udfs.holdback import Holdback
 from tests.kernel import traffic
 from tests.kernel.effort import effort, seeds
 from tests.kernel.oracle_by_destination import OracleOfAll
 from tests.kernel.oracle_orders import KNOWN
 from tests.kernel.traffic import Log
-from udfs.holdback import Holdback
 
 
 def differences(log: Log) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from udfs.orders import ORDERS
+from precede.udfs.orders import ORDERS
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("udfs", "ingest", "streaming", "precede", "tests", "bench", "pyproject.toml")
@@ -29,7 +29,7 @@ def steps() -> list[tuple[bool, str, str]]:
 def register(init: Path, module: str, class_: str) -> None:
     """Import the class, and add it at the end of the tuple."""
     text = init.read_text()
-    text = text.replace("\n\nORDERS", f"\nfrom udfs.orders.{module} import {class_}\n\nORDERS")
+    text = text.replace("\n\nORDERS", f"\nfrom precede.udfs.orders.{module} import {class_}\n\nORDERS")
     text, found = re.subn(r"for order in \(([^)]*)\)", rf"for order in (\1, {class_})", text)
     assert found == 1, "the tuple of udfs/orders/__init__.py looks otherwise than the recipe says"
     init.write_text(text)

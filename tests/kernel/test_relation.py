@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.analysis.relation import Named, Relation, Sent
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.messages import Message, Options
+from precede.udfs.records.wire import encode_message, read
 from tests.kernel.effort import seeds
 from tests.simulation import NEEDS, converse
-from udfs.limits import Limits
-from udfs.messages import Message, Options
-from udfs.orders import ORDERS
-from udfs.relation import Named, Relation, Sent
-from udfs.wire import encode_message, read
 
 
 def message(name: str, **stamp: Any) -> Message:

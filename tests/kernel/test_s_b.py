@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.wire import encode_message
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, feed, parsed, short
 from tests.simulation import converse
-from udfs.holdback import Holdback
-from udfs.orders import ORDERS
-from udfs.wire import encode_message
 
 VECTORS = {one["id"]: one for one in json.loads((Path(__file__).parent / "vectors.json").read_text())}
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.orders.causal_p2p import CausalPointToPoint, PointToPointStamps
 from tests.kernel.effort import EXPLORE, seeds
 from tests.kernel.feeding import Tale, feed, parsed
 from tests.simulation import converse
-from udfs.holdback import Holdback
-from udfs.orders.causal_p2p import CausalPointToPoint, PointToPointStamps
 
 Stamp = dict[str, Any]
 

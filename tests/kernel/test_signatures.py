@@ -9,8 +9,8 @@ from base64 import b64encode
 
 import pytest
 
+from precede.udfs.records.signatures import is_by, read_key, sign, signature_in
 from tests.signing import private, public
-from udfs.signatures import is_by, read_key, sign, signature_in
 
 RECORD = b'{"group":"g","sender":"A","seq":1}'
 SIGNED = sign(RECORD, private("A"))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.orders import ORDERS
+from precede.udfs.ticks.patience import Patience
 from tests.kernel.feeding import Tale
 from tests.signing import publics
-from udfs.orders import ORDERS
-from udfs.patience import Patience
 
 CLOCKED = [name for name, order in ORDERS.items() if order.by_clocks]
 

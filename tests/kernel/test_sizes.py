@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from precede.udfs import sizes
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.messages import EPOCH_MAX, NAME_BYTES_MAX
+from precede.udfs.ticks.patience import Patience
 from tests.kernel.feeding import Tale
-from udfs import sizes
-from udfs.limits import Limits
-from udfs.messages import EPOCH_MAX, NAME_BYTES_MAX
-from udfs.orders import ORDERS
-from udfs.patience import Patience
 
 BROKERS_DEFAULT = 1_048_588
 """`max.message.bytes` of a topic made without a word about it."""

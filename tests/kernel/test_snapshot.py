@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.engine.snapshot import READERS, VERSION, VERSION_TIMED
+from precede.udfs.errors import Refused
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.signatures import sign
+from precede.udfs.records.wire import encode_message
 from tests.kernel.feeding import Taken, Tale, feed, parsed
 from tests.signing import private, public, publics
-from udfs.errors import Refused
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.orders import ORDERS
-from udfs.signatures import sign
-from udfs.snapshot import READERS, VERSION, VERSION_TIMED
-from udfs.wire import encode_message
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.messages import LogRecord
 from tests.kernel import traffic
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import feed
-from udfs.messages import LogRecord
-from udfs.orders import ORDERS
 
 STRANGERS: list[tuple[str, int]] = [("x", 0), ("a", 7)]
 """Who never joins: somebody unknown, and a member in an epoch of which the group knows nothing."""

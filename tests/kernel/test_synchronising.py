@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precede.udfs.engine.runs import Runs
+from precede.udfs.holdback import Holdback
+from precede.udfs.peers import synchronising
+from precede.udfs.peers.synchronising import PeerFault, SyncAnswer, Synchroniser, SyncId, SyncRequest
+from precede.udfs.records.messages import SEQ_MAX, Id
 from tests.kernel.effort import effort, seeds
 from tests.kernel.feeding import id_of, parsed
-from udfs.holdback import Holdback
-from udfs.intervals import Runs
-from udfs.messages import SEQ_MAX, Id
-from udfs.peers import synchronising
-from udfs.peers.synchronising import PeerFault, SyncAnswer, Synchroniser, SyncId, SyncRequest
 
 M1, M2, M3 = ("M", 0, 1), ("M", 0, 2), ("M", 0, 3)
 

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from precede.udfs.engine.snapshot import deadline_ms
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.orders.two_clock import TwoClock
 from tests.kernel.clock_rules import TwoClockRule
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, id_of, parsed
 from tests.kernel.histories import vectors
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.orders.two_clock import TwoClock
-from udfs.snapshot import deadline_ms
 
 
 class Stamp(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precede.udfs.peers.views import IN, OUT, View, members, merge, raise_to, view_of
 from tests.kernel.effort import effort
 from tests.kernel.feeding import Tale, parsed, short
-from udfs.peers.views import IN, OUT, View, members, merge, raise_to, view_of
 
 names = st.sampled_from(["A", "B", "C", "D"])
 standings = st.tuples(st.integers(0, 3), st.sampled_from([IN, OUT]))

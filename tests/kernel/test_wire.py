@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.records.strict import Malformed, read_strictly
+from precede.udfs.records.wire import read
 from tests.kernel import judge
 from tests.kernel.feeding import Tale, parsed
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.strict import Malformed, read_strictly
-from udfs.wire import read
 
 GOOD = b'{"group":"g","sender":"a","seq":1,"after":[["b",0,2]],"data":{"x":[1,2]}}'
 
@@ -324,7 +324,7 @@ def test_depth_does_not_depend_on_the_recursion_limit_of_the_host(value: bytes) 
     ],
 )
 def test_stamps_and_heartbeats_do_not_need_the_slower_reader(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("udfs.wire.read_strictly", None)
+    monkeypatch.setattr("precede.udfs.records.wire.read_strictly", None)
     assert read(GOOD_ONES[what], Limits()) is not None
 
 

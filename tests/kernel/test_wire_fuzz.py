@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
+from precede.udfs.limits import Limits
+from precede.udfs.records.messages import Message
+from precede.udfs.records.strict import Malformed, read_strictly
+from precede.udfs.records.wire import read
 from tests.kernel import judge
 from tests.kernel.effort import seeds
 from tests.kernel.test_wire import GOOD_ONES
-from udfs.limits import Limits
-from udfs.messages import Message
-from udfs.strict import Malformed, read_strictly
-from udfs.wire import read
 
 LIMITS = Limits()
 SEEDS = [value for value in GOOD_ONES.values() if len(value) < 500]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from precede.udfs.limits import Limits
+from precede.udfs.records.messages import LogRecord
 from tests.kernel.oracle_clocks import BY_CLOCKS
-from udfs.limits import Limits
-from udfs.messages import LogRecord
 
 
 @dataclass(frozen=True)

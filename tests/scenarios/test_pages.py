@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from precede.udfs.orders import ORDERS
 from tests.scenarios.test_scenarios import told
-from udfs.orders import ORDERS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "orders"
 STORY = re.compile(r"(?<=^```story\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)

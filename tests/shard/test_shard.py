@@ -12,13 +12,13 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from precede.udfs import shard
+from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
+from precede.udfs.records.job_records import Own
+from precede.udfs.records.wire import encode_message
+from precede.udfs.shard import HOME_SHARD, Records, Shard, decode_state, encode_state, unpack
 from tests.records import Row, by_group, by_kernel, conversation, log
-from udfs import shard
-from udfs.errors import Refused
-from udfs.limits import Limits
-from udfs.own_records import Own
-from udfs.shard import HOME_SHARD, Records, Shard, decode_state, encode_state, unpack
-from udfs.wire import encode_message
 
 SCHEMA = StructType([StructField("blob", BinaryType())])
 COLUMNS = ["key", "value", "partition", "offset", "timestamp_ms"]

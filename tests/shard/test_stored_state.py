@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.shard import Shard, decode_state
 from tests.fixtures import stored
 from tests.records import Row
 from tests.shard.test_shard import call, records_of
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.orders import ORDERS
-from udfs.shard import Shard, decode_state
 
 versions = pytest.mark.parametrize("version", stored.VERSIONS)
 

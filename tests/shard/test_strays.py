@@ -4,12 +4,12 @@ import random
 
 import pytest
 
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.records.wire import encode_message
+from precede.udfs.shard import Shard
 from tests.records import Row, by_group
 from tests.shard.test_shard import call, ordered_by_group, records_of
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.shard import Shard
-from udfs.wire import encode_message
 
 
 def stray_log(seed: int, *, count: int = 120, partitions: int = 4) -> list[Row]:

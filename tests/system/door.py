@@ -5,7 +5,7 @@ import threading
 from contextlib import suppress
 from types import TracebackType
 
-from precede.embedded_broker import HOST, free_port
+from precede.local.embedded_broker import HOST, free_port
 
 END_TXN = 26
 """Kafka's number for `commit, or abort, the transaction`."""

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from precede.embedded_broker import HOST, Broker, free_port
+from precede.local.embedded_broker import HOST, Broker, free_port
 
 JOB, PASSWORD = "the-job", 'p"a\\ss, $w;ord='
 CERTIFIED = "the-certified"

@@ -9,12 +9,12 @@ from typing import Any
 from confluent_kafka import Producer
 
 import precede
-from ingest.kafka import topics
-from ingest.kafka.log_readers import open_reader
-from precede.embedded_broker import Broker
-from streaming.ticker import TICK
-from udfs.holdback import Holdback
-from udfs.patience import Patience
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.log_readers import open_reader
+from precede.local.embedded_broker import Broker
+from precede.streaming.job.ticker import TICK
+from precede.udfs.holdback import Holdback
+from precede.udfs.ticks.patience import Patience
 
 
 class Relay:

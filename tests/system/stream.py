@@ -14,21 +14,21 @@ from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
-from ingest.kafka import topics
-from ingest.kafka.access import Address
-from ingest.kafka.topics import describe
-from streaming import job
-from streaming.settings import Settings
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.topics import describe
+from precede.streaming.job import run as job
+from precede.streaming.job.settings import Settings
 from tests.records import Row, by_group
 
 HOME = Path(__file__).resolve().parent.parent.parent
 
 RUN = """
 import os, sys
-from streaming import job, settings
+from precede.streaming.job import run, settings
 from udfs.errors import Refused
 try:
-    job.run(settings.load({}, os.environ))
+    run.run(settings.load({}, os.environ))
 except Refused as error:
     sys.exit(str(error))
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.producer import Publisher
-from precede.embedded_broker import Broker
+from precede.ingest.producer import Publisher
+from precede.local.embedded_broker import Broker
 from tests.door.command import ROOT, lines, precede
 
 Command = Callable[..., bytes]

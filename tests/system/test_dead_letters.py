@@ -12,14 +12,14 @@ import msgspec
 import pytest
 from deltalake import write_deltalake
 
-from ingest.producer import Publisher
-from precede.embedded_broker import Broker
-from streaming import history_rows
+from precede.ingest.producer import Publisher
+from precede.local.embedded_broker import Broker
+from precede.streaming.history import rows as history_rows
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.records.wire import encode_message
 from tests.door.command import ROOT, lines, precede
 from tests.system.stream import Stream
-from udfs.holdback import Holdback
-from udfs.limits import Limits
-from udfs.wire import encode_message
 
 HOUR_MS = 3_600_000
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer
 
-from precede.embedded_broker import Broker
-from udfs.errors import Refused
+from precede.local.embedded_broker import Broker
+from precede.udfs.errors import Refused
 
 # Starts a broker, says where it is, and then sleeps as a busy program would.
 PARENT = """

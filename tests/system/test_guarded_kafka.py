@@ -14,14 +14,16 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from ingest.epochs import free_epoch
-from ingest.kafka import clients, topics
-from ingest.kafka.access import Access, Address, access_to
-from ingest.kafka.log_readers import KafkaPythonReader, open_reader
-from ingest.producer import Publisher
-from precede.following import follow
-from precede.member import Member
-from streaming import settings
+from precede.ingest.epochs import free_epoch
+from precede.ingest.kafka import clients, topics
+from precede.ingest.kafka.access import Access, Address, access_to
+from precede.ingest.kafka.log_readers import KafkaPythonReader, open_reader
+from precede.ingest.producer import Publisher
+from precede.member.member import Member
+from precede.reading.following import follow
+from precede.streaming.job import settings
+from precede.udfs.errors import AccessDenied
+from precede.udfs.records.wire import encode_message
 from tests.door.command import precede
 from tests.system.guarded import (
     DESCRIBE,
@@ -38,8 +40,6 @@ from tests.system.guarded import (
     on_topic,
 )
 from tests.system.stream import Stream
-from udfs.errors import AccessDenied
-from udfs.wire import encode_message
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import pytest
 
 import precede
-from ingest import sender_state
-from ingest.signing import make_key, public_text
-from precede.embedded_broker import Broker
+from precede.ingest import sender_state
+from precede.ingest.signing import make_key, public_text
+from precede.local.embedded_broker import Broker
+from precede.udfs.errors import Refused
 from tests.system.relay import Relay, wait_for
 from tests.system.test_sending import read
-from udfs.errors import Refused
 
 
 @pytest.fixture(autouse=True)

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from kafka.partitioner.default import murmur2
 
-from ingest.kafka import topics
-from ingest.kafka.log_readers import open_reader
-from ingest.kafka.topics import Wanted
-from ingest.producer import Publisher
-from ingest.sender_state import opened
-from ingest.sending import send_one
-from precede.embedded_broker import Broker
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.log_readers import open_reader
+from precede.ingest.kafka.topics import Wanted
+from precede.ingest.producer import Publisher
+from precede.ingest.sender_state import opened
+from precede.ingest.sending import send_one
+from precede.local.embedded_broker import Broker
+from precede.udfs.errors import Refused
+from precede.udfs.holdback import Holdback
+from precede.udfs.records.messages import LogRecord
 from tests.door.command import precede
 from tests.signing import private
-from udfs.errors import Refused
-from udfs.holdback import Holdback
-from udfs.messages import LogRecord
 
 
 class Sender:

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import precede
-from precede.embedded_broker import Broker
-from streaming import held
+from precede.local.embedded_broker import Broker
+from precede.streaming.job import checkpoint_reader as held
 from tests.fixtures import stored
 from tests.records import Row
 from tests.system.stream import Stream, contiguous

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from precede.embedded_broker import Broker, free_port
-from streaming.ticker import TICK
+from precede.local.embedded_broker import Broker, free_port
+from precede.streaming.job.ticker import TICK
 from tests.faults.judge import judge
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation

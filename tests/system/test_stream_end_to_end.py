@@ -13,15 +13,15 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import precede
-from ingest.kafka import topics
-from ingest.producer import Publisher
-from precede.embedded_broker import Broker
-from streaming import held
+from precede.ingest.kafka import topics
+from precede.ingest.producer import Publisher
+from precede.local.embedded_broker import Broker
+from precede.streaming.job import checkpoint_reader as held
+from precede.udfs.errors import Refused
+from precede.udfs.records.wire import encode_message
 from tests.faults import judge
 from tests.records import by_group, by_kernel, conversation
 from tests.system.stream import Stream, contiguous, forget_last_commit
-from udfs.errors import Refused
-from udfs.wire import encode_message
 
 BAD: list[tuple[bytes | None, bytes | None, str]] = [
     (b"group-1", b"not json", "malformed"),
@@ -215,7 +215,7 @@ def test_a_stream_begun_anew_on_a_log_whose_beginning_is_gone_orders_what_is_lef
 def test_records_larger_than_a_slice_come_out_once_and_in_order(
     broker: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streaming import transaction
+    from precede.streaming.order import sink as transaction
 
     monkeypatch.setattr(transaction, "SLICE_BYTES_MAX", 2 * 1024 * 1024)
     stream = Stream(broker.bootstrap, tmp_path, only="order", shards=2)

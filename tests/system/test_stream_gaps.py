@@ -7,13 +7,13 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from precede.embedded_broker import Broker
-from streaming.ticker import TICK, Ticker
+from precede.local.embedded_broker import Broker
+from precede.streaming.job.ticker import TICK, Ticker
+from precede.udfs.holdback import Holdback
+from precede.udfs.records.signatures import sign
+from precede.udfs.records.wire import encode_message
 from tests.signing import private, publics
 from tests.system.stream import Stream, forget_last_commit
-from udfs.holdback import Holdback
-from udfs.signatures import sign
-from udfs.wire import encode_message
 
 
 def test_a_lost_message_is_asked_for_and_given_up_once_whatever_crashes(

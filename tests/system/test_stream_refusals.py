@@ -11,15 +11,16 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
-from ingest.kafka import topics
-from ingest.kafka.topics import describe
-from precede.embedded_broker import Broker
-from streaming import checkpoint, job
-from streaming.transaction import Sink
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.topics import describe
+from precede.local.embedded_broker import Broker
+from precede.streaming.job import checkpoint
+from precede.streaming.job import run as job
+from precede.streaming.order.sink import Sink
+from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
 from tests.records import conversation
 from tests.system.stream import Stream
-from udfs.errors import Refused
-from udfs.limits import Limits
 
 
 class SparkStarted(Exception):

@@ -18,19 +18,20 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 )
 from confluent_kafka.cimpl import NewPartitions
 
-from ingest.kafka import topics
-from ingest.kafka.topics import describe
-from precede.embedded_broker import HOST, Broker
-from streaming import transaction
-from streaming.progress import read_progress
-from streaming.transaction import SAID_ENOUGH, SAID_MAX, Sink
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.topics import describe
+from precede.local.embedded_broker import HOST, Broker
+from precede.streaming.order import sink as transaction
+from precede.streaming.order.progress import read_progress
+from precede.streaming.order.sink import SAID_ENOUGH, SAID_MAX, Sink
+from precede.udfs.errors import Refused, Unreachable
+from precede.udfs.records.job_records import Own, encode_sentence
+from precede.udfs.records.wire import LETTER_BYTES_MAX
+from precede.udfs.shard import Records
+from precede.udfs.sizes import DEAD_LETTER_BYTES_MAX, WRAPPED_BYTES, appended_bytes_max, ordered_bytes_max
 from tests.system.door import END_TXN, Door
 from tests.system.stream import Stream
-from udfs.errors import Refused, Unreachable
-from udfs.own_records import Own, encode_sentence
-from udfs.shard import Records
-from udfs.sizes import DEAD_LETTER_BYTES_MAX, WRAPPED_BYTES, appended_bytes_max, ordered_bytes_max
-from udfs.wire import LETTER_BYTES_MAX
 
 Rows = list[tuple[int, int, int, Records]]
 
@@ -367,9 +368,9 @@ def test_topics_that_are_just_large_enough_take_what_is_largest_and_many_small_r
     assert stream.dead() == dead
 
 
-def shrink(bootstrap: str, topic: str, bytes_max: int) -> None:
+def shrink(bootstrap: Address | str, topic: str, bytes_max: int) -> None:
     """Let a topic take batches of this size at most."""
     change = ConfigEntry("max.message.bytes", str(bytes_max), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # it must outlive its answer
+    admin = AdminClient({"bootstrap.servers": str(bootstrap)})  # it must outlive its answer
     admin.incremental_alter_configs([resource])[resource].result()

@@ -12,13 +12,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from ingest.kafka import topics
-from ingest.kafka.topics import Wanted
-from ingest.producer import Publisher
-from precede.embedded_broker import Broker
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.topics import Wanted
+from precede.ingest.producer import Publisher
+from precede.local.embedded_broker import Broker
+from precede.udfs.errors import Refused, Unreachable
+from precede.udfs.limits import Limits
 from tests.door.command import precede
-from udfs.errors import Refused, Unreachable
-from udfs.limits import Limits
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from typing import Any
 
 from msgspec import UNSET
 
-from udfs import codes
-from udfs.codes import Refusal
-from udfs.held import HeldMessage, Watch
-from udfs.messages import Id, Message
-from udfs.orders.order import Order
-from udfs.orders.stamps import Stamps
+from precede.udfs import codes
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import HeldMessage, Watch
+from precede.udfs.orders.order import Order
+from precede.udfs.orders.stamps import Stamps
+from precede.udfs.records.messages import Id, Message
 
 
 class Causal(Order):
@@ -48,7 +48,7 @@ class Causal(Order):
     def poison(self, id_: Id, message: Message) -> Refusal | None:
         group = self.group
         for name, epoch, seq in message.seen:  # type: ignore[union-attr]  # judged by `fault` before
-            sender = group.senders.get((name, epoch) if epoch else name)  # type: ignore[arg-type]
+            sender = group.senders.get((name, epoch) if epoch else name)
             highest = 0 if sender is None else sender.highest
             if seq > highest + group.window and (name, epoch) != id_[:2]:
                 past = f"more than {group.window} past {highest}, the highest seen of it"
@@ -66,9 +66,9 @@ class Causal(Order):
             if name == own and epoch == own_epoch:
                 own_entries += 1 if seq == own_seq else 2
                 continue
-            sender = senders.get((name, epoch) if epoch else name)  # type: ignore[arg-type]
+            sender = senders.get((name, epoch) if epoch else name)
             if sender is None or seq > sender.prefix:
-                unmet.append(entry)  # type: ignore[arg-type]
+                unmet.append(entry)
         if own_entries != 1:
             return self.fault(message)
         previous = self.group.turn(id_)
@@ -76,7 +76,7 @@ class Causal(Order):
             unmet.append(previous)
         if not unmet:
             return None
-        message.seen = unmet  # type: ignore[assignment]
+        message.seen = unmet
         return self.poison(id_, message) or unmet[-1]
 
     def wait(self, id_: Id, message: Message) -> Watch | Refusal | None:
@@ -100,7 +100,7 @@ class Causal(Order):
     @classmethod
     def follows(cls, message: Message) -> list[Id]:
         who = message.sender, message.epoch
-        return [entry for entry in message.seen or () if entry[:2] != who]  # type: ignore[misc]
+        return [entry for entry in message.seen or () if entry[:2] != who]
 
     @classmethod
     def stamps_of(cls, name: str, epoch: int = 0) -> "CausalStamps":

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from udfs import codes
-from udfs.codes import Refusal
-from udfs.destinations import Destinations
-from udfs.held import QUEUED, HeldMessage, Watch
-from udfs.messages import Id, Message, Options, Who
-from udfs.orders.causal import Causal, CausalStamps
-from udfs.relation import Relation, Sent
+from precede.udfs import codes
+from precede.udfs.analysis.relation import Relation, Sent
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import QUEUED, HeldMessage, Watch
+from precede.udfs.orders.causal import Causal, CausalStamps
+from precede.udfs.records.messages import Id, Message, Options, Who
+from precede.udfs.release.by_destination import Destinations
 
 if TYPE_CHECKING:
-    from udfs.group import Group
+    from precede.udfs.engine.group import Group
 
 NEEDS = {
     "to": "the destinations",

@@ -9,10 +9,10 @@ Stamp: none beside the id, whose seq is dense.
     arrives a:1   -> a:1, a:2
 """
 
-from udfs.codes import Refusal
-from udfs.held import HeldMessage
-from udfs.messages import Id, Message
-from udfs.orders.order import Order
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import HeldMessage
+from precede.udfs.orders.order import Order
+from precede.udfs.records.messages import Id, Message
 
 
 class Fifo(Order):

@@ -22,11 +22,11 @@ rule is max(own, received + 1), for with max(own, received) a reply may carry th
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from udfs.held import HeldMessage
-from udfs.messages import Id, Message, Options
-from udfs.orders.clocked import Clocked
-from udfs.orders.stamps import Stamps
-from udfs.relation import InSequence, Relation
+from precede.udfs.analysis.relation import InSequence, Relation
+from precede.udfs.engine.held import HeldMessage
+from precede.udfs.orders.stamps import Stamps
+from precede.udfs.records.messages import Id, Message, Options
+from precede.udfs.release.by_clocks import Clocked
 
 
 class Lamport(Clocked):

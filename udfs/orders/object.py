@@ -22,11 +22,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from udfs import codes
-from udfs.codes import Refusal
-from udfs.held import HeldMessage
-from udfs.messages import Id, Message
-from udfs.orders.order import Order
+from precede.udfs import codes
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import HeldMessage
+from precede.udfs.orders.order import Order
+from precede.udfs.records.messages import Id, Message
 
 
 class ObjectBased(Order):
@@ -60,7 +60,7 @@ class ObjectBased(Order):
 
     @classmethod
     def follows(cls, message: Message) -> list[Id]:
-        return message.after or []  # type: ignore[return-value]
+        return message.after or []
 
     @classmethod
     def stamp(cls, *, after: list[Id]) -> dict[str, Any]:

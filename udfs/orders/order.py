@@ -6,16 +6,16 @@ A new order is one file: the partial order it keeps, the dependencies a message 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from udfs.codes import Refusal
-from udfs.held import WALK_MAX, HeldMessage, Watch
-from udfs.messages import Id, Message, Options
-from udfs.orders.stamps import Stamps
-from udfs.relation import Named, Relation
-from udfs.search import Search
+from precede.udfs.analysis.relation import Named, Relation
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import WALK_MAX, HeldMessage, Watch
+from precede.udfs.engine.search import Search
+from precede.udfs.orders.stamps import Stamps
+from precede.udfs.records.messages import Id, Message, Options
 
 if TYPE_CHECKING:
-    from udfs.destinations import Destinations
-    from udfs.group import Group
+    from precede.udfs.engine.group import Group
+    from precede.udfs.release.by_destination import Destinations
 
 
 class Order:
@@ -38,7 +38,7 @@ class Order:
     """The refusals that take the id for ever; every other one leaves no trace."""
 
     by_clocks: ClassVar[bool] = False
-    """Whether messages are let go by clocks (clocked.py), so that any record may free any message."""
+    """Whether messages are let go by clocks (by_clocks.py), so that any record may free any message."""
 
     destinations: "Destinations | None" = None
     """Where every destination has a sequence of its own: all of them."""

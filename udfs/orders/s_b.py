@@ -20,11 +20,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from udfs import codes
-from udfs.codes import Refusal
-from udfs.held import HeldMessage
-from udfs.messages import Id, Message
-from udfs.orders.order import Order
+from precede.udfs import codes
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import HeldMessage
+from precede.udfs.orders.order import Order
+from precede.udfs.records.messages import Id, Message
 
 
 class SemanticallyBefore(Order):
@@ -49,7 +49,7 @@ class SemanticallyBefore(Order):
         after = message.after
         if not after or len(after) > 1:
             return self.fault(message)
-        parent: Id = after[0]  # type: ignore[assignment]  # the reader let only integers through
+        parent: Id = after[0]
         name, epoch, seq = parent
         sender = self.group.senders.get((name, epoch) if epoch else name)
         if sender is not None and (seq <= sender.prefix or seq in sender):
@@ -87,7 +87,7 @@ class SemanticallyBefore(Order):
 
     @classmethod
     def follows(cls, message: Message) -> list[Id]:
-        return message.after or []  # type: ignore[return-value]
+        return message.after or []
 
     @classmethod
     def stamp(cls, *, after: list[Id]) -> dict[str, Any]:

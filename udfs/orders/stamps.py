@@ -7,7 +7,7 @@ it was given. All that is kept is plain data, so that it can be saved: a member 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from udfs.messages import Id, Who
+from precede.udfs.records.messages import Id, Who
 
 
 class Stamps:

@@ -11,11 +11,11 @@ Stamp: none beside the id; seqs may come in any order.
 
 from collections.abc import Sequence
 
-from udfs.codes import Refusal
-from udfs.held import HeldMessage, Watch
-from udfs.messages import Id, Message, Options
-from udfs.orders.order import Order
-from udfs.relation import InSequence, Relation
+from precede.udfs.analysis.relation import InSequence, Relation
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import HeldMessage, Watch
+from precede.udfs.orders.order import Order
+from precede.udfs.records.messages import Id, Message, Options
 
 
 class Total(Order):

@@ -32,17 +32,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from udfs import codes
-from udfs.codes import Refusal
-from udfs.held import QUEUED, HeldMessage
-from udfs.messages import SEQ_MAX, Heartbeat, Id, Message, Options, Who
-from udfs.orders.clocked import UNKNOWN, Clocked, Key
-from udfs.orders.lamport import LamportStamps
-from udfs.orders.stamps import Stamps
-from udfs.relation import ByTwoClocks, Relation
+from precede.udfs import codes
+from precede.udfs.analysis.relation import ByTwoClocks, Relation
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import QUEUED, HeldMessage
+from precede.udfs.orders.lamport import LamportStamps
+from precede.udfs.orders.stamps import Stamps
+from precede.udfs.records.messages import SEQ_MAX, Heartbeat, Id, Message, Options, Who
+from precede.udfs.release.by_clocks import UNKNOWN, Clocked, Key
 
 if TYPE_CHECKING:
-    from udfs.group import Group
+    from precede.udfs.engine.group import Group
 
 
 Queued = tuple[int, int, HeldMessage]
@@ -136,7 +136,7 @@ class TwoClock(Clocked):
     def tells_more(self, record: Heartbeat) -> bool:
         if super().tells_more(record):
             return True
-        who: Who = (record.sender, record.epoch)  # type: ignore[assignment]  # the reader let only integers through
+        who: Who = (record.sender, record.epoch)
         clocks = [self.clocks[who], *(clock for _, clock in self.promises.get(who, {}).values())]
         return record.clock_ms is not UNSET and record.clock_ms > max(clocks)
 
@@ -385,7 +385,7 @@ def _margin_ms(options: Options) -> int | None:
     if options.accuracy_ms is UNSET:
         return None
     least = 0 if options.delay_min_ms is UNSET else options.delay_min_ms
-    return 2 * options.accuracy_ms - least  # type: ignore[return-value]
+    return 2 * options.accuracy_ms - least
 
 
 def _timed_ms(options: Options) -> int | None:
@@ -397,7 +397,7 @@ def _timed_ms(options: Options) -> int | None:
     margin_ms = _margin_ms(options)
     if margin_ms is None or options.delay_max_ms is UNSET:
         return None
-    return margin_ms + 2 * options.accuracy_ms + options.delay_max_ms  # type: ignore[operator, return-value]
+    return margin_ms + 2 * options.accuracy_ms + options.delay_max_ms  # type: ignore[operator]  # it is set
 
 
 class TwoClockStamps(LamportStamps):

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from udfs.keyring import SERVICE
-from udfs.orders import ORDERS
-from udfs.peers.directory import GroupInfo
-from udfs.peers.views import View, members, raise_to, standings
+from precede.udfs.membership.keyring import SERVICE
+from precede.udfs.orders import ORDERS
+from precede.udfs.peers.directory import GroupInfo
+from precede.udfs.peers.views import View, members, raise_to, standings
 
 
 class Listing(msgspec.Struct):

@@ -29,7 +29,7 @@ from enum import Enum
 
 import msgspec
 
-from udfs.peers.views import IN, OUT, View, merge
+from precede.udfs.peers.views import IN, OUT, View, merge
 
 GROUPS_MAX = 10_000
 """Of how many groups a process keeps a row: what is told beyond that is passed over, not offered."""

@@ -29,8 +29,8 @@ from itertools import pairwise
 
 import msgspec
 
-from udfs.intervals import Runs
-from udfs.messages import SEQ_MAX, Id, Who
+from precede.udfs.engine.runs import Runs
+from precede.udfs.records.messages import SEQ_MAX, Id, Who
 
 TIME_TO_LIVE_MS = 60_000
 REQUESTERS_MAX = 10_000

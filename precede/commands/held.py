@@ -1,0 +1,121 @@
+"""`precede held`: what is held now, and what it waits for."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from precede.command_options import Checkpoint, Config, done_when_the_reader_leaves, load_settings, say
+from precede.commands.send import check_name
+from precede.terminal_text import shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from precede.udfs.analysis.inspection import OpenGap
+    from precede.udfs.engine.held import Held
+
+NAMED_MAX = 3  # of what one message waits for, in the table; --json names all
+
+
+def held(
+    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group; without it, all.")] = None,
+    checkpoint: Checkpoint = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, as `precede replay --held` writes.")
+    ] = False,
+    gaps: Annotated[
+        bool, typer.Option("--gaps", help="Show what is missing instead: who waits for it, how often it was asked for.")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Show what is held now, what each message waits for, and since when.
+
+    It reads the job's checkpoint as of the last batch, whether the job runs or not; that starts Spark for a moment.
+
+    Example:
+
+      precede held travel --checkpoint checkpoints/
+
+      precede held --gaps                 what is missing, and since when it is asked for
+    """
+    if group is not None:
+        check_name("GROUP", group)
+    settings = load_settings(config, reaches_kafka=False, checkpoint=checkpoint)
+    from precede.streaming.job import checkpoint_reader as reader
+
+    if sys.stderr.isatty():
+        say("Reading the checkpoint ...")
+    with done_when_the_reader_leaves():
+        if gaps:
+            missing = list(reader.gaps(settings, group))
+            _show(missing, lambda now_ms: table_of_gaps(missing, now_ms), as_json=as_json)
+        else:
+            messages = list(reader.read(settings, group))
+            _show(messages, lambda now_ms: table_of_held(messages, now_ms), as_json=as_json)
+        if not as_json and not (missing if gaps else messages):
+            say(f"Nothing is {'missing' if gaps else 'held'}{'' if group is None else f' in {group}'}.")
+
+
+def _show(found: "Sequence[Held | OpenGap]", table: "Callable[[float], Table]", *, as_json: bool) -> None:
+    """As lines for a program, or as a table for a person."""
+    if as_json:
+        _write_lines(found)
+    elif found:
+        _print_table(table(time.time() * 1000))
+
+
+def _write_lines(found: "Sequence[Held | OpenGap]") -> None:
+    import msgspec
+
+    for one in found:
+        typer.echo(msgspec.json.encode(one))
+
+
+def _print_table(table: "Table") -> None:
+    from rich.console import Console
+
+    Console().print(table)
+
+
+def table_of_gaps(gaps: "list[OpenGap]", now_ms: float) -> "Table":
+    """A row for each gap."""
+    from rich.table import Table
+
+    from precede.commands.send import id_text
+
+    table = Table("group", "missing", "waited for by", "asked for", "since")
+    for gap in gaps:
+        missing = id_text((gap.sender, gap.epoch, gap.first)) + (f" to {gap.last}" if gap.last > gap.first else "")
+        names = [id_text(id_) for id_ in gap.waited]
+        more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+        asked = "not yet" if gap.asked == 0 else "once" if gap.asked == 1 else f"{gap.asked} times"
+        since = duration((now_ms - gap.since_ms) / 1000)
+        table.add_row(*map(shown, (gap.group, missing, ", ".join(names[:NAMED_MAX]) + more, asked, since)))
+    return table
+
+
+def table_of_held(messages: "list[Held]", now_ms: float) -> "Table":
+    from rich.table import Table
+
+    from precede.commands.send import id_text
+
+    table = Table("group", "message", "waits for", "since")
+    for message in messages:
+        place = message.group if message.destination is None else f"{message.group} for {message.destination}"
+        names = [id_text(id_) for id_ in message.missing] + [f"a word of {member}" for member in message.silent]
+        more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+        who = id_text((message.sender, message.epoch, message.seq))
+        since = duration((now_ms - message.since_ms) / 1000)
+        table.add_row(*map(shown, (place, who, ", ".join(names[:NAMED_MAX]) + more, since)))
+    return table
+
+
+def duration(seconds: float) -> str:
+    """As a person would say it."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{max(0.0, seconds):.1f} s"

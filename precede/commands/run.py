@@ -1,0 +1,105 @@
+"""`precede run`: the streaming job."""
+
+import signal
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from precede.command_options import Bootstrap, Checkpoint, Config, Order, load_settings, say
+
+if TYPE_CHECKING:
+    from precede.streaming.job.announcer import Announcer
+    from precede.streaming.job.settings import Settings
+
+
+class Query(StrEnum):
+    order = "order"
+    history = "history"
+
+
+def run(
+    bootstrap: Bootstrap = None,
+    checkpoint: Checkpoint = None,
+    delta: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Root of the Delta tables. Default: PRECEDE_DELTA, else delta/.")
+    ] = None,
+    order: Order = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Into how many parts the groups are spread (docs/benchmarks.md); fixed by the checkpoint. "
+            "Default: PRECEDE_SHARDS, else 16.",
+        ),
+    ] = None,
+    only: Annotated[Query | None, typer.Option(help="Run one of the two queries; the other runs elsewhere.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Handle what is there, Delta included, and stop.")] = False,
+    rebuild_delta: Annotated[
+        bool, typer.Option("--rebuild-delta", help="Throw the Delta tables away and write them anew from the topics.")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Run the streaming job: order what is in the raw topic, and keep its history in Delta.
+
+    Ctrl-C stops it between two batches; started again with the same checkpoint it goes on where it was, and no reader
+    of committed records sees a position twice.
+
+    Examples:
+
+      precede run --bootstrap localhost:9092 --checkpoint checkpoints/ --delta delta/
+
+      precede run --once                  what is there, then stop
+
+      precede run --only order            history runs elsewhere
+    """
+    settings = load_settings(
+        config,
+        bootstrap=bootstrap,
+        checkpoint=checkpoint,
+        delta=delta,
+        order=order,
+        shards=shards,
+        only=None if only is None else only.value,
+        once=once or None,
+        rebuild_delta=rebuild_delta or None,
+    )
+    from precede.ingest.signing import key_in
+    from precede.streaming.job.announcer import Announcer
+    from precede.udfs.errors import PrecedeError
+
+    announcer = Announcer(say if settings.log_format == "text" else typer.echo, settings.log_format)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the job itself listens
+    try:
+        service_key = key_in(settings.service_key)
+        _make_topics(settings, announcer)
+    except KeyboardInterrupt:
+        return
+    except PrecedeError as refusal:
+        announcer.refused(refusal)
+        raise
+    from precede.streaming.job import run as job
+
+    job.run(settings, key=service_key)
+
+
+def _make_topics(settings: "Settings", announcer: "Announcer") -> None:
+    """The topics that are not there yet; a broker that is away is waited for."""
+    from precede.ingest.kafka import topics
+
+    topics.ensure_patiently(
+        settings.bootstrap,
+        topics.wanted(
+            raw_topic=settings.raw_topic,
+            ordered_topic=settings.ordered_topic,
+            dead_letter_topic=settings.dead_letter_topic,
+            progress_topic=settings.progress_topic,
+            control_topic=settings.control_topic,
+            partitions=settings.partitions,
+            limits=settings.limits,
+        ),
+        replicas=settings.replicas,
+        patience_s=settings.patience_s,
+        say=announcer,
+    )

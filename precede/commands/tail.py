@@ -1,0 +1,146 @@
+"""`precede tail`: follow the ordered topic, or the dead letters."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from precede.command_options import Bootstrap, Config, Seconds, done_when_the_reader_leaves, load_settings, say
+from precede.commands.send import check_name
+from precede.terminal_text import plain
+
+if TYPE_CHECKING:
+    from precede.reading.following import Delivery
+    from precede.streaming.job.settings import Settings
+
+LOOK_S = 0.25
+SPACES = str.maketrans("\r\n\t", "   ")
+"""The white space that JSON text may hold between its parts; a record is one line here."""
+
+
+def tail(
+    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group; without it, all.")] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="What is there already, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The records themselves, one a line.")] = False,
+    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="What can never be delivered, and why.")] = False,
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N records.")] = None,
+    seconds: Seconds = None,
+    bootstrap: Bootstrap = None,
+    config: Config = None,
+) -> None:
+    """Follow what is delivered, in order, until Ctrl-C.
+
+    Each position of a group is shown once; a hole in them is an alarm on standard error.
+
+    Examples:
+
+      precede tail travel
+
+      precede tail --from-beginning --json --count 100 > first.jsonl
+
+      precede tail --dead-letters
+    """
+    if group is not None:
+        check_name("GROUP", group)
+    settings = load_settings(config, bootstrap=bootstrap)
+    lines = (_dead_letters if dead_letters else _deliveries)(
+        settings, group=group, from_beginning=from_beginning, as_json=as_json, end_s=_end_s(seconds)
+    )
+    with done_when_the_reader_leaves(), suppress(KeyboardInterrupt):
+        for shown, line in enumerate(lines, start=1):
+            sys.stdout.buffer.write(line + b"\n")
+            sys.stdout.buffer.flush()
+            if shown == count:
+                break
+
+
+def _end_s(seconds: float | None) -> float:
+    return float("inf") if seconds is None else time.monotonic() + seconds
+
+
+def _request_s(end_s: float) -> float:
+    """A broker that is away is told of in the time there is."""
+    from precede.ingest.kafka.reading import REQUEST_S
+
+    return max(LOOK_S, min(REQUEST_S, end_s - time.monotonic()))
+
+
+def _deliveries(
+    settings: "Settings", *, group: str | None, from_beginning: bool, as_json: bool, end_s: float
+) -> Iterator[bytes]:
+    from precede.reading.following import follow
+    from precede.reading.log_lines import one_line_each
+    from precede.udfs.errors import Hole
+
+    start: Literal["beginning", "end"] = "beginning" if from_beginning else "end"
+    request_s = _request_s(end_s)
+    with follow(
+        group, bootstrap=settings.bootstrap, topic=settings.ordered_topic, start=start, request_s=request_s
+    ) as follower:
+        while time.monotonic() < end_s:
+            try:
+                delivery = follower.poll(LOOK_S)
+            except Hole as hole:
+                say(f"Hole: {hole}")
+                continue
+            if delivery is not None:
+                yield one_line_each([delivery.record])[:-1] if as_json else delivery_line(delivery).encode()
+
+
+def delivery_line(delivery: "Delivery") -> str:
+    """One delivered record for a person: where it stands, who says what, what it answers and how long it waited."""
+    from precede.commands.send import id_text
+
+    place = delivery.group if delivery.destination is None else f"{delivery.group} for {delivery.destination}"
+    seq = 0 if delivery.seq is None else delivery.seq
+    who = (
+        id_text((delivery.sender or "-", delivery.epoch, seq)) if delivery.kind == "message" else delivery.sender or ""
+    )
+    answers = f" after {', '.join(id_text(id_) for id_ in delivery.after)}" if delivery.after else ""
+    waited = f"  (held {delivery.held_ms / 1000:.1f} s)" if delivery.released_offset != delivery.offset else ""
+    if delivery.status == "abandoned":
+        said = "abandoned"
+    elif delivery.kind == "message":
+        said = bytes(delivery.raw_data).decode(errors="replace").translate(SPACES)
+    else:
+        said = delivery.kind
+    return plain(f"{place} {delivery.position}  {who}{answers}  {said}{waited}")
+
+
+def _dead_letters(
+    settings: "Settings", *, group: str | None, from_beginning: bool, as_json: bool, end_s: float
+) -> Iterator[bytes]:
+    import msgspec
+
+    from precede.ingest.kafka.log_readers import open_reader
+
+    reader = open_reader("confluent", settings.bootstrap, request_s=_request_s(end_s))
+    try:
+        starts: dict[int, int] = {}
+        at_end = not from_beginning
+        while not starts and time.monotonic() < end_s:
+            starts = reader.starts(settings.dead_letter_topic, at_end=at_end, timeout_s=LOOK_S)
+            at_end = at_end and bool(starts)
+        if starts:
+            reader.assign(settings.dead_letter_topic, starts)
+        while time.monotonic() < end_s:
+            for record in reader.read(LOOK_S):
+                letter = msgspec.json.decode(record.value or b"{}")
+                if group is None or letter.get("group") == group:
+                    yield (record.value or b"") if as_json else _letter_line(letter).encode()
+    finally:
+        reader.close()
+
+
+def _letter_line(letter: dict[str, object]) -> str:
+    who = (
+        f"{letter.get('group')} {letter.get('sender')}:{letter.get('seq')}"
+        if letter.get("sender")
+        else letter.get("group")
+    )
+    whom = f" for {letter['destination']}" if letter.get("destination") else ""
+    place = f"partition {letter.get('partition')} offset {letter.get('offset')}"
+    return plain(f"{letter.get('code')}  {who or '-'}{whom}  {place}  {letter.get('reason')}")

@@ -1,0 +1,1 @@
+"""One trace under every order."""

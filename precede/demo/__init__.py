@@ -1,0 +1,1 @@
+"""The demo: broker, job, a lively group and a view of it."""

@@ -1,0 +1,180 @@
+"""What the members of the demo's group say to each other, and the two gateways between them and the log.
+
+Members hear each other directly, as people in one room do, so an answer may be said, and reach the log, before the
+question has: one gateway is near, the other slow, forgetful and inclined to say things twice. A member whose message
+got lost hears no acknowledgement and says it again, through the other gateway. All of it follows from one seed.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from precede.demo.gateways import Gateway, LossyPath
+from precede.udfs.records.messages import Id
+from precede.udfs.records.wire import encode_message
+
+GROUP = "travel"
+NEAR, FAR = "near", "far"
+MEMBERS = {"ann": NEAR, "bob": FAR, "chen": NEAR, "dara": FAR, "eli": NEAR}  # who speaks through which gateway
+PAUSE_S = (0.1, 0.7)  # between two things said
+ACKNOWLEDGEMENT_S = 3.0  # after so long without one, a member says it again
+
+# Each line: how deep it stands in its thread, who says it, and what. It answers the nearest line above that is one
+# less deep.
+THREADS = """
+0 ann   Long weekend ahead. Who is in for a trip?
+1 bob   Me! Mountains or sea?
+2 ann   Sea, if anybody asks me.
+3 dara  Sea. I have not swum since August.
+2 eli   Mountains. The huts are empty now.
+3 chen  Empty because it snows, Eli.
+4 eli   That is what boots are for.
+1 chen  In, but I must be back by Monday noon.
+0 dara  Train or car?
+1 ann   Train. Six of us do not fit into Bob's car.
+2 bob   Five. And they did fit, last time.
+3 ann   Chen sat on the tent.
+4 chen  I was the tent.
+1 eli   There is one at 7:40, change in Lindau.
+2 dara  7:40 in the morning?
+3 eli   There is no other 7:40 on a Saturday.
+4 bob   There is, and I like it better.
+0 bob   Should I book the little house again?
+1 dara  The one with the stove? Yes!
+2 chen  Yes, and this time we bring dry wood.
+1 ann   Only if it has three rooms.
+2 bob   It has two and a half.
+3 ann   Half a room is where Bob sleeps, then.
+4 bob   Agreed, I booked it.
+5 dara  You are the best.
+0 chen  What do we cook on Saturday?
+1 ann   Dumplings. Chen, you said you would teach us.
+2 chen  I said I would eat them.
+3 eli   Same thing, with more steps.
+1 bob   I bring cheese, whatever we cook.
+2 dara  Of course you do.
+0 eli   Does anybody have a spare sleeping bag?
+1 ann   I do, the red one.
+2 eli   The one with the hole?
+3 ann   The one with the window.
+1 dara  Mine is free if you bring it back washed.
+2 eli   Washed, dried and folded.
+0 ann   Weather says rain from two o'clock on Sunday.
+1 chen  Then we walk in the morning.
+2 bob   What is a morning?
+3 chen  The thing before your coffee.
+1 eli   Rain is only loud fog.
+2 dara  Put that on a shirt.
+3 eli   I would wear it.
+0 bob   Who has the tickets?
+1 chen  I bought five, they are in your mail.
+2 bob   Mine says Tuesday.
+3 chen  Look again.
+4 bob   Thursday?
+5 chen  Saturday, Bob. It says Saturday.
+6 bob   It does now.
+2 ann   Got it, thank you!
+2 dara  Got it too. What do I owe you?
+3 chen  A dumpling.
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing to be said; `answers` is the index of the line it answers, in the same thread."""
+
+    sender: str
+    text: str
+    answers: int | None
+
+
+def threads() -> list[list[Line]]:
+    """The script, thread by thread."""
+    found: list[list[Line]] = []
+    above: list[int] = []
+    for text in THREADS.strip().splitlines():
+        depth, sender, said = int(text[0]), text[2:7].strip(), text[8:]
+        if depth == 0:
+            found.append([])
+        del above[depth:]
+        found[-1].append(Line(sender, said, above[-1] if above else None))
+        above.append(len(found[-1]) - 1)
+    return found
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message on its way: what goes to Kafka, and through which gateway."""
+
+    id: Id
+    value: bytes
+    gateway: str
+
+
+class Conversation:
+    """Plays the script over and over, a few threads at a time, as far as the clock it is told says."""
+
+    def __init__(self, publish: Callable[[Said], object], *, seed: int) -> None:
+        self._random = random.Random(seed)  # noqa: S311 (a play that can be played again, not a secret)
+        paths = {
+            NEAR: LossyPath(seed=seed + 1, delay_s=(0.02, 0.5), repeat=0.06),
+            FAR: LossyPath(seed=seed + 2, delay_s=(0.3, 4.0), repeat=0.15, loss=0.15),
+        }
+        self._gateways = {name: Gateway[Said](publish, path) for name, path in paths.items()}
+        self._threads: list[list[Line]] = []
+        self._open: list[tuple[list[Line], list[Id]]] = []
+        self._again: list[tuple[float, Id, bytes, str]] = []
+        self._next_s = 0.0
+        self.seqs = dict.fromkeys(MEMBERS, 0)
+
+    @property
+    def said(self) -> int:
+        """How many different messages were said."""
+        return sum(self.seqs.values())
+
+    @property
+    def lost(self) -> int:
+        """How many times a gateway lost one; each was said again."""
+        return sum(gateway.lost for gateway in self._gateways.values())
+
+    @property
+    def under_way(self) -> int:
+        """What is still to reach the log."""
+        return len(self._again) + sum(gateway.under_way for gateway in self._gateways.values())
+
+    def play(self, now_s: float, *, speaking: bool) -> None:
+        """Everything that happens up to now; with `speaking` off only what is on its way still moves."""
+        while speaking and self._next_s <= now_s:
+            self._speak(self._next_s)
+            self._next_s += self._random.uniform(*PAUSE_S)
+        while self._again and self._again[0][0] <= now_s:
+            at_s, id_, value, gateway = heapq.heappop(self._again)
+            self._hand_over(Said(id_, value, gateway), at_s)
+        for path in self._gateways.values():
+            path.pump(now_s=now_s)
+
+    def _speak(self, now_s: float) -> None:
+        line, ids = self._next_line()
+        self.seqs[line.sender] += 1
+        id_: Id = (line.sender, 0, self.seqs[line.sender])
+        after = [] if line.answers is None else [ids[line.answers]]
+        ids.append(id_)
+        value = encode_message(GROUP, *id_, after=after, data=line.text)
+        self._hand_over(Said(id_, value, MEMBERS[line.sender]), now_s)
+
+    def _next_line(self) -> tuple[Line, list[Id]]:
+        """From one of three threads that go on at a time; lists the ids said in it so far."""
+        self._open = [(lines, ids) for lines, ids in self._open if len(ids) < len(lines)]
+        while len(self._open) < 3:
+            if not self._threads:
+                self._threads = threads()
+                self._random.shuffle(self._threads)
+            self._open.append((self._threads.pop(), []))
+        lines, ids = self._random.choice(self._open)
+        return lines[len(ids)], ids
+
+    def _hand_over(self, said: Said, now_s: float) -> None:
+        if self._gateways[said.gateway].take(said, now_s=now_s).lost:
+            other = FAR if said.gateway == NEAR else NEAR
+            heapq.heappush(self._again, (now_s + ACKNOWLEDGEMENT_S, said.id, said.value, other))

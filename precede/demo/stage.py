@@ -1,0 +1,223 @@
+"""The demo from beginning to end: broker, topics, job, conversation, the last messages under way, summary."""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+import precede
+from precede.demo.conversation import GROUP, MEMBERS, Conversation, Said
+from precede.demo.summary import Run, tell
+from precede.demo.view import View, open_view
+from precede.demo.watch import Watch
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.log_readers import LogReader, open_reader
+from precede.ingest.producer import Publisher
+from precede.local.child import Child
+from precede.local.embedded_broker import Broker
+from precede.reading.following import Follower, follow
+from precede.streaming.job import jars
+from precede.terminal_text import shown
+from precede.udfs.errors import Refused
+
+STEP_S = 0.03
+START_S_MAX = 180.0
+DRAIN_S_MAX = 90.0
+HURRY_S_MAX = 10.0  # for what is under way, after Ctrl-C
+HISTORY_EVERY_S = 4.0
+
+
+def perform(seconds: float, seed: int) -> None:
+    """All of it; raises Refused where the stream did not keep its promises."""
+    console = Console()
+    folder = new_folder()
+    run = Run(folder, Watch(GROUP))
+    try:
+        with ExitStack() as stack:
+            broker, job = stack.enter_context(stage(console, folder))
+            performance = stack.enter_context(
+                Performance(broker.bootstrap, job, run.watch, open_view(console, run.watch), seed)
+            )
+            run.conversation = performance.conversation
+            run.cut_short = performance.play(seconds)
+            run.history = performance.wait_for_history(folder / "delta" / "deliveries")
+    except KeyboardInterrupt:
+        run.cut_short = True
+    if run.conversation is None or not run.conversation.said:
+        console.print("Stopped before the conversation began.", highlight=False)
+        return
+    (folder / "raw.jsonl").write_bytes(run.watch.dump())
+    tell(console, run)
+
+
+def new_folder() -> Path:
+    """A folder of its own for each run, here if that can be, that is never removed."""
+    name = time.strftime("%Y%m%d-%H%M%S")
+    try:
+        folder = Path("precede-demo") / name
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir="precede-demo"))
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="precede-demo-"))
+    return folder
+
+
+@contextmanager
+def stage(console: Console, folder: Path) -> Iterator[tuple[Broker, Child]]:
+    """The broker and the job, as long as this lasts."""
+    with telling(console) as say:
+        say("Starting Kafka")
+        broker = Broker(say=say).start()
+    try:
+        with telling(console) as say:
+            topics.ensure(broker.bootstrap, topics.wanted())
+            jars.ensure("spark", say=say)
+        job = start_job(broker.bootstrap, folder)
+        try:
+            yield broker, job
+        finally:
+            with telling(console) as say:
+                say("Stopping the job and Kafka")
+                job.stop()
+    finally:
+        broker.stop()
+
+
+@contextmanager
+def telling(console: Console) -> Iterator[Callable[[str], None]]:
+    """Progress: a line that changes in a terminal, lines one after another elsewhere."""
+    if console.is_terminal:
+        with console.status("") as status:
+            yield lambda sentence: status.update(shown(f"{sentence} ..."))
+    else:
+        yield lambda sentence: console.print(shown(sentence))
+
+
+def start_job(bootstrap: str, folder: Path) -> Child:
+    """`precede run`, as anybody would start it."""
+    command = [sys.executable, "-m", "precede", "run", "--bootstrap", bootstrap]
+    command += ["--checkpoint", str(folder / "checkpoint"), "--delta", str(folder / "delta")]
+    home = str(Path(precede.__file__).parent.parent)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PRECEDE_") or name == "PRECEDE_JARS"
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    environment["PRECEDE_HISTORY_EVERY_S"] = str(HISTORY_EVERY_S)
+    return Child(command, log=folder / "job.log", environment=environment)
+
+
+class Performance:
+    """The conversation on the stage, step by step, before the eyes of the view."""
+
+    def __init__(self, bootstrap: str, job: Child, watch: Watch, view: View, seed: int) -> None:
+        self._job = job
+        self._watch = watch
+        self._view = view
+        self._patience_s = DRAIN_S_MAX
+        self._publisher = Publisher(bootstrap, linger_ms=0)
+        self._raw: LogReader = open_reader("confluent", bootstrap)
+        self._ordered: Follower = follow(bootstrap=bootstrap)
+        self.conversation = Conversation(self._publish, seed=seed)
+
+    def __enter__(self) -> "Performance":
+        self._raw.assign(topics.RAW_TOPIC, self._raw.starts(topics.RAW_TOPIC, at_end=False, timeout_s=STEP_S))
+        self._view.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._view.__exit__(None, None, None)
+        self._raw.close()
+        self._ordered.close()
+
+    def play(self, seconds: float) -> bool:
+        """Create the group, let it talk, and stay until all is delivered; answers whether Ctrl-C cut the talk short."""
+        self._create_group()
+        if not self._until(lambda: bool(self._watch.deliveries), START_S_MAX, "Spark is starting"):
+            raise Refused(f"The job orders nothing after {START_S_MAX:.0f} s; it last said: {self._job.last_words}")
+        start_s = time.monotonic()
+        try:
+            self._until(
+                lambda: time.monotonic() - start_s >= seconds,
+                seconds + STEP_S,
+                "The group talks",
+                start_s,
+                speaking=True,
+            )
+        except KeyboardInterrupt:
+            self._patience_s = HURRY_S_MAX
+        self._until(self._all_delivered, self._patience_s, "What is under way still arrives", start_s)
+        return self._patience_s == HURRY_S_MAX
+
+    def wait_for_history(self, table: Path) -> int:
+        """How many deliveries Delta holds, once it holds all of them or that takes too long."""
+        rows = 0
+
+        def written() -> bool:
+            nonlocal rows
+            rows = count_rows(table)
+            return rows >= len(self._watch.deliveries)
+
+        self._until(written, self._patience_s, "History goes to Delta")
+        return rows
+
+    def _create_group(self) -> None:
+        fields = {"group": GROUP, "kind": "create", "options": {"order": "s_b"}, "members": list(MEMBERS)}
+        self._publisher.publish(GROUP, msgspec.json.encode(fields))
+        self._publisher.flush()
+
+    def _publish(self, said: Said) -> None:
+        self._publisher.publish(GROUP, said.value)
+
+    def _all_delivered(self) -> bool:
+        said = self.conversation.said + 1  # and the group's `create`
+        return self.conversation.under_way == 0 and len(self._watch.deliveries) >= said
+
+    def _until(
+        self,
+        done: Callable[[], bool],
+        seconds_max: float,
+        state: str,
+        start_s: float | None = None,
+        *,
+        speaking: bool = False,
+    ) -> bool:
+        """Step by step until it is done; answers False where that takes too long."""
+        begun_s = time.monotonic()
+        while not done():
+            waited_s = time.monotonic() - begun_s
+            if self._job.ended:
+                raise Refused(f"The job ended by itself: {self._job.last_words} (all it said is in {self._job.log})")
+            if waited_s > seconds_max:
+                return False
+            if start_s is not None:
+                self.conversation.play(time.monotonic() - start_s, speaking=speaking)
+            self._look()
+            self._view.show(state, waited_s)
+        return True
+
+    def _look(self) -> None:
+        for record in self._raw.read(STEP_S):
+            arrival = self._watch.arrive(record)
+            if arrival is not None:
+                self._view.arrived(arrival)
+        while (delivery := self._ordered.poll(STEP_S)) is not None:
+            self._watch.deliver(delivery)
+            self._view.delivered(delivery)
+
+
+def count_rows(table: Path) -> int:
+    """The rows of a Delta table, 0 where there is none yet."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return int(DeltaTable(table).count())
+    except (DeltaError, OSError):
+        return 0

@@ -1,0 +1,79 @@
+"""What the demo says at its end."""
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from precede.demo.conversation import Conversation
+from precede.demo.watch import Watch
+from precede.udfs.errors import Refused
+
+LOOK_IN_DELTA = (
+    "import pyarrow; from deltalake import DeltaTable, QueryBuilder; "
+    "rows = QueryBuilder().register('deliveries', DeltaTable('{table}')).execute("
+    "'SELECT position, sender, data, arrived_at, released_at FROM deliveries WHERE seq > 0 ORDER BY position'); "
+    "print(pyarrow.table(rows).to_pandas().to_string(index=False))"
+)
+
+
+@dataclass
+class Run:
+    """One performance, as far as it came."""
+
+    folder: Path
+    watch: Watch
+    conversation: Conversation | None = None
+    history: int = 0
+    cut_short: bool = False  # by Ctrl-C, and then something may still be under way
+
+
+def tell(console: Console, run: Run) -> None:
+    """The summary; Refused where a promise was not kept."""
+    watch, conversation = run.watch, run.conversation
+    assert conversation is not None
+    waited = watch.waited
+    longest_s = max((delivery.held_ms for delivery in waited), default=0) / 1000
+    positions = f"yes, 1 to {len(watch.deliveries)}" if watch.contiguous else "no"
+    table = Table.grid(padding=(0, 2))
+    for name, value in (
+        ("Messages said", f"{conversation.said}; {conversation.lost} lost on the way and said again"),
+        ("Arrived in the log", f"{len(watch.arrivals)}"),
+        ("Held back", f"{len(waited)} of them until what they answer was there"),
+        ("Longest hold", f"{longest_s:.1f} s"),
+        ("Duplicates dropped", f"{watch.holdback.duplicates}"),
+        ("Dead letters", f"{watch.dead_letters}"),
+        ("Still held", f"{len(watch.held())}"),
+        ("Positions contiguous", positions),
+        ("Replay gives the same bytes", "yes" if watch.agreed else "no"),
+        ("Rows in Delta", f"{run.history}"),
+    ):
+        table.add_row(name, value)
+    console.print()
+    console.print(table, highlight=False)
+    console.print()
+    console.print("Look at the same in Delta, and replay the log without Spark and Kafka:", highlight=False)
+    for command in commands(run.folder):
+        console.print(f"\n  {command}", highlight=False, markup=False, soft_wrap=True)
+    console.print()
+    if not (watch.contiguous and watch.agreed and (watch.complete or run.cut_short)):
+        raise Refused(f"The stream did not deliver what it should; the job's words are in {run.folder / 'job.log'}.")
+
+
+def commands(folder: Path) -> list[str]:
+    """Commands that work as they stand, from the folder the demo was started in."""
+    python = Path(sys.executable)
+    script = python.with_name("precede")
+    here = f"{_named(script)}" if script.exists() else f"{_named(python)} -m precede"
+    look = LOOK_IN_DELTA.format(table=folder / "delta" / "deliveries")
+    return [f'{_named(python)} -c "{look}"', f"{here} replay {shlex.quote(str(folder / 'raw.jsonl'))}"]
+
+
+def _named(path: Path) -> str:
+    """As short as it can be said from here."""
+    relative = os.path.relpath(path)
+    return shlex.quote(str(path) if relative.startswith("..") else relative)

@@ -1,0 +1,234 @@
+"""What a person sees of the demo: a live view in a terminal, plain lines anywhere else."""
+
+import time
+from collections.abc import Iterator
+from typing import Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from precede.demo.conversation import MEMBERS
+from precede.demo.watch import Arrival, Watch
+from precede.reading.following import Delivery
+from precede.terminal_text import plain, shown
+from precede.udfs.engine.held import Held
+from precede.udfs.records.messages import Id
+
+COLOURS = dict(zip(MEMBERS, ("cyan", "yellow", "magenta", "green", "bright_blue"), strict=True))
+FRESH_S = 2.0  # a delivery stands out for so long
+FRAMES_PER_S = 8
+LINES_MIN = 18
+
+
+class View(Protocol):
+    """Both kinds."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
+    def arrived(self, arrival: Arrival) -> None:
+        """A record came into the raw topic."""
+
+    def delivered(self, delivery: Delivery) -> None:
+        """A record came out of the stream."""
+
+    def show(self, state: str, seconds: float) -> None:
+        """Time has passed; `state` says in a few words what the demo is doing, since `seconds`."""
+
+
+def open_view(console: Console, watch: Watch) -> View:
+    return LiveView(console, watch) if console.is_terminal else PlainView(console, watch)
+
+
+def short(id_: Id) -> str:
+    return f"{id_[0]}:{id_[2]}"
+
+
+class PlainView:
+    """A line for each thing that happens."""
+
+    def __init__(self, console: Console, watch: Watch) -> None:
+        self._console = console
+        self._watch = watch
+        self._state = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def arrived(self, arrival: Arrival) -> None:
+        if arrival.fate == "copy":
+            self._line("arrived", arrival.id, "again: an exact copy, dropped")
+        elif arrival.fate == "held":
+            missing = [held.missing for held in self._watch.held() if (held.sender, held.epoch, held.seq) == arrival.id]
+            self._line("arrived", arrival.id, f"held, waits for {', '.join(map(short, missing[0]))}: {arrival.text}")
+        else:
+            freed = f" (lets {arrival.freed} go)" if arrival.freed else ""
+            self._line("arrived", arrival.id, f"{arrival.text}{freed}")
+
+    def delivered(self, delivery: Delivery) -> None:
+        if delivery.kind == "message":
+            waited = f" (held {delivery.held_ms / 1000:.1f} s)" if delivery.released_offset != delivery.offset else ""
+            self._line(f"delivered {delivery.position}", _id_of(delivery), f"{delivery.data}{waited}")
+
+    def show(self, state: str, seconds: float) -> None:  # noqa: ARG002 (a line is written once and counts nothing)
+        if state != self._state:
+            self._console.print(f"{state} ...", highlight=False, markup=False)
+        self._state = state
+
+    def _line(self, event: str, id_: Id, text: str) -> None:
+        self._console.print(shown(f"{event:<14}{short(id_):<9}{text}"), soft_wrap=True)
+
+
+class LiveView:
+    """Three panels: what arrived, what is held back and what it waits for, and what was delivered, as a tree."""
+
+    def __init__(self, console: Console, watch: Watch) -> None:
+        self._console = console
+        self._watch = watch
+        self._shown_s: dict[Id, float] = {}
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+        self._drawn_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def arrived(self, arrival: Arrival) -> None:
+        pass  # the picture is drawn from the watch
+
+    def delivered(self, delivery: Delivery) -> None:
+        self._shown_s[_id_of(delivery)] = time.monotonic()
+
+    def show(self, state: str, seconds: float) -> None:
+        now_s = time.monotonic()
+        if now_s - self._drawn_s >= 1 / FRAMES_PER_S:
+            self._drawn_s = now_s
+            self._live.update(self._picture(f"{state}, {seconds:.0f} s"), refresh=True)
+
+    def _picture(self, state: str) -> Group:
+        lines = max(LINES_MIN, self._console.height - 4)
+        held = self._watch.held()
+        held_lines = max(4, min(len(held), lines // 2 - 2))
+        left = Group(
+            Panel(self._arrivals(lines - held_lines - 4), title="arrived in the log", border_style="blue"),
+            Panel(
+                _held_table(held[:held_lines], self._watch, held_lines),
+                title=f"held back: {len(held)}",
+                border_style="red",
+            ),
+        )
+        right = Panel(
+            self._trees(lines - 2),
+            title="delivered, under what it answers (+ time held)",
+            border_style="green",
+            height=lines,
+        )
+        body = Table.grid(expand=True, padding=(0, 1))
+        body.add_column(ratio=5)
+        body.add_column(ratio=6)
+        body.add_row(left, right)
+        return Group(self._headline(state), body)
+
+    def _headline(self, state: str) -> Text:
+        watch = self._watch
+        return Text.assemble(
+            ("precede ", "bold"),
+            f"{state}   arrived {len(watch.arrivals)}   delivered {len(watch.deliveries)}   "
+            f"had to wait {len(watch.waited)}   copies dropped {watch.holdback.duplicates}",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+
+    def _arrivals(self, lines: int) -> Table:
+        table = _rows(8, 8, None)
+        recent = self._watch.arrivals[-lines:]
+        for arrival in recent:
+            fate = {"copy": ("a copy", "dim"), "held": ("held", "red"), "delivered": ("", "")}[arrival.fate]
+            note = Text(*fate) if not arrival.freed else Text(f"frees {arrival.freed}", "green")
+            table.add_row(_name(arrival.id), note, shown(arrival.text, "dim" if arrival.fate == "copy" else ""))
+        for _ in range(lines - len(recent)):
+            table.add_row()
+        return table
+
+    def _trees(self, lines: int) -> Group:
+        """The threads spoken in last, as many as there is room for, oldest first."""
+        chosen: list[list[Delivery]] = []
+        room = lines
+        for thread in self._threads():
+            if len(thread) > room:
+                break
+            chosen.insert(0, thread)
+            room -= len(thread)
+        return Group(*(self._tree(thread) for thread in chosen))
+
+    def _threads(self) -> Iterator[list[Delivery]]:
+        """Delivered messages by thread, the thread that was spoken in last first."""
+        root_of: dict[Id, Id] = {}
+        threads: dict[Id, list[Delivery]] = {}
+        for delivery in self._watch.deliveries:
+            if delivery.kind != "message":
+                continue
+            id_ = _id_of(delivery)
+            root = root_of[id_] = root_of[delivery.after[0]] if delivery.after else id_
+            thread = threads.pop(root, [])
+            thread.append(delivery)
+            threads[root] = thread  # put last: a dict keeps the order in which its keys came
+        return reversed(threads.values())
+
+    def _tree(self, thread: list[Delivery]) -> Tree:
+        nodes: dict[Id, Tree] = {}
+        root = Tree(self._label(thread[0]), guide_style="dim")
+        nodes[_id_of(thread[0])] = root
+        for delivery in thread[1:]:
+            nodes[_id_of(delivery)] = nodes[delivery.after[0]].add(self._label(delivery))
+        return root
+
+    def _label(self, delivery: Delivery) -> Text:
+        id_ = _id_of(delivery)
+        fresh = time.monotonic() - self._shown_s.get(id_, 0.0) < FRESH_S
+        waited = f" +{delivery.held_ms / 1000:.1f} s" if delivery.released_offset != delivery.offset else ""
+        return Text.assemble(
+            (f"{delivery.position} ", "dim"),
+            _name(id_),
+            (waited, "red"),
+            (f" {plain(str(delivery.data))}", "bold" if fresh else ""),
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+
+
+def _held_table(held: list[Held], watch: Watch, lines: int) -> Table:
+    table = _rows(8, 21, None)
+    now_ms = time.time() * 1000
+    for one in held:
+        id_ = (one.sender, one.epoch, one.seq)
+        waits = Text.assemble("waits ", _name(one.missing[0]), f" {max(0.0, now_ms - one.since_ms) / 1000:.1f} s")
+        table.add_row(_name(id_), waits, shown(watch.texts.get(id_, "")))
+    for _ in range(lines - len(held)):
+        table.add_row()
+    return table
+
+
+def _rows(*widths: int | None) -> Table:
+    table = Table.grid(expand=True, padding=(0, 1))
+    for width in widths:
+        table.add_column(width=width, no_wrap=True, overflow="ellipsis", ratio=1 if width is None else None)
+    return table
+
+
+def _name(id_: Id) -> Text:
+    return shown(short(id_), COLOURS.get(id_[0], ""))
+
+
+def _id_of(delivery: Delivery) -> Id:
+    return delivery.sender or "", delivery.epoch, delivery.seq or 0

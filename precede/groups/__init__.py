@@ -1,0 +1,1 @@
+"""The groups of a log: which there are, and changing them."""

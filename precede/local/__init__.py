@@ -1,0 +1,1 @@
+"""What runs on one machine: the embedded broker and child processes."""

@@ -1,0 +1,279 @@
+"""A real Kafka broker as a child process: one node, its own controller, for demos, tests and work on one machine.
+
+    with Broker() as broker:
+        print(broker.bootstrap)
+
+It listens on this machine only, and it ends with the process that started it, however that one ends (see guard.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import cycle, islice
+from pathlib import Path
+from random import sample
+from typing import IO, Any
+
+from precede.ingest.files import locked
+from precede.streaming.job import jars
+from precede.streaming.job.java import java
+from precede.udfs.errors import Refused
+
+HOST = "127.0.0.1"
+GUARD = Path(__file__).with_name("child_guard.py")
+START_S_MAX = 120
+STOP_S_MAX = 30
+PORTS = cycle(sample(range(20_000, 32_000), 12_000))
+"""In whatever order, none twice: below those that outgoing connections are given, which might take one before we do."""
+
+PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    # One node has no other to copy to.
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # Fifty partitions of each would only make the first consumer and the first transaction wait.
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+    # A topic that appears by itself would have the wrong settings: `precede run` creates them.
+    "auto.create.topics.enable": "false",
+    # After kill -9 the node waits this long for itself before it may come back.
+    "broker.session.timeout.ms": "5000",
+    "broker.heartbeat.interval.ms": "1000",
+    # The cleaner's default buffer alone is half of the small heap.
+    "log.cleaner.dedupe.buffer.size": "16777216",
+}
+
+LOGGING = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %m (%c)%n
+logger.network.name = org.apache.kafka.clients.NetworkClient
+logger.network.level = error
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+class Broker:
+    """One broker. Its data goes with it, except in a folder that was given: it is kept, and used again."""
+
+    def __init__(
+        self,
+        port: int | None = None,
+        data: Path | None = None,
+        *,
+        heap_mb: int = 256,
+        properties: Mapping[str, str] | None = None,
+        client: Mapping[str, str] | None = None,
+        say: jars.Say | None = None,
+    ) -> None:
+        """`properties` go into server.properties over those above; `client` is what a client then needs to get in."""
+        self.asked_port = port
+        self.asked_data = data
+        self.heap_mb = heap_mb
+        self.properties = dict(properties or {})
+        self.client = dict(client or {})
+        self.say = say or (lambda _: None)
+        self.port = 0
+        self.data = Path()
+        self.pid = 0  # of the broker itself; `process` is its guard and ends with the broker's status
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.data / "broker.log"
+
+    def start(self) -> Broker:
+        """Start it, and come back once it answers."""
+        assert self.process is None, "this broker has been started"
+        command = [java(), f"-Xmx{self.heap_mb}m"]
+        classpath = os.pathsep.join(map(str, jars.ensure("broker", say=self.say)))
+        # Started again it is found where it was.
+        self.port = free_port(self.asked_port or self.port)
+        self.data = Path(self.asked_data or tempfile.mkdtemp(prefix="precede-broker-")).absolute()
+        with lock(self.data) as held, self.log.open("ab") as sink, self.log.open(errors="replace") as log:
+            log.seek(0, os.SEEK_END)  # what it said in an earlier life explains nothing now
+            command += [f"-Dlog4j2.configurationFile={self.data / 'log4j2.properties'}", "-cp", classpath]
+            self.prepare(command, sink, log)
+            self.say("Starting the broker")
+            self.launch([*command, "kafka.Kafka", str(self.data / "server.properties")], sink, held)
+            try:
+                self.wait_until_ready(log)
+            except BaseException:
+                self.stop()
+                raise
+        return self
+
+    def prepare(self, command: list[str], sink: IO[bytes], log: IO[str]) -> None:
+        """Write the settings, and format the folder the first time: it keeps its cluster id for ever."""
+        controller = free_port()
+        properties = PROPERTIES | {
+            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "controller.quorum.voters": f"1@{HOST}:{controller}",
+            "log.dirs": str(self.data / "kafka"),
+        }
+        lines = [f"{name}={value}\n" for name, value in (properties | self.properties).items()]
+        (self.data / "server.properties").write_text("".join(lines))
+        (self.data / "log4j2.properties").write_text(LOGGING)
+        if not (self.data / "kafka" / "meta.properties").exists():
+            self.say("Preparing the broker's folder")
+            tool = [
+                "kafka.tools.StorageTool",
+                "format",
+                "-c",
+                str(self.data / "server.properties"),
+                "-t",
+                new_cluster_id(),
+            ]
+            machine, *options = command
+            quick = "-XX:TieredStopAtLevel=1"  # a program of one second is over before thorough compiling pays
+            done = subprocess.run(
+                [machine, quick, *options, *tool], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False
+            )
+            if done.returncode != 0:
+                raise Refused(f"The broker's folder {self.data} could not be prepared: {last_words(log)}")
+
+    def launch(self, command: list[str], sink: IO[bytes], held: int) -> None:
+        """Start the guard, which starts the broker, tells its pid and keeps the lock on the folder."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(GUARD), "" if self.asked_data else str(self.data), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=sink,
+            text=True,
+            pass_fds=[held],
+            # Out of reach of the terminal's Ctrl-C: who started the broker stops it, last of all.
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        self.pid = int(self.process.stdout.readline())
+
+    def wait_until_ready(self, log: IO[str]) -> None:
+        """Ready is when it names itself to a client; a port that is open is not enough."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        assert self.process is not None
+        # The client would print every attempt that comes too early.
+        quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _: None, "reconnect.backoff.max.ms": 200}
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, **self.client, **quiet})
+        deadline = time.monotonic() + START_S_MAX
+        while True:
+            # Asked only once the port is open, or the client would wait longer and longer between its attempts.
+            with suppress(KafkaException):
+                if answers(self.port) and admin.list_topics(timeout=2).brokers:
+                    return
+            if self.process.poll() is not None:
+                raise Refused(f"The broker ended while it started: {last_words(log)}")
+            if time.monotonic() > deadline:
+                raise Refused(f"The broker did not start within {START_S_MAX} s: {last_words(log)}")
+            time.sleep(0.05)
+
+    def wait(self) -> int:
+        """Wait until the broker ends by itself; its exit status."""
+        assert self.process is not None
+        return self.process.wait()
+
+    def stop(self) -> None:
+        """Let it finish what it writes, and end."""
+        self.end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a power cut would; for tests."""
+        self.end(signal.SIGKILL)
+
+    def end(self, how: signal.Signals) -> None:
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            os.kill(self.pid, how)
+        try:
+            self.process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            os.kill(self.pid, signal.SIGKILL)
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self.process = None
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def free_port(asked: int = 0) -> int:
+    """The port that was asked for, if nobody has it; any free one where none was."""
+    problem: object = None
+    for port in [asked] if asked else islice(PORTS, 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except (OSError, OverflowError) as error:
+                problem = getattr(error, "strerror", None) or error
+                continue
+            return port
+    raise Refused(
+        f"Port {port} cannot be had ({problem}): "
+        "stop what listens there, choose another port, or name none to get a free one."
+    )
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        # A connection to a port nobody listens on may, by chance, be given that same port and meet itself.
+        return probe.connect_ex((HOST, port)) == 0 and probe.getsockname() != probe.getpeername()
+
+
+@contextmanager
+def lock(data: Path) -> Iterator[int]:
+    """One broker per folder. The guard inherits the lock and so holds it exactly as long as the broker lives."""
+    with ExitStack() as stack:
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            taken = f"Another broker runs on {data}: stop it, or choose another folder."
+            held = stack.enter_context(locked(data / "lock", refusal=taken))
+        except OSError as problem:
+            raise Refused(f"The broker cannot keep its data in {data}: {problem.strerror}.") from None
+        yield held
+
+
+def new_cluster_id() -> str:
+    """Kafka's way of writing a UUID; one that begins with a dash would be taken for a flag."""
+    return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+
+
+def last_words(log: IO[str]) -> str:
+    """What a broker said last that explains its end; the frames of a Java stack trace do not."""
+    log.flush()
+    said = [line.strip() for line in log if line.strip() and not line.startswith(("\t", "    "))]
+    telling = [line for line in said if re.search(r"ERROR|FATAL|(Exception|Error): ", line)]
+    return (telling or said or ["it said nothing"])[-1]

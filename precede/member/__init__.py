@@ -1,0 +1,1 @@
+"""A member of a group: sending, receiving, objects."""

@@ -1,0 +1,62 @@
+"""What an application hands to a member, checked where it is handed over: what can mean nothing is a ValueError."""
+
+import json
+from typing import Any
+
+from precede.reading.following import Delivery
+from precede.udfs.records.messages import EPOCH_MAX, NAME_BYTES_MAX, SEQ_MAX, Id
+
+
+def as_name(what: str, name: Any) -> str:
+    try:
+        size = len(name.encode())
+    except (AttributeError, UnicodeEncodeError):
+        raise ValueError(f"{what} is text that UTF-8 can write, not {name!r}") from None
+    if not 1 <= size <= NAME_BYTES_MAX:
+        raise ValueError(f"{what} has 1 to {NAME_BYTES_MAX} bytes, not {size}")
+    return str(name)
+
+
+def check_start(history: Any, since: Any) -> None:
+    if history not in ("all", "none") and (history.__class__ is not int or history < 0):
+        raise ValueError(f'history is "all", "none" or how many of the last messages to get, not {history!r}')
+    if since is not None and (since.__class__ is not int or since < 0):
+        raise ValueError(f"since is the position handed over last, 0 or more, or None, not {since!r}")
+
+
+def check_seconds(what: str, seconds: Any) -> None:
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"{what} is a number of seconds above 0, or None, not {seconds!r}")
+
+
+def as_ids(after: Any) -> list[Id]:
+    """What a message answers: nothing, one message or its id, or several of them."""
+    if after is None:
+        return []
+    return [as_id(one) for one in ([after] if isinstance(after, Delivery) or _looks_like_id(after) else after)]
+
+
+def _looks_like_id(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 3 and isinstance(value[0], str)
+
+
+def as_id(value: Any) -> Id:
+    if isinstance(value, Delivery):
+        value = value.id
+    if not _looks_like_id(value):
+        raise ValueError(f"an id is (sender, epoch, seq), not {value!r}")
+    sender, epoch, seq = value
+    as_name("the sender of an id", sender)
+    if epoch.__class__ is not int or not 0 <= epoch <= EPOCH_MAX or seq.__class__ is not int or not 1 <= seq <= SEQ_MAX:
+        raise ValueError(
+            f"in an id the epoch is 0 to {EPOCH_MAX} and the seq 1 to {SEQ_MAX}, not {epoch!r} and {seq!r}"
+        )
+    return sender, epoch, seq
+
+
+def as_json(data: Any) -> bytes:
+    """The value as JSON that every reader takes: no NaN, nothing that only Python knows."""
+    try:
+        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"data is a JSON value (text, numbers, lists, objects, true, false, null): {error}") from error

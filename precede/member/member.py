@@ -1,0 +1,347 @@
+"""A member of a group: it says things, and is handed what the group says, in order.
+
+    with precede.Member("travel", "bob") as bob:
+        for message in bob:
+            print(message.position, message.sender, message.data)
+            bob.send("I do.", after=message)
+
+It learns the group's order from the log and stamps by it; a member of a closed group, or of one that goes by clocks,
+joins. What its stamps need and how far it has read are kept in a small file, so that it goes on where it stopped.
+"""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal, NamedTuple, Self
+
+from precede.ingest import sender_state, sending
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.log_readers import LogReader, open_reader
+from precede.ingest.kafka.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_TOPIC, RAW_TOPIC
+from precede.ingest.producer import Publisher
+from precede.ingest.signing import key_in
+from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
+from precede.member.background import Clock, Errand, Repair
+from precede.member.publishing import Voice
+from precede.member.startup import Opening, search
+from precede.reading.delta_history import Past
+from precede.reading.following import IDLE_S, Delivery, Follower
+from precede.udfs.errors import Hole, Refused
+from precede.udfs.member.knowledge import heard
+from precede.udfs.peers.views import members
+from precede.udfs.records.messages import Id
+
+PLACE_S = 1.0
+"""How often the place is written down while messages are handed over."""
+HEARTBEAT_S = 5.0
+
+
+class Status(NamedTuple):
+    """How a member stands with its group."""
+
+    synced: bool
+    """Everything delivered so far was handed over, and the group waits for nothing."""
+    missing: int
+    """How many messages the group is known to wait for."""
+    given_up: int
+    """How many of the messages handed over so far were given up on."""
+
+    def __str__(self) -> str:
+        said = "synced" if self.synced else f"{self.missing} missing" if self.missing else "behind"
+        return f"{said}, {self.given_up} given up" if self.given_up else said
+
+
+class Member:
+    """Speaks and listens in one group, under one name, in one place at a time.
+
+    `history` is what a newcomer gets: "all", "none", or the last n messages. Who was here before goes on behind the
+    last message it was handed; `since` names another position, for an application that keeps its own.
+    `delta` is the root folder of the Delta tables, for what is older than the ordered topic keeps.
+    Iteration yields messages; with `records` everything that has a position, views and abandoned ones included.
+    It waits for ever, or ends once nothing came for `patience_s` seconds.
+
+    Opening raises Unreachable, AccessDenied or Refused; iteration and `poll` raise Hole where positions are missing.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        name: str,
+        *,
+        bootstrap: Address | str = "localhost:9092",
+        history: Literal["all", "none"] | int = "all",
+        since: int | None = None,
+        delta: str | Path | None = None,
+        state: str | Path | None = None,
+        key: str | Path | None = None,
+        records: bool = False,
+        patience_s: float | None = None,
+        heartbeat_s: float | None = None,
+        client: Literal["confluent", "kafka-python"] = "confluent",
+        raw_topic: str = RAW_TOPIC,
+        ordered_topic: str = ORDERED_TOPIC,
+        control_topic: str = CONTROL_TOPIC,
+        progress_topic: str = PROGRESS_TOPIC,
+    ) -> None:
+        self.group = as_name("group", group)
+        self.name = as_name("name", name)
+        check_start(history, since)
+        check_seconds("patience_s", patience_s)
+        check_seconds("heartbeat_s", heartbeat_s)
+        self._bootstrap = bootstrap
+        self._topics = raw_topic, ordered_topic, progress_topic
+        self._control_topic = control_topic
+        self._client = client
+        self._delta = delta
+        self._records = records
+        self._patience_s = patience_s
+        self._left = False
+        self._saved_s = 0.0
+        self._errands: list[Errand] = []
+        with contextlib.ExitStack() as opened:
+            self._open(opened, history, since, state, key, heartbeat_s)
+            self._opened = opened.pop_all()
+
+    def _open(
+        self,
+        opened: contextlib.ExitStack,
+        history: Literal["all", "none"] | int,
+        since: int | None,
+        state: str | Path | None,
+        key: str | Path | None,
+        heartbeat_s: float | None,
+    ) -> None:
+        raw, ordered, _ = self._topics
+        log = sending.log_of(self._bootstrap, raw)
+        path = sender_state.member_file(log, self.group, self.name) if state is None else Path(state)
+        kept = opened.enter_context(sender_state.opened(path, wait=False))
+        known = kept.memory.find(log, self.group, self.name)
+        is_new = known is None
+        if known is None:
+            known = kept.memory.add(sender_state.Sender(log, self.group, self.name))
+        private = key_in(key)
+        publisher = opened.enter_context(Publisher(self._bootstrap, topic=raw, linger_ms=0))
+        self._voice = Voice(kept, known, publisher, private)
+        self._reader = self._new_reader()
+        opened.callback(self._reader.close)
+        opening = Opening(self._voice, self._reader, self._bootstrap, self._topics, self._past)
+        opening.read(history=history, since=since)
+        opening.settle_epoch(private, is_new=is_new)
+        opening.join()
+        self.position = opening.position
+        """The one handed over last; an application that keeps its own hands it to `since`."""
+        self._older = opening.older
+        self._follower = Follower(
+            self._reader, topic=ordered, group=self.group, start="beginning", token=opening.token, patience_s=None
+        )
+        where = self._new_reader, lambda: Publisher(self._bootstrap, topic=raw)
+        self._errands.append(Repair(self._voice, self._control_topic, *where))
+        if heartbeat_s is not None or self._voice.order.by_clocks:
+            self._errands.append(Clock(self._voice, raw, *where, heartbeat_s=heartbeat_s or HEARTBEAT_S))
+        for errand in self._errands:
+            errand.start()
+            opened.callback(errand.join)
+        for errand in self._errands:
+            opened.callback(errand.stop)
+
+    # ── what it is ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def order(self) -> str:
+        """The group's order, by which this member stamps."""
+        return self._voice.order.name
+
+    @property
+    def epoch(self) -> int:
+        return self._voice.known.epoch
+
+    @property
+    def members(self) -> list[str]:
+        """Who is in by `create` or `join`, as far as this member has heard; in an open group others may speak, too."""
+        with self._voice.lock:
+            return list(members(self._voice.knowledge.view))
+
+    @property
+    def conflicts(self) -> list[tuple[str, str]]:
+        """Which operations conflict, as the group's `create` record says."""
+        return list(self._voice.knowledge.conflicts)
+
+    @property
+    def status(self) -> Status:
+        knowledge = self._voice.knowledge
+        missing = len(knowledge.missing)
+        return Status(self._follower.at_end and not missing, missing, knowledge.given_up)
+
+    # ── speaking ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def send(
+        self,
+        data: Any,
+        *,
+        after: Any = None,
+        to: Iterable[str] | None = None,
+        object: dict[str, Any] | None = None,  # noqa: A002 (the contract's word)
+    ) -> Id:
+        """Say something; the message's id, once Kafka has it.
+
+        `after` is what it answers: a message, its id, or a list of them. They must have been delivered here. `to` names
+        the destinations where the order has them, `object` the fields of the object-based protocol.
+
+        Raises Refused where this member may not speak, AccessDenied where access rules forbid it, and Unconfirmed where
+        Kafka did not answer: then the same bytes go out first the next time.
+        """
+        voice = self._voice
+        with voice.lock:
+            self._check_may_speak()
+            parents = self._parents(after)
+            return voice.say(as_json(data), parents, self._destinations(to), object)
+
+    def leave(self) -> None:
+        """End this member's epoch; what it said so far still counts. Opened again, it comes with a new epoch."""
+        voice = self._voice
+        with voice.lock:
+            self._check_may_speak()
+            known = voice.known
+            if known.seq == 0 and not voice.knowledge.is_in(self.name, self.epoch) and not known.joined:
+                raise ValueError(f"{self.name} has neither joined {self.group} nor said anything in it")
+            voice.leave()
+            self._left = True
+
+    def _check_may_speak(self) -> None:
+        if self._left:
+            raise Refused(f"{self.name} has left {self.group}: open the member again to come back.")
+        if self._voice.knowledge.is_out(self.name, self.epoch):
+            raise Refused(
+                f"Epoch {self.epoch} of {self.name} has ended in {self.group}: open the member again, and it comes back"
+                " with a new one."
+            )
+        why_forged = self._voice.why_forged()
+        if why_forged is not None:
+            raise Refused(why_forged)
+
+    def _parents(self, after: Any) -> list[Id]:
+        ids = as_ids(after)
+        for id_ in ids:
+            own = id_[:2] == (self.name, self.epoch) and id_[2] <= self._voice.known.seq
+            if not own and not self._voice.knowledge.has(id_):
+                raise ValueError(
+                    f"{id_} has not been delivered to {self.name}: a message can only answer what its sender knows, so"
+                    " take messages until it is there, or ask for it with find()"
+                )
+        return ids
+
+    def _destinations(self, to: Iterable[str] | None) -> list[str] | None:
+        order = self.order
+        if to is None:
+            if order == "causal_p2p":
+                raise ValueError("in causal_p2p a message needs `to`, the members it is for")
+            return None
+        if order not in ("causal_p2p", "object"):
+            raise ValueError(f"in {order} every message is for the whole group: leave `to` out")
+        if isinstance(to, str):
+            raise ValueError(f"`to` is a list of members: write [{to!r}]")
+        return [as_name("a member in `to`", name) for name in to]
+
+    # ── listening ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def poll(self, timeout_s: float) -> Delivery | None:
+        """The next message, or None where none came in that time."""
+        deadline = monotonic() + timeout_s
+        while True:
+            if monotonic() - self._saved_s > PLACE_S:
+                self._save()  # all that was handed over before is done with, or nobody would ask for more
+            delivery = self._next(max(0.0, deadline - monotonic()))
+            if delivery is None and monotonic() >= deadline:
+                return None
+            if delivery is None:
+                continue
+            self._voice.observe(heard(delivery.record))
+            if not self._is_mine(delivery):
+                continue
+            self.position = delivery.position
+            if self._records or (delivery.kind == "message" and delivery.status == "delivered"):
+                return delivery
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivery:
+        while True:
+            delivery = self.poll(IDLE_S if self._patience_s is None else self._patience_s)
+            if delivery is not None:
+                return delivery
+            if self._patience_s is not None:
+                raise StopIteration
+
+    def find(self, id_: Id | Sequence[Any]) -> Delivery | None:
+        """A message of the group by its id, such as what another one answers; None where it was never delivered.
+
+        It is looked for in Delta, where the member was told of it, and in the whole ordered topic. What was found may
+        be answered.
+        """
+        wanted = as_id(id_)
+        past = self._past()
+        found = None if past is None else past.find(wanted)
+        if found is None:
+            reader = self._new_reader()
+            try:
+                found = search(reader, self._topics[1], self.group, self._destination, wanted)
+            finally:
+                reader.close()
+        if found is not None:
+            with self._voice.lock:
+                self._voice.observe(heard(found.record))
+        return found
+
+    def _next(self, timeout_s: float) -> Delivery | None:
+        older = next(self._older, None)
+        if older is not None:
+            self._follower.passed(older)
+            return older
+        try:
+            return self._follower.poll(timeout_s)
+        except Hole as hole:
+            past = self._past()
+            if past is None or not self._is_mine(hole.delivery):
+                raise
+            # Where Delta lacks it, too, that is the hole.
+            self._older = past.between(hole.last + 1, hole.delivery.position - 1)
+            older = next(self._older, None)
+            if older is None:
+                raise
+            self._follower.passed(older)
+            return older
+
+    def _is_mine(self, delivery: Delivery) -> bool:
+        return delivery.destination in (None, self.name)
+
+    @property
+    def _destination(self) -> str | None:
+        return self.name if self.order == "causal_p2p" else None
+
+    def _past(self) -> Past | None:
+        return None if self._delta is None else Past(self._delta, self.group, self._destination)
+
+    def _new_reader(self) -> LogReader:
+        return open_reader(self._client, self._bootstrap)
+
+    # ── ending ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Stop, with everything written down; to close again does nothing."""
+        self._save()
+        self._opened.close()
+
+    def _save(self) -> None:
+        self._voice.keep_place(self._follower.token)
+        self._saved_s = monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or kind is KeyboardInterrupt:
+            self.close()
+        else:
+            self._opened.close()  # what the message handed over last was to do is not done: it comes again

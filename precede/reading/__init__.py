@@ -1,0 +1,1 @@
+"""Reading what was delivered or refused: topics, tables, files."""

@@ -1,0 +1,146 @@
+"""A log as lines of text, for the kernel: what `precede replay` reads.
+
+A line is a raw record as a gateway would publish it, or a dumped log line, an object that says under which key,
+partition, offset and time the log took its `value`. Of a dumped line all but `value` may be left out, and then the
+same holds as for a raw record: partition 0, the line's number as offset, time 0, and the record's own group as key.
+Its `key` may be null, as in the log.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Annotated, Protocol
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from precede.udfs.holdback import OWN_KEY, OwnKey
+
+BLOCK_BYTES = 1 << 15  # small enough that a block, and what comes of it, stays in the cache until it is written
+
+
+class _Named(msgspec.Struct, gc=False):
+    """Whether a line has a `value` of its own, and not somewhere inside."""
+
+    value: msgspec.Raw | UnsetType = UNSET
+
+
+class _Dumped(msgspec.Struct, forbid_unknown_fields=True):
+    """A dumped log line; anything else that has a `value` is a raw record with a field too many."""
+
+    value: str | None  # null is a tombstone, which the kernel has a sentence for
+    key: str | UnsetType | None = UNSET
+    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
+    timestamp_ms: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
+
+
+_decode_dumped = msgspec.json.Decoder(_Dumped).decode
+_WANTED = {
+    "value": "a string `value`, or null",
+    "key": "a string `key`, or null",
+    "partition": "an integer `partition` from 0 to 2^31-1",
+    "offset": "an integer `offset` from 0 to 2^63-1",
+    "timestamp_ms": "an integer `timestamp_ms`",
+}
+"""What each field of a dumped line must be, for the sentence where it is not."""
+_FIELDS = {field.name: field.type for field in msgspec.structs.fields(_Dumped)}
+_NOT_READABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
+_VALUE = b'"value"'
+_names_value = msgspec.json.Decoder(_Named).decode
+
+
+def blocks(file: int, read: Callable[[int, int], bytes] = os.read) -> Iterator[bytes]:
+    """Whole lines, as many as one look at the file brings; a last line without its end counts as whole."""
+    parts: list[bytes] = []
+    while block := read(file, BLOCK_BYTES):
+        end = block.rfind(b"\n") + 1
+        if end == 0:
+            parts.append(block)
+            continue
+        yield b"".join([*parts, block[:end]])
+        parts = [block[end:]]
+    rest = b"".join(parts)
+    if rest:
+        yield rest + b"\n"
+
+
+class Receiver(Protocol):
+    """Whoever takes the records of a log: the kernel, or a trace that keeps them for it."""
+
+    def receive(
+        self, value: bytes | None, key: bytes | OwnKey | None, partition: int, offset: int, timestamp_ms: int, /
+    ) -> None:
+        """Take one record."""
+
+
+class LogLines:
+    """Hands lines to the kernel, and counts them: an empty line is skipped but numbered.
+
+    A dumped line that is none, for a field of it is of the wrong kind, goes to `refuse` with its offset and a sentence;
+    without that it is taken for a raw record with a field too many, which it is as well.
+    """
+
+    def __init__(self, receiver: Receiver, refuse: Callable[[bytes, str, int], None] | None = None) -> None:
+        self._receiver = receiver
+        self._refuse = refuse
+        self.count = 0
+
+    def feed(self, block: bytes) -> None:
+        """Take whole lines."""
+        receive = self._receiver.receive
+        may_be_dumped = _VALUE in block
+        number = self.count - 1
+        if b"\r" in block:  # the line ends of Windows are no part of a record, and do not count into its size
+            block = block.replace(b"\r\n", b"\n")
+        for number, text in enumerate(block[:-1].split(b"\n"), self.count):
+            if may_be_dumped and _VALUE in text and _is_dumped(text):
+                self._receive_dumped(text, number)
+            elif text:
+                receive(text, OWN_KEY, 0, number, 0)
+        self.count = number + 1
+
+    def _receive_dumped(self, text: bytes, number: int) -> None:
+        try:
+            dumped = _decode_dumped(text)
+            value = None if dumped.value is None else dumped.value.encode()
+            key = OWN_KEY if dumped.key is UNSET else None if dumped.key is None else dumped.key.encode()
+        except _NOT_READABLE:
+            wanted = None if self._refuse is None else _what_is_wrong(text)
+            if self._refuse is None or wanted is None:
+                self._receiver.receive(text, OWN_KEY, 0, number, 0)
+            else:
+                self._refuse(text, f"A dumped log line needs {wanted}.", number)
+            return
+        offset = number if dumped.offset is UNSET else dumped.offset
+        self._receiver.receive(value, key, dumped.partition, offset, dumped.timestamp_ms)
+
+
+def _is_dumped(text: bytes) -> bool:
+    try:
+        return _names_value(text).value is not UNSET
+    except _NOT_READABLE:
+        return False
+
+
+def _what_is_wrong(text: bytes) -> str | None:
+    """What a dumped line needs and does not have; None where the line is no dumped one, or two fields are one."""
+    fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    if not fields.keys() <= _WANTED.keys():
+        return None
+    for name, raw in fields.items():
+        try:
+            msgspec.json.decode(raw, type=_FIELDS[name])
+        except _NOT_READABLE:
+            return _WANTED[name]
+    return None
+
+
+def one_line_each(records: list[bytes]) -> bytes:
+    """Records as lines; a line break inside one can only be white space between its parts: it is written as a space."""
+    text = b"\n".join(records)
+    if text.count(b"\n") != len(records) - 1 or b"\r" in text:
+        text = b"\n".join([record.translate(_BREAKS_TO_SPACES) for record in records])
+    return text + b"\n"
+
+
+_BREAKS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")

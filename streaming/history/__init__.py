@@ -1,0 +1,1 @@
+"""The history query: the output topics into Delta tables."""

@@ -1,0 +1,1 @@
+"""The job: settings, start checks, Spark session, both queries, status."""

@@ -1,0 +1,78 @@
+"""What is held and what is missing now, read from a checkpoint as of its last batch, whether its job runs or not."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precede.streaming.job import checkpoint
+from precede.streaming.job.checkpoint import OrderPart
+from precede.streaming.job.settings import Settings
+from precede.streaming.order.query import shard_of
+from precede.udfs.analysis.inspection import OpenGap
+from precede.udfs.engine.held import Held
+from precede.udfs.errors import Refused
+from precede.udfs.holdback import Holdback
+from precede.udfs.shard import decode_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def read(settings: Settings, group: str | None = None, *, spark: "SparkSession | None" = None) -> Iterator[Held]:
+    """The held messages of one group or of all, shard by shard; a session that is given is left running."""
+    for holdback in _shards(settings, group, spark):
+        yield from holdback.held(group)
+
+
+def gaps(settings: Settings, group: str | None = None, *, spark: "SparkSession | None" = None) -> Iterator[OpenGap]:
+    """The open gaps of one group or of all, in the same way."""
+    for holdback in _shards(settings, group, spark):
+        yield from holdback.gaps(group)
+
+
+def _shards(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[Holdback]:
+    """The kernel's state, one shard after the other."""
+    order = check(settings)
+    if not any((settings.order_checkpoint / "commits").glob("[0-9]*")):
+        return  # no batch is through, so nothing is held
+    with ExitStack() as stack:
+        session = spark or _start(settings, stack)
+        for blob in _blobs(session, settings.order_checkpoint, order.shards, group):
+            holdback = Holdback(order=order.order, limits=order.limits, patience=settings.patience())
+            holdback.load(decode_state(blob)[0])
+            yield holdback
+
+
+def check(settings: Settings) -> OrderPart:
+    """What the checkpoint was made of; refused where there is none."""
+    folder = Path(settings.checkpoint)
+    order = checkpoint.read(folder).order if folder.exists() else None
+    if order is None:
+        raise Refused(f"There is no checkpoint of an order query in {folder}.")
+    return order
+
+
+def _start(settings: Settings, stack: ExitStack) -> "SparkSession":
+    """A session for as long as the stack stands; it keeps nothing."""
+    import tempfile
+
+    from precede.streaming.job import jars, session
+
+    home = Path(settings.jars).expanduser() if settings.jars else None
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="precede-held-")))
+    spark = session.start(settings, jars.ensure("spark", home=home), folder)
+    stack.callback(spark.stop)
+    return spark
+
+
+def _blobs(spark: "SparkSession", folder: Path, shards: int, group: str | None) -> Iterator[bytes]:
+    """The states of the shards that matter, one at a time."""
+    from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
+
+    states = spark.read.format("statestore").load(str(folder.absolute()))
+    if group is not None:
+        states = states.where(F.col("key.shard") == shard_of(F.lit(group.encode()), shards))
+    column = "value.groupState.blob" if "groupState" in states.schema["value"].dataType.fieldNames() else "value.blob"  # type: ignore[attr-defined]
+    for row in states.select("key.shard", F.col(column).alias("blob")).orderBy("shard").toLocalIterator():
+        yield bytes(row.blob)

@@ -1,0 +1,222 @@
+"""The jars that Spark and the broker need beside what pyspark brings: fetched once, checked, then never again.
+
+`ivy.xml` names them, the Ivy inside pyspark fetches them (so nothing but Java is needed), `jars.sha256` says what they
+must be. They are kept in one folder per configuration, by default under ~/.cache/precede/jars; PRECEDE_JARS moves it,
+PRECEDE_IVYSETTINGS names an ivysettings.xml for those who must go through a mirror.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.resources import as_file, files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, get_args
+
+from precede.ingest.files import locked
+from precede.streaming.job.java import java
+from precede.udfs.errors import Refused
+
+Configuration = Literal["spark", "broker"]
+Say = Callable[[str], object]
+
+# Resources and not files: this package may be inside a zip, as Spark ships it to a cluster.
+DECLARED = files("precede.streaming.job") / "ivy.xml"
+CHECKSUMS = files("precede.streaming.job") / "jars.sha256"
+
+# Ivy sets no time limits of its own: without these a network that swallows packets would hang it for ever.
+PATIENCE = ["-Dsun.net.client.defaultConnectTimeout=15000", "-Dsun.net.client.defaultReadTimeout=60000"]
+
+
+def default_home() -> Path:
+    """Where jars are kept when nobody says otherwise."""
+    if moved := os.environ.get("PRECEDE_JARS"):
+        return Path(moved).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "precede" / "jars"
+
+
+def expected(configuration: Configuration) -> dict[str, str]:
+    """The name of every jar of a configuration, with its SHA-256."""
+    lines = (line.split() for line in CHECKSUMS.read_text().splitlines())
+    names = ((path.partition("/"), checksum) for checksum, path in lines)
+    return {name: checksum for (folder, _, name), checksum in names if folder == configuration}
+
+
+def ensure(configuration: Configuration, *, home: Path | None = None, say: Say | None = None) -> list[Path]:
+    """The jars of a configuration, on disk and unharmed; what is not is fetched first, and `say` hears of it."""
+    home = home or default_home()
+    folder = home / configuration
+    wanted = expected(configuration)
+    if harmed(folder, wanted):
+        with alone(home, say):
+            # Whoever held the lock before may have fetched them in the meantime.
+            if missing := harmed(folder, wanted):
+                fetch(configuration, folder, wanted, missing, say)
+    return [folder / name for name in wanted]
+
+
+def harmed(folder: Path, wanted: dict[str, str]) -> list[str]:
+    """The jars that are missing or are not what they must be."""
+    return [name for name, checksum in wanted.items() if checksum_of(folder / name) != checksum]
+
+
+def checksum_of(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+@contextmanager
+def alone(home: Path, say: Say | None) -> Iterator[None]:
+    """One process at a time fetches into a home; the lock goes with the process, however it ends."""
+
+    def tell() -> None:
+        if say:
+            say(f"Waiting for another process that fetches jars into {home}")
+
+    with ExitStack() as stack:
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(home / "lock", tell=tell))
+        except OSError as problem:
+            reason = problem.strerror or problem
+            mend = "set PRECEDE_JARS to a folder of yours"
+            raise Refused(f"The jars cannot be kept in {home} ({reason}): {mend}.") from None
+        yield
+
+
+def fetch(
+    configuration: Configuration, folder: Path, wanted: dict[str, str], missing: list[str], say: Say | None
+) -> None:
+    """Fetch beside the folder, check, then move each jar to its place in one step, so that nobody sees half of one."""
+    if say:
+        say(f"Fetching {len(wanted)} jars for the {configuration}, once, into {folder}")
+    # Ivy's own cache outlives a failure, so that a second try goes on where the first one stopped.
+    cache = folder.parent / "ivy-cache"
+    fresh = folder.parent / f"{configuration}.part"
+    shutil.rmtree(fresh, ignore_errors=True)
+    retrieve(configuration, cache, fresh, len(wanted), say)
+    wrong = [name for name in missing if checksum_of(fresh / name) != wanted[name]]
+    if not wrong:
+        folder.mkdir(exist_ok=True)
+        for name in missing:
+            (fresh / name).replace(folder / name)
+    shutil.rmtree(fresh)
+    shutil.rmtree(cache)
+    if wrong:
+        raise Refused(
+            f"{wrong[0]} was fetched, but it is not the file that precede was tested with (its SHA-256 differs): "
+            "look at the mirror or proxy between here and the Maven repository, then try again."
+        )
+
+
+def retrieve(configuration: Configuration, cache: Path, target: Path, total: int, say: Say | None) -> None:
+    """Run Ivy: resolve `ivy.xml` for one configuration and put its jars into the target folder."""
+    command = [java(), *PATIENCE, "-jar", str(ivy()), "-confs", configuration, "-types", "jar", "bundle"]
+    command += ["-cache", str(cache), "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
+    if settings := os.environ.get("PRECEDE_IVYSETTINGS"):
+        if not Path(settings).is_file():
+            raise Refused(f"PRECEDE_IVYSETTINGS names {settings}, which is not a file.")
+        command += ["-settings", settings]
+    problems: deque[str] = deque(maxlen=1000)
+    with (
+        as_file(DECLARED) as declared,
+        subprocess.Popen(
+            [*command, "-ivy", str(declared)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            listen(process.stdout, problems, total, say)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise Refused(
+            f"The jars for the {configuration} could not be fetched ({first_problem(problems)}): check the network and "
+            "try again, or set PRECEDE_IVYSETTINGS to an ivysettings.xml that names a mirror you can reach."
+        )
+
+
+def listen(lines: Iterator[str], kept: deque[str], total: int, say: Say | None) -> None:
+    """Turn what Ivy prints into progress, and keep it for the case that it fails."""
+    found = fetched = 0
+    for line in lines:
+        kept.append(line)
+        if match := re.match(r"\s*found \S+#(\S+);(\S+) in", line):
+            found += 1
+            news = f"Looking up {match[1]} {match[2]} ({found} of about {total})"
+        elif match := re.match(r"\s*\[SUCCESSFUL \] \S+#\S+;(\S+)!(\S+)\.jar", line):
+            fetched += 1
+            news = f"Fetched {match[2]}-{match[1]}.jar ({fetched} of {total})"
+        else:
+            continue
+        if say:
+            say(news)
+
+
+def first_problem(lines: deque[str]) -> str:
+    """The first thing that went wrong, in Ivy's words; what follows it are only consequences."""
+    telling = re.compile(
+        r"Host .* not found|[Ss]erver access [Ee]rror|unresolved dependency|FAILED|Exception|not found"
+    )
+    problem = next((line for line in lines if telling.search(line)), lines[-1] if lines else "Java said nothing")
+    return " ".join(problem.split())
+
+
+def ivy() -> Path:
+    """The Ivy that pyspark ships, found without the cost of importing pyspark."""
+    spec = find_spec("pyspark")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        for jar in Path(place, "jars").glob("ivy-*.jar"):
+            return jar
+    raise Refused("pyspark with its jars is not installed here: run `make setup`, or `pip install precede`.")
+
+
+def pin() -> None:
+    """Write the checksums anew after a change of `ivy.xml`: for those who maintain precede."""
+    lines = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for configuration in get_args(Configuration):
+            target = Path(scratch, configuration)
+            retrieve(configuration, Path(scratch, "cache"), target, 0, print)
+            lines += [f"{checksum_of(jar)}  {configuration}/{jar.name}\n" for jar in sorted(target.iterdir())]
+    with as_file(CHECKSUMS) as checksums:
+        checksums.write_text("".join(lines))
+
+
+def main() -> None:
+    """`python -m precede.streaming.job.jars [spark] [broker]` fetches the jars ahead of time, as an image is built."""
+    asked = sys.argv[1:] or list(get_args(Configuration))
+    try:
+        for word in asked:
+            match word:
+                case "spark" | "broker":
+                    jars = ensure(word, say=print)
+                    print(f"{len(jars)} jars of {word} are in {jars[0].parent}")  # noqa: T201 (this is a command)
+                case "pin":
+                    pin()
+                case _:
+                    raise Refused(f"{word} is neither spark nor broker nor pin.")
+    except Refused as refusal:
+        sys.exit(str(refusal))
+
+
+if __name__ == "__main__":
+    main()

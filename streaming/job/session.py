@@ -1,0 +1,176 @@
+"""The Spark session: its jars, the settings that were measured, and where its own words go."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from precede.streaming.job.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORDER_POOL = "order"
+HISTORY_POOL = "history"
+
+LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {logs}/spark.log
+appender.file.filePattern = {logs}/spark.%i.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 16MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 4
+"""
+
+# The order query gets its tasks first; history takes what is left, and a share when both wait.
+POOLS = """\
+<?xml version="1.0"?>
+<allocations>
+  <pool name="order"><schedulingMode>FIFO</schedulingMode><weight>1000</weight><minShare>1000</minShare></pool>
+  <pool name="history"><schedulingMode>FIFO</schedulingMode><weight>1</weight><minShare>0</minShare></pool>
+</allocations>
+"""
+
+FIXED = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.speculation": "false",  # a second attempt would only be a second run of the same kernel
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.adaptive.enabled": "false",  # plans are known, and replanning each micro-batch costs more than it finds
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    # Checkpoints are local files here; the default, made for object stores, doubles the time of a batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Reported to nobody here; and a reader of states without a query of its own would fail for want of a listener.
+    "spark.sql.streaming.stateStore.coordinatorReportSnapshotUploadLag": "false",
+    "spark.sql.streaming.stateStore.forceSnapshotUploadOnLag": "false",
+    "spark.sql.streaming.minBatchesToRetain": "20",  # each keeps what it changed, so a hundred is a lot of disk
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # no order waits for Spark's time
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+    # The queries and Delta's own work have more pieces of generated code than the hundred that Spark remembers: with
+    # fewer kept, each batch would compile classes anew, and the JVM would never be warm.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+    "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "true",  # or a null would make floats of integers
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # What a worker is given at once is what it may grow by, several times over; Spark's own bound is four times that.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+    # Spark's own pattern does not know that a client's private key stands among the options of a source.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
+    "spark.driver.maxResultSize": "0",  # a batch of large records must not stick for ever on a limit of its result
+    "spark.python.worker.faulthandler.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "2",  # their log is small; fifty tasks would read it slower
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def start(settings: Settings, jars: Sequence[Path], logs: Path, name: str = "precede") -> "SparkSession":
+    """A new session, or the one that runs here already."""
+    # Spark starts its Python workers by this variable; any other Python would lack the kernel.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _reach_workers()
+    logs.mkdir(parents=True, exist_ok=True)
+    _quiet_python(logs)
+
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf().setAppName(name).setAll(list(configuration(settings, jars, logs).items()))
+    with SparkContext._lock:
+        running = SparkContext._gateway
+    if running is None:
+        with (logs / "spark-console.log").open("ab") as console:
+            running = launch_gateway(conf, {"stdout": console, "stderr": console})  # type: ignore[no-untyped-call]
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
+    with _own_ctrl_c():
+        return SparkSession(SparkContext(conf=conf, gateway=running))
+
+
+@contextmanager
+def _own_ctrl_c() -> Iterator[None]:
+    """PySpark takes Ctrl-C for itself, and would end the process where a job wants to stop between two batches."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+def configuration(settings: Settings, jars: Sequence[Path], logs: Path) -> dict[str, str]:
+    """Everything Spark is told, for this session or for who starts one by hand."""
+    log4j, pools = logs / "log4j2.properties", logs / "pools.xml"
+    log4j.write_text(LOG4J.format(logs=logs.absolute().as_posix()), encoding="utf-8")
+    pools.write_text(POOLS, encoding="utf-8")
+    values = dict(FIXED)
+    values["spark.jars"] = ",".join(str(jar.absolute()) for jar in jars)
+    values["spark.driver.memory"] = settings.memory
+    values["spark.driver.extraJavaOptions"] = f'"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}"'
+    values["spark.scheduler.allocation.file"] = pools.absolute().as_uri()
+    values["spark.sql.warehouse.dir"] = (logs / "warehouse").absolute().as_uri()  # or it would appear where one stands
+    values["spark.ui.enabled"] = str(settings.ui).lower()
+    if settings.tasks:
+        values["spark.sql.shuffle.partitions"] = str(settings.tasks)
+    master = settings.master or (None if "PYSPARK_GATEWAY_PORT" in os.environ else "local[*]")
+    if master:
+        values["spark.master"] = master
+        if master.startswith("local"):
+            values["spark.driver.host"] = values["spark.driver.bindAddress"] = "127.0.0.1"
+            if not settings.tasks:
+                values["spark.sql.shuffle.partitions"] = str(_cores(master))
+    return values
+
+
+def _cores(master: str) -> int:
+    asked = master.removeprefix("local").strip("[]").split(",")[0]
+    if asked == "*":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(asked or 1)
+
+
+def _reach_workers() -> None:
+    """Workers of this machine import the same kernel, from wherever this process has it."""
+    package = find_spec("precede")
+    assert package is not None
+    assert package.origin is not None
+    home = str(Path(package.origin).resolve().parent.parent)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if home not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([home, *filter(None, paths)])
+
+
+def _quiet_python(logs: Path) -> None:
+    """What PySpark says on the Python side goes into a file too."""
+    from pyspark.logger import PySparkLogger
+
+    handler = logging.FileHandler(logs / "python.log", delay=True, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    loggers = [logging.getLogger(name) for name in ("py4j", "pyspark")]
+    # Of Spark's own kind, or an error in a plan would raise another one while it is logged.
+    loggers += [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
+    for logger in loggers:
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+    warnings.filterwarnings("ignore", module="pyspark")

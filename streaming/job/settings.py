@@ -1,0 +1,273 @@
+"""What a job can be told: a flag stands over a `PRECEDE_*` variable, that over a TOML file, that over the default."""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, Credentials, address
+from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.ticks.patience import Patience
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+PREFIX = "PRECEDE_"
+OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", PASSWORD)
+"""Read elsewhere than here."""
+DAYS_MS_MAX = 365 * 86_400_000
+RECORD_BYTES_MAX = 2 * 1024 * 1024 - 64 * 1024
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+MEMORY = re.compile(r"[1-9][0-9]*[mg]")
+LISTENS = re.compile(r"([^\s,:]*:|\[[0-9A-Fa-f:]+\]:)?[0-9]{1,5}")
+SERVERS = re.compile(r"[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*|(\[[0-9A-Fa-f:]+\]:[0-9]{1,5})")
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything the job is told; units stand last in a name."""
+
+    bootstrap: Address | str = Address("localhost:9092")  # `load` puts in how to get in
+    checkpoint: str = "checkpoints/"
+    delta: str = "delta/"
+    order: str = "s_b"
+    shards: int = 16
+    limits: Limits = Limits()
+    only: str | None = None
+    once: bool = False
+
+    raw_topic: str = "precede.raw"
+    ordered_topic: str = "precede.ordered"
+    dead_letter_topic: str = "precede.dead-letters"
+    progress_topic: str = "precede.progress"
+    control_topic: str = "precede.control"
+    partitions: int = 4  # of a topic that `precede run` makes; one that is there keeps what it has
+    replicas: int = -1  # of such a topic; -1 takes the broker's own default
+
+    tick_s: float = 1.0  # how often the job says in the log that time passes; 0: never
+    ask_after_ms: int = Patience().ask_after_ms  # so old is a gap when its sender is asked for it
+    give_up_ms: int = Patience().give_up_ms  # so old is a gap when hope ends, where its group says nothing; 0: never
+    loss: str = Patience().loss  # what happens then: abandon, or hold
+    silent_ms: int = Patience().silent_ms  # so long a member that others wait for may say nothing; 0: for ever
+
+    history_every_s: float = 10.0
+    trigger_ms: int = 0
+    max_offsets_per_trigger: int = 200_000
+    tasks: int = 0  # shuffle partitions, pinned by the checkpoint; 0 takes the number of cores at the first start
+    patience_s: float = 300.0  # how long a broker may be away before the job gives up
+    accept_cut_log: bool = False
+    rebuild_delta: bool = False  # throw the tables away, and write them anew from the topics
+
+    state: str | None = None  # file in which `precede send` and `precede groups` keep the last seq of each sender
+    key: str | None = None  # file of the private key that `precede send` signs with
+    service_key: str | None = None  # file of the one that the job signs its own `evict` and `abandon` with
+    metrics: str | None = None  # port, or host:port, of /metrics and /health; None: nobody listens
+    log_format: str = "text"
+
+    security_protocol: str | None = None  # how to get into Kafka: see ingest/kafka/credentials.py
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password_file: str | None = None
+    ssl_ca_file: str | None = None
+    ssl_certificate_file: str | None = None
+    ssl_key_file: str | None = None
+
+    jars: str | None = None
+    master: str | None = None  # None: what spark-submit says, or else every core of this machine
+    memory: str = "2g"
+    ui: bool = False
+
+    def patience(self, key: "Ed25519PrivateKey | None" = None) -> Patience:
+        """How long the job waits for what is missing; where that is up to the service of a group, `key` is its own."""
+        return Patience(
+            ask_after_ms=self.ask_after_ms,
+            give_up_ms=self.give_up_ms,
+            loss="hold" if self.loss == "hold" else "abandon",
+            silent_ms=self.silent_ms,
+            service_key=None if key is None else key.public_key().public_bytes_raw(),
+        )
+
+    @property
+    def order_checkpoint(self) -> Path:
+        """Where Spark keeps offsets, commits and state of the order query."""
+        return Path(self.checkpoint) / "order"
+
+    @property
+    def logs(self) -> Path:
+        """Where Spark's own words go."""
+        return Path(self.checkpoint) / "logs"
+
+    def history_checkpoint(self, table: str) -> Path:
+        """Where Spark keeps how far a Delta table is written."""
+        return Path(self.checkpoint) / "history" / table
+
+
+def load(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    config_file: str | Path | None = None,
+    *,
+    reaches_kafka: bool = True,
+) -> Settings:
+    """The settings of this start; flags that are None were not given. Only who reaches Kafka needs to get in there."""
+    values: dict[str, Any] = {}
+    values.update(_from_file(Path(config_file)) if config_file else {})
+    values.update(_from_environment(environ))
+    values.update((name, value) for name, value in flags.items() if value is not None)
+    found = check(_convert(values))
+    if not reaches_kafka:
+        return found
+    given = Credentials(**{name: getattr(found, name) for name in Credentials.__struct_fields__})
+    return msgspec.structs.replace(found, bootstrap=address(str(found.bootstrap), given, environ))
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"The config file {path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise Refused(f"The config file {path} is not TOML: {error}.") from error
+    if SECRET_SETTING in values:
+        raise Refused(f"The config file {path} holds {SECRET_SETTING}, where it is too easily seen: {PASSWORD_WANTED}.")
+    unknown = sorted(set(values) - set(Settings.__struct_fields__))
+    if unknown:
+        raise Refused(f"The config file {path} sets {unknown[0]}, which is not a setting of precede.")
+    return values
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables named for no setting are left alone: a platform may have set them for a service named precede."""
+    return {_VARIABLES[name]: text for name, text in environ.items() if name in _VARIABLES and text != ""}
+
+
+_VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name != "limits"}
+
+
+def likely_slips(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables that set nothing, each with the one that was probably meant."""
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in _VARIABLES and name not in OTHER_VARIABLES:
+            known = [other.removeprefix(PREFIX) for other in (*_VARIABLES, *OTHER_VARIABLES)]
+            for near in get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.75):
+                yield name, PREFIX + near
+
+
+def _convert(values: dict[str, Any]) -> Settings:
+    """A variable is text, so words like `8` and `true` are taken for what the setting asks."""
+    for name, value in values.items():
+        kind = str if name == "bootstrap" else Settings.__annotations__.get(name)
+        if kind is None:
+            raise Refused(f"{name} is not a setting of precede.")
+        try:
+            values[name] = msgspec.convert(_readable(value), kind, strict=not isinstance(value, str))
+        except msgspec.ValidationError as error:
+            wrong = _limit_fault(value, error) if kind is Limits else f"but must be {_wanted(kind)}"
+            raise Refused(f"The setting {name} is {value!r}, {wrong}.") from error
+    return Settings(**values)
+
+
+def _readable(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _limit_fault(value: Any, error: Exception) -> str:
+    """What is wrong with a table of limits: no table, a name that is none, or a number that cannot be."""
+    if not isinstance(value, Mapping):
+        return "but must be a table of limits"
+    unknown = [name for name in value if name not in Limits.__struct_fields__]
+    if unknown:
+        return f"but there is no limit {unknown[0]}: there are {', '.join(Limits.__struct_fields__)}"
+    not_whole = [name for name, number in value.items() if number.__class__ is not int]
+    return f"but limit {not_whole[0]} must be a whole number" if not_whole else f"but {error}"
+
+
+def _wanted(kind: Any) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(kind, "text")
+
+
+def check(settings: Settings) -> Settings:
+    """Refuse, in a sentence that names the setting, what no job could run with."""
+    for name, good, wanted in _RULES:
+        value = getattr(settings, name)
+        if not good(value):
+            raise Refused(f"The setting {name} is {value!r}, but must be {wanted}.")
+    if settings.master is not None and not settings.master.startswith("local") and settings.tasks == 0:
+        raise Refused(
+            f"The setting tasks must be set where master is a cluster ({settings.master}): to the cores the job has "
+            "there; it is fixed by the checkpoint."
+        )
+    if settings.rebuild_delta and settings.only == "order":
+        raise Refused("With only = order no table is written, so none can be rebuilt: leave out one of the two.")
+    topics = {name: getattr(settings, name) for name in _TOPICS}
+    for name, topic in topics.items():
+        others = [other for other in topics if other != name and topics[other] == topic]
+        if others:
+            raise Refused(f"The settings {name} and {others[0]} both name the topic {topic}; each needs its own.")
+    return settings
+
+
+def host_and_port(metrics: str) -> tuple[str, int]:
+    """Where metrics are to be had; a port alone is one of this machine only."""
+    host, _, port = metrics.rpartition(":")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+_TOPICS = ("raw_topic", "ordered_topic", "dead_letter_topic", "progress_topic", "control_topic")
+_TOPIC_WANTED = "the name of a Kafka topic: at most 249 letters, digits, dots, dashes and underscores"
+
+
+def _between(least: float, most: float) -> Callable[[Any], bool]:
+    return lambda value: least <= value <= most
+
+
+def _is_folder(value: str) -> bool:
+    return bool(value) and "://" not in value and "\0" not in value
+
+
+_RULES: list[tuple[str, Callable[[Any], bool], str]] = [
+    (
+        "bootstrap",
+        lambda servers: SERVERS.fullmatch(str(servers)) is not None,
+        "host:port, or several with commas between them",
+    ),
+    ("checkpoint", _is_folder, "a folder of this machine or of a volume mounted on it"),
+    ("delta", _is_folder, "a folder of this machine or of a volume mounted on it"),
+    ("order", lambda name: name in ORDERS, f"one of {', '.join(sorted(ORDERS))}"),
+    ("shards", _between(1, 1_000_000), "a whole number from 1 to 1,000,000"),
+    (
+        "limits",
+        lambda limits: limits.record_bytes_max <= RECORD_BYTES_MAX,
+        f"a table with a record_bytes_max of at most {RECORD_BYTES_MAX:,}, so that what is appended fits too",
+    ),
+    ("only", lambda value: value in (None, "order", "history"), "order or history"),
+    *(
+        (name, lambda text: TOPIC_NAME.fullmatch(text) is not None and text not in (".", ".."), _TOPIC_WANTED)
+        for name in _TOPICS
+    ),
+    ("partitions", _between(1, 10_000), "a whole number from 1 to 10,000"),
+    ("replicas", lambda count: count == -1 or 1 <= count <= 100, "from 1 to 100, or -1 for the broker's own default"),
+    ("tick_s", lambda seconds: seconds == 0 or 0.1 <= seconds <= 3_600, "from 0.1 to 3,600 seconds, or 0 for none"),
+    ("ask_after_ms", _between(1, DAYS_MS_MAX), "from 1 to 31,536,000,000 milliseconds"),
+    ("give_up_ms", _between(0, DAYS_MS_MAX), "from 0 to 31,536,000,000 milliseconds; 0 never gives up"),
+    ("loss", lambda name: name in ("abandon", "hold"), "abandon or hold"),
+    ("silent_ms", _between(0, DAYS_MS_MAX), "from 0 to 31,536,000,000 milliseconds; 0 never evicts"),
+    ("history_every_s", _between(0, 86_400), "from 0 to 86,400 seconds"),
+    ("trigger_ms", _between(0, 3_600_000), "from 0 to 3,600,000 milliseconds"),
+    ("max_offsets_per_trigger", _between(1, 100_000_000), "a whole number from 1 to 100,000,000"),
+    ("tasks", _between(0, 100_000), "a whole number from 0 to 100,000"),
+    ("patience_s", _between(0, 30 * 86_400), "from 0 to 2,592,000 seconds"),
+    (
+        "metrics",
+        lambda text: text is None or (LISTENS.fullmatch(text) is not None and host_and_port(text)[1] < 65_536),
+        "a port, or host:port; 0.0.0.0:9464 lets other machines in",
+    ),
+    ("log_format", lambda name: name in ("text", "json"), "text or json"),
+    ("memory", lambda text: MEMORY.fullmatch(text) is not None, "a size such as 2g or 1500m"),
+]

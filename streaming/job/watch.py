@@ -1,0 +1,178 @@
+"""One streaming query, watched: started again when it fails, later each time, with a sentence."""
+
+import math
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from confluent_kafka import KafkaException
+from py4j.protocol import Py4JError
+
+from precede.udfs.errors import Refused, Unreachable
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+GONE = (Py4JError, OSError)
+"""How calls into a Spark that has ended fail."""
+
+SEE_S = 1.0
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 30.0
+
+# No retry can mend this: it was raised in an executor, and its sentence is for a person.
+FINAL = re.compile(r"udfs\.errors\.Refused: ([^\n]+)")
+CAUSES = re.compile(r"(?:Exception|Error): ([^\n]+)")
+REASON_LENGTH_MAX = 300
+
+
+class QueryWatch:
+    """A query and what became of it."""
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[], "StreamingQuery"],
+        say: Callable[..., object],
+        patience_s: float,
+        observe: Callable[[str, str, float], object],
+        every_s: float = 0.0,
+    ) -> None:
+        """With endless patience it is never given up.
+
+        `observe` hears how many seconds each phase of each batch took: (query, phase, seconds).
+        """
+        self.name = name
+        self.every_s = every_s
+        """How often it looks for work; between two looks it says nothing."""
+        self.done = False
+        self.rows = 0
+        """Rows that went in since the job began."""
+        self.batches = 0
+        self.batch = -1
+        """The last batch that is through."""
+        self.restarts = 0
+        self.heard_at = 0.0
+        """When the query last gave a sign of life: a batch, or word that there is nothing to do."""
+        self.behind: int | None = None
+        """Records of its source not yet read, as of that moment."""
+        self._start = start
+        self._say = say
+        self._patience_s = patience_s
+        self._query: StreamingQuery | None = None
+        self._failures = 0
+        self._failing_since = 0.0
+        self._retry_at = 0.0
+        self._observe = observe
+        self._heard = ""
+        self._seen_at = 0.0
+
+    @property
+    def running(self) -> bool:
+        return self._query is not None
+
+    def look(self) -> None:
+        """Start it if it does not run, and see how it is."""
+        if self.done:
+            return
+        if self._query is None:
+            if time.monotonic() >= self._retry_at:
+                self._try_start()
+            return
+        active = self._query.isActive
+        now = time.monotonic()
+        if not active or now - self._seen_at >= SEE_S:
+            self._seen_at = now
+            self._see_progress(self._query)
+        if not active:
+            failure = self._query.exception()
+            self._query = None
+            if failure is None:
+                self.done = True
+            else:
+                self._failed(failure)
+
+    def stop(self) -> None:
+        """End it, where it still runs."""
+        query, self._query = self._query, None
+        if query is not None:
+            with suppress(*GONE):
+                query.stop()
+
+    def _try_start(self) -> None:
+        from pyspark.errors import PySparkException
+
+        try:
+            self._query = self._start()
+        except (KafkaException, Unreachable, PySparkException) as error:
+            self._failed(error)
+
+    def _see_progress(self, query: "StreamingQuery") -> None:
+        """Reading one progress is cheap, reading all is not: that is done only where one was missed."""
+        last = query.lastProgress
+        if last is None:
+            return
+        if self._failures:
+            self._say(f"The {self.name} query is at work again.", query=self.name)
+            self._failures = 0
+        if last.timestamp == self._heard:
+            return
+        self._heard, self.heard_at = last.timestamp, time.monotonic()
+        for progress in [last] if last.batchId <= self.batch + 1 else query.recentProgress:
+            # Where there was nothing to do, the progress names a batch that is still to come.
+            if progress.batchId > self.batch and "addBatch" in progress.durationMs:
+                self._count(progress)
+        self.behind = behind(last)
+
+    def _count(self, progress: "StreamingQueryProgress") -> None:
+        self.batch = progress.batchId
+        self.batches += 1
+        self.rows += progress.numInputRows
+        for phase, milliseconds in progress.durationMs.items():
+            self._observe(self.name, phase, milliseconds / 1000)
+
+    def _failed(self, error: Exception) -> None:
+        text = str(error)
+        final = FINAL.search(text)
+        if final and self._patience_s < math.inf:
+            raise Refused(final.group(1)) from error
+        now = time.monotonic()
+        if self._failures == 0:
+            self._failing_since = now
+        self._failures += 1
+        self.restarts += 1
+        reason = final.group(1).rstrip(".") if final else reason_of(error)
+        if now - self._failing_since > self._patience_s:
+            raise Refused(f"The {self.name} query has failed for {self._patience_s:.0f} s: {reason}.") from error
+        wait_s = min(FIRST_RETRY_S * 2 ** (self._failures - 1), LAST_RETRY_S)
+        self._retry_at = now + wait_s
+        sentence = f"The {self.name} query stopped: {reason}; it starts again in {wait_s:.0f} s."
+        self._say(sentence, level="warning", query=self.name, batch=self.batch + 1)
+
+
+def behind(progress: "StreamingQueryProgress") -> int | None:
+    """How many records the source had that the query had not read."""
+    latest, reached = ({}, {})
+    for source in progress.sources:
+        latest, reached = _offsets(source.latestOffset), _offsets(source.endOffset)
+    return sum(max(0, end - reached.get(at, 0)) for at, end in latest.items()) if latest and reached else None
+
+
+def _offsets(text: str | None) -> dict[tuple[str, str], int]:
+    """Spark's way of writing Kafka's offsets: topic, partition, offset."""
+    topics = msgspec.json.decode(text or "null") or {}
+    return {(topic, at): offset for topic, places in topics.items() for at, offset in places.items()}
+
+
+def reason_of(error: Any) -> str:
+    """The innermost cause in one line; the whole story is in Spark's log."""
+    if isinstance(error, KafkaException):
+        return str(error.args[0].str()).rstrip(".")
+    text = str(error)
+    causes = CAUSES.findall(text)
+    line = str(causes[-1] if causes else text.strip().splitlines()[0])
+    return line[:REASON_LENGTH_MAX].rstrip(". ")

@@ -1,0 +1,1 @@
+"""The job seen from outside: counts, metrics, health."""

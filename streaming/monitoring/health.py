@@ -1,0 +1,63 @@
+"""Whether the job is well, as the health endpoint answers: every query speaks, and Kafka answers.
+
+A query speaks when a batch of it ends, and every ten seconds, or at each trigger, where there is nothing to do. One
+that is stuck, fails again and again, or is being started for longer than that, does not.
+"""
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from precede.streaming.job.watch import QueryWatch
+
+SILENT_S_MAX = 120.0
+"""How long a query may be silent beyond its trigger: the largest batch and a restart of the query fit into it."""
+
+AWAY_S_MAX = 30.0
+"""How long Kafka may be away: it is asked every five seconds."""
+
+
+class QueryHealth(msgspec.Struct):
+    """One query: whether it runs now, its last batch, and how long ago it spoke."""
+
+    running: bool
+    batch: int | None
+    silent_s: float | None
+
+
+class Health(msgspec.Struct):
+    """The answer; `problems` says in sentences why not, where it is not healthy."""
+
+    healthy: bool
+    problems: list[str]
+    queries: dict[str, QueryHealth]
+    kafka_silent_s: float | None
+
+
+def judge(watches: Iterable[QueryWatch], began_at: float, kafka_heard_at: float | None) -> Health:
+    """The health of now, by the process's own clock; what has not spoken yet has been silent since the job began."""
+    now = time.monotonic()
+    problems: list[str] = []
+    queries: dict[str, QueryHealth] = {}
+    for watch in watches:
+        silent_s = now - max(watch.heard_at, began_at)
+        queries[watch.name] = QueryHealth(
+            watch.running, watch.batch if watch.batch >= 0 else None, round(silent_s, 1) if watch.heard_at else None
+        )
+        if watch.done:
+            continue
+        if not watch.heard_at:
+            problems.append(f"The {watch.name} query has not begun yet.")
+        elif silent_s > SILENT_S_MAX + watch.every_s:
+            problems.append(f"The {watch.name} query has been silent for {silent_s:.0f} s.")
+        elif not watch.running:
+            problems.append(f"The {watch.name} query has stopped and is to be started again.")
+    away_s = None if kafka_heard_at is None else now - kafka_heard_at
+    if away_s is None:
+        problems.append("Kafka has not answered yet.")
+    elif away_s > AWAY_S_MAX:
+        problems.append(f"Kafka has not answered for {away_s:.0f} s.")
+    if not queries:
+        problems.append("The job is starting.")
+    return Health(not problems, problems, queries, None if away_s is None else round(away_s, 1))

@@ -1,0 +1,92 @@
+"""The order query: raw topic -> shards -> the kernel -> packed rows for whoever publishes them.
+
+Each step is its own function, so that another function or sink can stand in the same place.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from precede.ingest.kafka import clients
+from precede.streaming.job import faults
+from precede.streaming.job.session import ORDER_POOL
+from precede.streaming.job.settings import Settings
+from precede.udfs.shard import ROW_TYPE, STATE_TYPE, Shard
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SOURCE = {
+    "startingOffsets": "earliest",
+    "failOnDataLoss": "true",  # a log with a hole in it would be ordered as if nobody had spoken there
+    "kafka.isolation.level": "read_committed",
+    "kafka.fetch.max.wait.ms": "10",
+    "kafka.max.poll.records": "5000",
+    "kafka.request.timeout.ms": "15000",
+    "kafka.default.api.timeout.ms": "20000",  # a broker silent for longer fails the query, and the job says so
+}
+
+
+def rows(spark: "SparkSession", settings: Settings) -> "DataFrame":
+    """The raw log as (shard, key, value, partition, offset, timestamp_ms); the JVM only hashes the key."""
+    from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
+
+    raw = (
+        spark.readStream.format("kafka")
+        .options(**SOURCE)
+        .options(**clients.spark_options(settings.bootstrap))
+        .option("subscribe", settings.raw_topic)
+        .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
+        .load()
+    )
+    return raw.select(
+        F.explode(shards_of(F.col("key"), settings.shards)).alias("shard"),
+        "key",
+        "value",
+        "partition",
+        "offset",
+        F.unix_millis("timestamp").alias("timestamp_ms"),
+    )
+
+
+def shards_of(key: Any, shards: int) -> Any:
+    """The shards of a record, as a column: its key's one, and all where there is no key, for it may be a tick."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.when(key.isNull(), F.sequence(F.lit(0), F.lit(shards - 1))).otherwise(F.array(shard_of(key, shards)))
+
+
+def shard_of(key: Any, shards: int) -> Any:
+    """The shard of a key, as a column."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.pmod(F.xxhash64(key), F.lit(shards)).cast("int")
+
+
+def ordered(rows: "DataFrame", function: Callable[..., Any], row_type: str = ROW_TYPE) -> "DataFrame":
+    """The rows through a function of (key, frames, state), shard by shard."""
+    from pyspark.sql.streaming.state import GroupStateTimeout
+
+    return rows.groupBy("shard").applyInPandasWithState(
+        function, row_type, STATE_TYPE, "append", GroupStateTimeout.NoTimeout
+    )
+
+
+def start(
+    spark: "SparkSession",
+    settings: Settings,
+    publish: Callable[["DataFrame", int], None],
+    *,
+    key: "Ed25519PrivateKey | None" = None,
+    drain: bool = False,
+) -> "StreamingQuery":
+    """Start the query; the job signs with `key`. With `drain` it ends when all that is there now is through."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", ORDER_POOL)
+    function = faults.around(Shard(settings.order, settings.limits, settings.patience(key)), "order")
+    packed = ordered(rows(spark, settings), function)
+    writer = packed.writeStream.queryName("order").foreachBatch(publish)
+    writer = writer.option("checkpointLocation", str(settings.order_checkpoint.absolute()))
+    if drain:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()

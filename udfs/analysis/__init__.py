@@ -1,0 +1,1 @@
+"""Looking at a group from outside: what an order promises, what is held and why."""

@@ -1,0 +1,1 @@
+"""One group, record by record: what is held, settled, delivered or refused."""

@@ -1,0 +1,130 @@
+"""What a group remembers of one sender and epoch: what is settled, what was seen, digests of the last delivered."""
+
+from zlib import crc32
+
+import msgspec
+
+from precede.udfs import codes
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.runs import Runs
+from precede.udfs.records.messages import SEQ_MAX, Who
+
+SenderKey = str | Who
+
+
+def sender_key(name: str, epoch: int) -> SenderKey:
+    """How a group finds a sender: by its name alone in epoch 0, the usual one, which saves a tuple per message."""
+    return (name, epoch) if epoch else name
+
+
+DIGEST_BYTES = 4
+CUT_AT_BYTES = 256
+"""How many bytes of digests may pile up, and twice those that count: cutting at every message would cost more."""
+
+
+class Sender(Runs, gc=False, eq=False, kw_only=True):
+    """One (sender, epoch) of a group; the runs it inherits are its settled seqs.
+
+    Settled is delivered or given up: what depends on one of these need not wait for it. The runs are inherited, and not
+    a field, because every object a message makes the machine look at may be a cache miss.
+    """
+
+    name: str
+    epoch: int
+    highest: int = 0
+    """The largest seq seen here, however it ended: the window counts from it."""
+    fence: int = SEQ_MAX
+    """No seq above this counts any more."""
+    digests: bytearray = msgspec.field(default_factory=bytearray)
+    """A hash of each of the last delivered values, oldest first, as a snapshot keeps them."""
+    recent_last: int = 0
+    """The seq of the last digest."""
+    recent_seqs: list[int] | None = None
+    """The seq of each digest; None while they are consecutive, as they are where nothing comes out of order."""
+    places: dict[int, int] | None = None
+    """Which digest is whose, where they are many and not consecutive; made when one is asked for."""
+    abandoned: Runs | None = None
+    """Given up, settled or waiting their turn: their messages are `late` if they come after all."""
+    refused: Runs | None = None
+    """Ids taken for ever by a refusal (S_b: self_parent, cycle, orphan)."""
+
+    def remember(self, seq: int, value: bytes, count: int) -> None:
+        """Keep the digest of a delivered message, so that an exact copy can be told from an equivocation."""
+        digests = self.digests
+        if self.recent_seqs is not None:
+            self.recent_seqs.append(seq)
+            if self.places is not None:
+                self.places[seq] = len(self.recent_seqs) - 1
+        elif seq != self.recent_last + 1 and digests:
+            self.recent_seqs = [*self.seqs(), seq]
+        self.recent_last = seq
+        digests += crc32(value).to_bytes(4, "little")
+        if len(digests) > CUT_AT_BYTES and len(digests) > 2 * count * DIGEST_BYTES:
+            self.forget(count)
+
+    def forget(self, count: int) -> None:
+        """Drop all but the last digests, those that count."""
+        surplus = len(self.digests) // DIGEST_BYTES - count
+        if surplus > 0:
+            del self.digests[: surplus * DIGEST_BYTES]
+            self.places = None
+            if self.recent_seqs is not None:
+                del self.recent_seqs[:surplus]
+        seqs = self.recent_seqs
+        if seqs is not None and (not seqs or seqs == list(range(seqs[0], seqs[0] + len(seqs)))):
+            self.recent_seqs = None
+
+    def seqs(self) -> list[int]:
+        """The seqs the digests belong to."""
+        if self.recent_seqs is not None:
+            return self.recent_seqs
+        return list(range(self.recent_last - len(self.digests) // DIGEST_BYTES + 1, self.recent_last + 1))
+
+    def differs(self, seq: int, value: bytes, count: int) -> bool:
+        """Whether this value is known to be another than the one delivered under the same seq."""
+        place = self._place_of(seq)
+        if place is None or place < len(self.digests) // DIGEST_BYTES - count:  # of a digest that counts no more
+            return False
+        at = place * DIGEST_BYTES
+        return self.digests[at : at + DIGEST_BYTES] != crc32(value).to_bytes(DIGEST_BYTES, "little")
+
+    def _place_of(self, seq: int) -> int | None:
+        """Which of the digests this seq has, without a walk through many."""
+        seqs = self.recent_seqs
+        if seqs is None:
+            place = seq - self.recent_last - 1 + len(self.digests) // DIGEST_BYTES
+            return place if place >= 0 and seq <= self.recent_last else None
+        if len(self.digests) <= CUT_AT_BYTES:
+            return seqs.index(seq) if seq in seqs else None
+        if self.places is None:
+            self.places = {each: place for place, each in enumerate(seqs)}
+        return self.places.get(seq)
+
+    def give_up(self, seq: int, runs_max: int) -> None:
+        """Its message is not waited for any more; the seq is settled once its stand-in is delivered.
+
+        Of more runs than that the first is forgotten, if it is settled: what comes under it after all counts as a copy.
+        """
+        if self.abandoned is None:
+            self.abandoned = Runs()
+        self.abandoned.add(seq)
+        if self.abandoned.run_count() > runs_max:
+            low, high = next(self.abandoned.runs())
+            if self.missing_count(low, high) == 0:
+                self.abandoned.drop_first()
+
+    def refuses_too_many(self, seq: int, runs_max: int) -> bool:
+        """Whether this seq, taken by a refusal, would open one run too many of those."""
+        return self.refused is not None and self.refused.run_count() >= runs_max and self.refused.opens_run(seq)
+
+    def refuse(self, seq: int) -> None:
+        """Take a seq for ever without settling it: what waits for it must be told."""
+        if self.refused is None:
+            self.refused = Runs()
+        self.refused.add(seq)
+
+
+def fenced(sender: Sender) -> Refusal:
+    """Why a record of this sender and epoch comes too late."""
+    what = f"nothing above seq {sender.fence} counts" if sender.fence else "nothing counts"
+    return Refusal(codes.FENCED, f"Of {sender.name!r} (epoch {sender.epoch}) {what} any more.")

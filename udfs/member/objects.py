@@ -1,0 +1,264 @@
+"""Objects whose methods are invoked by messages, at their clients and their hosts (the object-based protocol, 4).
+
+An **instance** is one execution of a method on an object. A client's half stamps what an instance sends: it names the
+direct significant predecessors, so that the orderer waits for those and nothing else. A host's half keeps the ready
+rule: an instance waits while one that conflicts with it runs, or waits before it.
+
+    counter: increment and show conflict, two increments do not
+    delivered increment, increment   -> both run
+    delivered show                   -> waits for both
+    delivered increment              -> waits for show, which came first
+
+Rulings: "conflict" is a symmetric table and never closed transitively, or two increments conflict because each
+conflicts with a look. Identifiers are tuples, for as text 10i0 stands before 2i0. Stamp, then count: the first message
+of an instance is number 0. To receive a message is to merge its identifier, too, or Table 2's m2 has no vector. `cid`
+is not used: it forgets the older of two compatible instances. Theorem 2 is false, so vectors alone order nothing: of
+what they show to be past, only what conflicts is named.
+Beside those predecessors a message names what its instance received and what it said before; and what its object said
+earlier that is still on its way, because a third object that hears of it may pass the word on.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from precede.udfs.records.messages import Id
+
+GlobalId = tuple[int, str, int]
+"""(oid, object, no): the sending of one message, by the instance (oid, object) as its number `no`."""
+
+Vector = dict[str, GlobalId]
+"""Of each object the latest sending that is known of; the document's object vector, without its zeros."""
+
+Kind = Literal["request", "response", "data"]
+
+AFTER_MAX = 20
+"""How many predecessors a record may name (contract, section 2)."""
+KNOWN_MAX = 2_000
+"""How many messages of its group an object remembers; older ones were delivered long before anything it will say."""
+
+
+class Conflicts:
+    """Which operations conflict: a symmetric table, never closed transitively."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self._pairs: set[tuple[str, str]] = set()
+        for one, other in pairs:
+            self._pairs |= {(one, other), (other, one)}
+
+    def between(self, one: str, other: str) -> bool:
+        return (one, other) in self._pairs
+
+
+class ObjectMessage(msgspec.Struct, frozen=True):
+    """One message of the group, as the rules look at it."""
+
+    id: Id
+    source: str
+    """The object that sent it."""
+    to: tuple[str, ...]
+    instance: tuple[int, str]
+    """The instance that sent it: (oid, object), its `sid`."""
+    no: int
+    op: str
+    """The method that is invoked, or whose response this is."""
+    sender_op: str
+    """The method that the sending instance executes."""
+    type: Kind
+    vector: Vector
+    after: tuple[Id, ...] = ()
+
+    @property
+    def global_id(self) -> GlobalId:
+        return (*self.instance, self.no)
+
+
+class Draft(NamedTuple):
+    """What the record of a message needs beside its id and its data."""
+
+    object: dict[str, Any]
+    to: list[str]
+    after: list[Id]
+    no: int
+    vector: Vector
+
+
+def is_past(one: ObjectMessage, other: ObjectMessage) -> bool:
+    """Whether the vectors say that `one` was sent before `other` could know better (ordering rule, 1 and 2)."""
+    if one.source == other.source:
+        return one.global_id < other.global_id
+    known = other.vector.get(one.source)
+    if known is None or one.global_id > known:
+        return False
+    back = one.vector.get(other.source)
+    if back is not None and back > other.global_id:
+        return False
+    rest = one.vector.keys() - {one.source, other.source}
+    return all(name in other.vector and one.vector[name] <= other.vector[name] for name in rest)
+
+
+def precedes(one: ObjectMessage, other: ObjectMessage, conflicts: Conflicts) -> bool:
+    """Whether `one` directly and significantly precedes `other`, by their stamps alone."""
+    if not set(one.to) & set(other.to) or not is_past(one, other):
+        return False
+    if one.source == other.source:
+        return one.instance == other.instance or conflicts.between(one.sender_op, other.sender_op)
+    return one.type == other.type == "request" and conflicts.between(one.op, other.op)
+
+
+class ObjectClient:
+    """One object's clock, vector and instances, and what it knows of the messages of its group."""
+
+    def __init__(self, name: str, conflicts: Conflicts) -> None:
+        self.name = name
+        self.conflicts = conflicts
+        self.oid = 0
+        self.vector: Vector = {}
+        self.known: OrderedDict[Id, ObjectMessage] = OrderedDict()
+        """What was delivered, and what this object said."""
+        self.in_flight: dict[Id, ObjectMessage] = {}
+        """What this object said and has not seen delivered."""
+
+    def start(self, op: str, request: ObjectMessage | None = None) -> "Instance":
+        """Begin an execution of a method; `request` invoked it."""
+        self.oid += 1
+        instance = Instance(self, (self.oid, self.name), op)
+        if request is not None:
+            instance.receive(request)
+        return instance
+
+    def deliver(self, message: ObjectMessage) -> None:
+        """A message of the group was delivered, to whomever it goes."""
+        self.oid = max(self.oid, message.instance[0])
+        self.in_flight.pop(message.id, None)
+        self._remember(message)
+
+    def said(self, message: ObjectMessage) -> None:
+        """A message of this object is on its way."""
+        self.in_flight[message.id] = message
+        self._remember(message)
+
+    def _remember(self, message: ObjectMessage) -> None:
+        self.known[message.id] = message
+        while len(self.known) > KNOWN_MAX:
+            self.known.popitem(last=False)
+
+    def predecessors(self, message: ObjectMessage, causes: list[Id]) -> list[Id]:
+        """What a message must name: its causes and its direct significant predecessors, but for what those name."""
+        flying = [
+            one.id for one in self.in_flight.values() if one.global_id <= message.vector.get(self.name, (0, "", 0))
+        ]
+        found = dict.fromkeys([*causes, *flying])
+        for one in reversed(self.known.values()):
+            if precedes(one, message, self.conflicts):
+                found.setdefault(one.id)
+        implied = self._below(found)
+        # What is left out beyond the limit was delivered before this one was sent, and so stands before it in the log.
+        return [id_ for id_ in found if id_ not in implied][:AFTER_MAX]
+
+    def _below(self, ids: Iterable[Id]) -> set[Id]:
+        """All that these messages name, and what those name, as far as it is remembered."""
+        below: set[Id] = set()
+        walk = [self.known[id_] for id_ in ids if id_ in self.known]
+        for one in walk:  # grows while it is walked
+            for id_ in one.after:
+                if id_ not in below:
+                    below.add(id_)
+                    if id_ in self.known:
+                        walk.append(self.known[id_])
+        return below
+
+
+class Instance:
+    """One execution of a method, from its start to its commit or abort."""
+
+    def __init__(self, client: ObjectClient, sid: tuple[int, str], op: str) -> None:
+        self.sid = sid
+        self.op = op
+        self.vector: Vector = client.vector.copy()
+        self._client = client
+        self._no = 0
+        self._causes: list[Id] = []
+        """What it received since it sent last, and that."""
+
+    def receive(self, message: ObjectMessage) -> None:
+        """A message came to this instance: its vector is known here now, and its own sending too."""
+        merge(self.vector, message.vector)
+        merge(self.vector, {message.source: message.global_id})
+        if message.id not in self._causes:
+            self._causes.append(message.id)
+
+    def draft(self, op: str, type_: Kind, to: Iterable[str]) -> Draft:
+        """Stamp what this instance is about to send; `sent` must follow, with the id it got."""
+        message = self._message(("", 0, 0), op, type_, tuple(to), ())
+        after = self._client.predecessors(message, self._causes)
+        stamp = {"instance": list(self.sid), "op": op, "sender_op": self.op, "type": type_}
+        return Draft(stamp, list(message.to), after, message.no, message.vector)
+
+    def sent(self, draft: Draft, id_: Id) -> None:
+        """The draft is on its way: stamp first, then count."""
+        op, type_ = draft.object["op"], draft.object["type"]
+        message = self._message(id_, op, type_, tuple(draft.to), tuple(draft.after))
+        self._client.said(message)
+        self.vector[self._client.name] = message.global_id
+        self._causes = [id_]
+        self._no += 1
+
+    def commit(self) -> None:
+        """What this instance knows is what its object knows from now on; of an aborted one nothing is kept."""
+        merge(self._client.vector, self.vector)
+
+    def _message(self, id_: Id, op: str, type_: Kind, to: tuple[str, ...], after: tuple[Id, ...]) -> ObjectMessage:
+        return ObjectMessage(
+            id=id_,
+            source=self._client.name,
+            to=to,
+            instance=self.sid,
+            no=self._no,
+            op=op,
+            sender_op=self.op,
+            type=type_,
+            vector=self.vector.copy(),
+            after=after,
+        )
+
+
+class InstanceQueue:
+    """The ready rule at an object's host: compatible instances run at once, conflicting ones in order of delivery."""
+
+    def __init__(self, conflicts: Conflicts) -> None:
+        self.conflicts = conflicts
+        self.running: dict[Id, str] = {}
+        self.waiting: dict[Id, str] = {}
+
+    def arrive(self, id_: Id, op: str) -> bool:
+        """A request was delivered: whether its instance may start now, or waits."""
+        ready = not self._conflicts(op, [*self.running.values(), *self.waiting.values()])
+        (self.running if ready else self.waiting)[id_] = op
+        return ready
+
+    def finish(self, id_: Id) -> list[Id]:
+        """An instance has ended: those that may start now, in order of delivery."""
+        del self.running[id_]
+        started: list[Id] = []
+        before: list[str] = []
+        for other, op in list(self.waiting.items()):
+            if self._conflicts(op, [*self.running.values(), *before]):
+                before.append(op)
+            else:
+                del self.waiting[other]
+                self.running[other] = op
+                started.append(other)
+        return started
+
+    def _conflicts(self, op: str, others: Iterable[str]) -> bool:
+        return any(self.conflicts.between(op, other) for other in others)
+
+
+def merge(vector: Vector, other: Vector) -> None:
+    """Take in what another vector knows."""
+    for name, id_ in other.items():
+        if name not in vector or id_ > vector[name]:
+            vector[name] = id_

@@ -1,0 +1,169 @@
+"""Giving up on missing messages: what an `abandon` record does (contract, section 3, "Giving up").
+
+A stand-in takes the place of each message given up on, as if that message had arrived with nothing to wait for but, in
+orders that keep each sender's order, its turn. So no order needs a rule of its own for what will never come: an order
+that once jumped a clock to forgive a loss delivered b:4 before b:2.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import chain
+
+from precede.udfs import codes
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.group import Group
+from precede.udfs.engine.held import HeldMessage
+from precede.udfs.engine.outbox import stand_in_head
+from precede.udfs.engine.runs import merged
+from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.records.messages import SEQ_MAX, Abandon, Id, Who
+from precede.udfs.release.by_clocks import Clocked
+from precede.udfs.release.clock_steps import advance
+
+ABANDONED_MAX = 1_000_000
+"""How many messages one record may give up: a short record must not ask for endless output."""
+ABANDONED_BYTES_MAX = 256 * 1024 * 1024
+"""How many bytes of names may stand in what that writes: one step has to fit into memory."""
+
+
+def receive_abandon(group: Group, record: Abandon, offset: int, now_ms: int) -> Refusal | None:
+    """Give up on ids in the order written, each with all it frees; nothing happens where one range is refused."""
+    refusal = _judge(group, record)
+    if refusal is not None:
+        return refusal
+    group.begun = True
+    rank = 0
+    for name, epoch, first, last in record.ids:
+        sender = _sender(group, name, epoch)
+        group.add_sender(sender)
+        stretches = list(_open(sender, first, last))
+        for seq in chain.from_iterable(range(low, high + 1) for low, high in stretches):
+            if seq not in sender:  # it may have become free by what was given up before it
+                rank += 1
+                _give_up(group, (sender.name, sender.epoch, seq), sender, rank, offset, now_ms)
+    return None
+
+
+def most_at_once(group: Group, name: str, epoch: int) -> int:
+    """How many messages of one sender a record may give up where nobody is a destination."""
+    return min(ABANDONED_MAX, ABANDONED_BYTES_MAX // _head_bytes(group, name, epoch))
+
+
+def _head_bytes(group: Group, name: str, epoch: int) -> int:
+    return len(stand_in_head(group.name, (name, epoch, SEQ_MAX)))
+
+
+def _sender(group: Group, name: str, epoch: int) -> Sender:
+    known = group.senders.get(sender_key(name, epoch))
+    return group.membership.new_sender(name, epoch) if known is None else known
+
+
+def _judge(group: Group, record: Abandon) -> Refusal | None:
+    """Refuse what reaches past the window, and what would give up nothing."""
+    count = size = 0
+    idle = True
+    destinations = group.order.destinations
+    places = 1 if destinations is None else max(1, len(destinations.by_name))
+    ranges_of: dict[Who, list[tuple[int, int]]] = {}
+    for name, epoch, first, last in record.ids:
+        sender = _sender(group, name, epoch)
+        if last > sender.highest + group.window:
+            past = f"more than {group.window} past {sender.highest}, the highest seen"
+            return Refusal(codes.SEQ_JUMP, f"It gives up {name!r} to seq {last}, {past}.")
+        missing = sender.missing_count(first, last)
+        count += missing * places
+        size += missing * places * _head_bytes(group, name, epoch)
+        if count > ABANDONED_MAX or size > ABANDONED_BYTES_MAX:  # before the next range is looked at
+            much = f"{ABANDONED_MAX} messages, or records of {ABANDONED_BYTES_MAX} bytes for them"
+            return Refusal(codes.SEQ_JUMP, f"It gives up more than {much}, at once.")
+        idle = idle and next(_open(sender, first, last), None) is None
+        ranges_of.setdefault((sender.name, sender.epoch), []).append((first, last))
+    if idle:
+        return Refusal(codes.LATE, "Every message it would give up is already delivered, given up or refused.")
+    for (name, epoch), ranges in ranges_of.items():
+        if _sender(group, name, epoch).run_count_with(ranges) > group.limits.runs_max:
+            return group.runs_refusal(name)
+    if group.order.in_turn or destinations is not None:
+        room = group.limits.held_max - (len(group.held) if destinations is None else destinations.places_held)
+        if _wait_beyond(group, room, ranges_of):
+            most = group.limits.held_max
+            return Refusal(
+                codes.BACKPRESSURE, f"With what would have to wait its turn the group would hold over {most}."
+            )
+    return None
+
+
+def _wait_beyond(group: Group, room: int, ranges_of: dict[Who, list[tuple[int, int]]]) -> bool:
+    """Whether the stand-ins of these ranges that cannot go at once need more places than there is room for.
+
+    One for a message that is held takes its place. Ids are counted by stretches, and looked at one by one only where
+    that decides, and then no more of them than there are held messages, or places left.
+    """
+    stretches_of = {who: list(_waiting(_sender(group, *who), ranges)) for who, ranges in ranges_of.items()}
+    count = sum(high - low + 1 for stretches in stretches_of.values() for low, high in stretches)
+    if count <= room:
+        return False
+    if count > room + len(group.held):
+        return True
+    if count > len(group.held):
+        return count - sum(1 for id_ in group.held if _is_inside(id_, stretches_of)) > room
+    ids = (
+        (*who, seq)
+        for who, stretches in stretches_of.items()
+        for low, high in stretches
+        for seq in range(low, high + 1)
+    )
+    return any(places > room for places, _ in enumerate((id_ for id_ in ids if id_ not in group.held), start=1))
+
+
+def _is_inside(id_: Id, stretches_of: dict[Who, list[tuple[int, int]]]) -> bool:
+    stretches = stretches_of.get(id_[:2], [])
+    at = bisect_right(stretches, (id_[2], SEQ_MAX)) - 1
+    return at >= 0 and id_[2] <= stretches[at][1]
+
+
+def _waiting(sender: Sender, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The stretches of these ranges whose stand-ins cannot go at once, in order."""
+    reach = sender.prefix
+    for first, last in merged(ranges):
+        if first <= reach + 1:
+            reach = next(sender.gaps(max(reach, last) + 1, SEQ_MAX))[0] - 1
+        else:
+            yield from _open(sender, first, last)
+
+
+def _open(sender: Sender, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The stretches of a range that can still be given up: not settled, not given up already, not refused for ever."""
+    for low, high in sender.gaps(first, last):
+        for low_now, high_now in [(low, high)] if sender.abandoned is None else sender.abandoned.gaps(low, high):
+            if sender.refused is None:
+                yield low_now, high_now
+            else:
+                yield from sender.refused.gaps(low_now, high_now)
+
+
+def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_ms: int) -> None:
+    """Put the stand-in of a missing or held message in its place."""
+    held = group.held.get(id_)
+    refusal = Refusal(codes.ABANDONED, "The group gave up on this message while it was held.")
+    if held is not None and held.watch is not None and len(held.watch) == 2:
+        refusal = Refusal(codes.NOT_MEMBER, f"{id_[0]!r} never joined the closed group, which gave up on this.")
+    sender.highest = max(sender.highest, id_[2])
+    sender.give_up(id_[2], group.limits.runs_max)
+    stand_in = HeldMessage(offset, now_ms, rank, None, id_)
+    if group.order.destinations is not None:
+        group.order.destinations.give_up(stand_in, held, refusal, offset, now_ms)
+        return
+    if held is not None:
+        group.stop_watching(held)
+        group.release(held)
+        if isinstance(group.order, Clocked):
+            group.order.withdraw(held)
+        group.refuse_held(held, refusal)
+    previous = group.turn(id_) if group.order.in_turn else None
+    if previous is None:
+        group.settle([stand_in], offset, now_ms)
+    else:
+        group.hold(stand_in, previous)
+    if isinstance(group.order, Clocked):
+        advance(group, offset, now_ms)

@@ -1,0 +1,1 @@
+"""Bytes to typed records and back: raw records, ordered records, dead letters, signatures."""

@@ -1,0 +1,1 @@
+"""How held messages are let go: at once, by clocks, by destination."""

@@ -1,0 +1,112 @@
+"""One destination of a group: its own sequence, and what it has merged (`causal_p2p`).
+
+Destinations share nothing but the records: what a message waits for here is the entry of this destination in `sent`,
+and it goes as soon as the clock here has reached all that the entry names, whatever other destinations still wait for.
+A message that waits watches ONE sender whose clock is too low, and is judged again when that has risen far enough.
+"""
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from precede.udfs.engine.held import HeldMessage
+from precede.udfs.engine.outbox import destination_form
+from precede.udfs.engine.senders import SenderKey, sender_key
+from precede.udfs.records.messages import Id
+
+if TYPE_CHECKING:
+    from precede.udfs.release.by_destination import Destinations
+
+Place = tuple[int, int, str, HeldMessage]
+"""(offset, rank, destination, message): how ready ones rank; a stand-in has one place, everywhere."""
+
+
+class Destination:
+    """The virtual receiver of one member."""
+
+    __slots__ = ("abandoned", "clock", "delivered", "destinations", "held", "name", "named", "position", "waiting")
+
+    def __init__(self, name: str, destinations: "Destinations") -> None:
+        group = destinations.group
+        self.name = name
+        self.destinations = destinations
+        self.named = False
+        """Whether a message was ever addressed to it; a member gets membership records before."""
+        self.position = 0
+        self.clock: dict[SenderKey, int] = {}
+        """The maximum of the stamps delivered here."""
+        self.held: dict[Id, HeldMessage] = {}
+        """What waits for its place here."""
+        self.waiting: dict[SenderKey, list[tuple[int, int, HeldMessage]]] = {}
+        """By the sender whose clock they watch, those that wait, as a heap by how far it must rise; some are gone."""
+        self.delivered = destination_form(group.order.name, "delivered", group.partition, name)
+        self.abandoned = destination_form(group.order.name, "abandoned", group.partition, name)
+
+    def is_ready(self, one: HeldMessage) -> bool:
+        """Whether the clock meets what `sent` says of this destination; if not, the last entry left is to watch."""
+        entries = entries_of(one, self.name)
+        clock = self.clock
+        while entries:
+            name, epoch, seq = entries[-1]
+            who = (name, epoch) if epoch else name
+            if seq > clock.get(who, 0) and not self.destinations.is_past(who, seq):
+                return False
+            entries.pop()  # met once is met for ever, so each entry is looked at once
+        return True
+
+    def meets(self, who: SenderKey, seq: int) -> bool:
+        """Whether nothing of this sender up to that seq need be waited for here."""
+        return seq <= self.clock.get(who, 0) or self.destinations.is_past(who, seq)
+
+    def watch(self, one: HeldMessage) -> None:
+        """Let a message that is not ready wait for its last entry."""
+        name, epoch, seq = entries_of(one, self.name)[-1]
+        who = sender_key(name, epoch)
+        heappush(self.waiting.setdefault(who, []), (seq, one.offset, one))
+        self.destinations.watch_past(who, seq, one, self)
+
+    def watches(self, one: HeldMessage, who: SenderKey, seq: int) -> bool:
+        """Whether a message still waits here, and for this entry."""
+        if self.held.get(one.id) is not one:
+            return False  # given up on, or fenced
+        entries = entries_of(one, self.name)
+        return bool(entries) and entries[-1][2] == seq and sender_key(entries[-1][0], entries[-1][1]) == who
+
+    def place(self, one: HeldMessage) -> Place:
+        """How a message that is ready here ranks."""
+        return one.offset, 0, self.name, one
+
+    def merge(self, stamp: list[Id]) -> list[Place]:
+        """Let the clock rise to a stamp that is delivered here; what is ready now is returned."""
+        clock, waiting = self.clock, self.waiting
+        ready: list[Place] = []
+        for name, epoch, seq in stamp:
+            who = (name, epoch) if epoch else name
+            if seq > clock.get(who, 0):
+                clock[who] = seq
+                if who in waiting:
+                    self._wake(who, seq, ready)
+        return ready
+
+    def _wake(self, who: SenderKey, reached: int, ready: list[Place]) -> None:
+        """Judge those again that wait for no more of this sender than that."""
+        heap = self.waiting[who]
+        while heap and heap[0][0] <= reached:
+            awaited, _, one = heappop(heap)
+            if self.watches(one, who, awaited):
+                if self.is_ready(one):
+                    ready.append(self.place(one))
+                else:
+                    self.watch(one)
+        if not heap:
+            del self.waiting[who]
+
+    def unmet(self, one: HeldMessage) -> list[Id]:
+        """Up to which seq of which senders a message waits here."""
+        return [
+            entry for entry in entries_of(one, self.name) if not self.meets(sender_key(entry[0], entry[1]), entry[2])
+        ]
+
+
+def entries_of(one: HeldMessage, name: str) -> list[Id]:
+    """What a stamp says was sent to one destination, as far as it is not known to be met."""
+    return one.message.sent.get(name, [])  # type: ignore[union-attr]  # judged before

@@ -1,0 +1,1 @@
+"""What passing time does: gaps are asked for, silent members evicted."""
