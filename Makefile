@@ -5,12 +5,13 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+DOCS_STAMP := $(VENV)/installed-docs
 PYTEST = $(BIN)/python -m pytest
 CHECKED = $(sort $(dir $(wildcard $(addsuffix /*.py,precede streaming udfs ingest tests bench examples))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-shard test-spark test-system check format bench soak clean
+.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-shard test-spark test-system check format docs bench soak clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +61,11 @@ format: $(STAMP) ## Put the sources into the one style
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
+docs: $(DOCS_STAMP) ## Build the site into build/site; a broken link or reference fails
+	@rm -rf build/site
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs build/site
+	@echo "The site is build/site/index.html."
+
 bench: setup ## Measure against the plain ways, as ratios
 	@$(BIN)/python -m bench $(ARGS)
 
@@ -88,6 +94,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' || { \
 		echo "The packages could not be installed: see pip's message above; behind a mirror, set PIP_INDEX_URL." >&2; exit 1; }; \
 	touch $@
+
+$(DOCS_STAMP): $(STAMP)
+	@echo "Installing what builds the site into $(VENV) (once, about 60 MB on disk) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]' || { \
+		echo "The packages could not be installed: see pip's message above; behind a mirror, set PIP_INDEX_URL." >&2; exit 1; }
+	@touch $@
 
 java:
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \

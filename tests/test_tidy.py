@@ -131,7 +131,7 @@ def test_the_kernel_only_computes() -> None:
 
 
 def test_the_design_page_names_every_file_of_the_kernel() -> None:
-    page = (ROOT / "docs" / "design.md").read_text()
+    page = (ROOT / "docs" / "internals" / "design.md").read_text()
     assert [short(path) for path in of_room("udfs") if path.parent.name == "udfs" and path.name not in page] == [
         "udfs/__init__.py"
     ]
@@ -171,8 +171,9 @@ def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: 
     assert titles == PAGE_OF_AN_ORDER, f"docs/orders/{order}.md has other sections"
 
 
-def test_the_settings_have_the_defaults_that_the_readme_and_the_help_name() -> None:
-    table = (ROOT / "README.md").read_text().partition("### Settings")[2].partition("| `[limits]`")[0]
+def test_the_settings_have_the_defaults_that_the_reference_and_the_help_name() -> None:
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    table = page.partition("## The table")[2].partition("| `[limits]`")[0]
     told: dict[str, str] = {}
     for names, defaults in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", table, re.MULTILINE):
         told |= zip_longest(re.findall(r"`(\w+)`", names), defaults.split(", "), fillvalue="none")
@@ -186,7 +187,9 @@ def test_the_settings_have_the_defaults_that_the_readme_and_the_help_name() -> N
         if default not in (None, -1, 0) or text == "0":  # those are said in words
             plain = str(default).lower().removesuffix(".0")
             assert text.strip("`").replace(",", "") == plain, f"{name} is {plain} unless told"
-    assert defaults.keys() - told.keys() == {"limits", "once", "rebuild_delta"}, "the README tells of all but flags"
+    assert defaults.keys() - told.keys() == {"limits", "once", "rebuild_delta"}, (
+        "the page has all settings that are not flags alone"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
@@ -209,7 +212,7 @@ def test_the_links_of_pages_lead_somewhere(page: Path) -> None:
 
 
 def test_every_promise_rests_on_something_and_names_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "guarantees.md").read_text()
+    page = (ROOT / "docs" / "concepts" / "guarantees.md").read_text()
     promises = re.split(r"^### ", page.partition("\n## Not promised")[0], flags=re.MULTILINE)[1:]
     assert promises
     for promise in promises:
