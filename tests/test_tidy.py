@@ -211,6 +211,33 @@ def test_the_links_of_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{target} is not there"
 
 
+def anchors_of(page: Path) -> set[str]:
+    """What its headings are called in links."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_the_anchors_of_links_are_headings(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
+        assert anchor in anchors_of(page.parent / target if target else page), f"{target}#{anchor} is not there"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=short)
+def test_pages_use_words_of_today(page: Path) -> None:
+    found = re.search(r"\b(whoever|whosoever|nobody|anew|thereof|thence|lest)\b", page.read_text(), re.IGNORECASE)
+    assert found is None, f"{short(page)} says {found[0]}"
+
+
+def test_every_page_of_the_site_is_in_its_contents() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    trees = re.findall(r"^```{toctree}\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
+    entries = re.findall(r"^([\w/*-]+)$", "\n".join(trees), re.MULTILINE)
+    listed = {found for entry in entries for found in (ROOT / "docs").glob(f"{entry}.md")}
+    assert listed == {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {ROOT / "docs" / "index.md"}
+
+
 def test_every_promise_rests_on_something_and_names_tests_that_exist() -> None:
     page = (ROOT / "docs" / "concepts" / "guarantees.md").read_text()
     promises = re.split(r"^### ", page.partition("\n## Not promised")[0], flags=re.MULTILINE)[1:]
