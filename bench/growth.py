@@ -21,7 +21,7 @@ from precede.udfs.orders import ORDERS
 MEMBERS = 10
 GROWTH_MAX = 2.5
 """Ten times as much held may cost a message so much more, for caches are small; a square would cost it ten times."""
-PICTURE = Path(__file__).parents[1] / "docs" / "growth.svg"
+PICTURE = Path(__file__).parents[1] / "docs" / "internals" / "growth.svg"
 
 NAMES = stamped.Conversation(MEMBERS, 1).names
 

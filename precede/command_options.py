@@ -34,7 +34,7 @@ Order = Annotated[
     str | None,
     typer.Option(
         metavar="ORDER",
-        help="The order of groups nobody created, one of the README's table. Default: PRECEDE_ORDER, else s_b.",
+        help="The order of groups nobody created, one of docs/orders/README.md. Default: PRECEDE_ORDER, else s_b.",
     ),
 ]
 State = Annotated[

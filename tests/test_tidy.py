@@ -144,7 +144,7 @@ def test_the_kernel_only_computes() -> None:
 
 
 def test_the_design_page_names_every_file_of_the_kernel() -> None:
-    page = (ROOT / "docs" / "design.md").read_text()
+    page = (ROOT / "docs" / "internals" / "design.md").read_text()
     assert [short(path) for path in of_room("udfs") if path.parent.name == "udfs" and path.name not in page] == [
         "udfs/__init__.py"
     ]
@@ -214,8 +214,9 @@ def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: 
     assert titles == PAGE_OF_AN_ORDER, f"docs/orders/{order}.md has other sections"
 
 
-def test_the_settings_have_the_defaults_that_the_readme_and_the_help_name() -> None:
-    table = (ROOT / "README.md").read_text().partition("### Settings")[2].partition("| `[limits]`")[0]
+def test_the_settings_have_the_defaults_that_the_reference_and_the_help_name() -> None:
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    table = page.partition("## The table")[2].partition("| `[limits]`")[0]
     told: dict[str, str] = {}
     for names, defaults in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", table, re.MULTILINE):
         told |= zip_longest(re.findall(r"`(\w+)`", names), defaults.split(", "), fillvalue="none")
@@ -229,7 +230,9 @@ def test_the_settings_have_the_defaults_that_the_readme_and_the_help_name() -> N
         if default not in (None, -1, 0) or text == "0":  # those are said in words
             plain = str(default).lower().removesuffix(".0")
             assert text.strip("`").replace(",", "") == plain, f"{name} is {plain} unless told"
-    assert defaults.keys() - told.keys() == {"limits", "once", "rebuild_delta"}, "the README tells of all but flags"
+    assert defaults.keys() - told.keys() == {"limits", "once", "rebuild_delta"}, (
+        "the page has all settings that are not flags alone"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
@@ -251,8 +254,35 @@ def test_the_links_of_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{target} is not there"
 
 
+def anchors_of(page: Path) -> set[str]:
+    """What its headings are called in links."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_the_anchors_of_links_are_headings(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
+        assert anchor in anchors_of(page.parent / target if target else page), f"{target}#{anchor} is not there"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=short)
+def test_pages_use_words_of_today(page: Path) -> None:
+    found = re.search(r"\b(whoever|whosoever|nobody|anew|thereof|thence|lest)\b", page.read_text(), re.IGNORECASE)
+    assert found is None, f"{short(page)} says {found[0]}"
+
+
+def test_every_page_of_the_site_is_in_its_contents() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    trees = re.findall(r"^```{toctree}\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
+    entries = re.findall(r"^([\w/*-]+)$", "\n".join(trees), re.MULTILINE)
+    listed = {found for entry in entries for found in (ROOT / "docs").glob(f"{entry}.md")}
+    assert listed == {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {ROOT / "docs" / "index.md"}
+
+
 def test_every_promise_rests_on_something_and_names_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "guarantees.md").read_text()
+    page = (ROOT / "docs" / "concepts" / "guarantees.md").read_text()
     promises = re.split(r"^### ", page.partition("\n## Not promised")[0], flags=re.MULTILINE)[1:]
     assert promises
     for promise in promises:

@@ -30,7 +30,7 @@ def run(
         int | None,
         typer.Option(
             metavar="N",
-            help="Into how many parts the groups are spread (docs/benchmarks.md); fixed by the checkpoint. "
+            help="Into how many parts the groups are spread (docs/internals/benchmarks.md); fixed by the checkpoint. "
             "Default: PRECEDE_SHARDS, else 16.",
         ),
     ] = None,

@@ -42,7 +42,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy.mkdir()
     for name in COPIED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, copy / name)
     for at_the_end, path, code in steps():
@@ -80,7 +80,7 @@ def test_the_recipe_shows_an_order_its_law_and_its_tests() -> None:
 def test_an_order_written_by_the_recipe_delivers_1_2_3(followed: Path) -> None:
     program = """
 import json
-from udfs.holdback import Holdback
+from precede.udfs.holdback import Holdback
 
 kernel = Holdback(order="thread")
 for offset, seq in enumerate((3, 2, 1)):

@@ -36,7 +36,7 @@ MEMBER = "ann"
 
 Rule = tuple[ResourceType, str, ResourcePatternType, tuple[AclOperation, ...]]
 
-# What docs/security.md says that the job needs, and no more.
+# What docs/how-to/secure.md says that the job needs, and no more.
 RULES: list[Rule] = [
     (
         ResourceType.TOPIC,
