@@ -147,7 +147,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"how often each is measured; {ROUNDS} unless given")
     parser.add_argument("--quick", action="store_true", help="few messages, once; the figures mean nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures are kept; nowhere unless given")
-    asked = parser.parse_args(words)
+    asked = parser.parse_intermixed_args(words)
     unknown = set(asked.names) - set(MEASURED)
     if unknown:
         parser.error(f"there is no {min(unknown)}; choose from {', '.join(MEASURED)}")
