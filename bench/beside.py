@@ -5,7 +5,10 @@
 The files of the commit are put into a temporary folder. For each of the two trees a process of its own runs
 bench/one_side.py, with that tree's packages and that tree's own benchmarks around it, wherever that commit has its
 modules. Both read the same messages from one file. Each has its own broker and its own Spark, and only one of them
-works at a time: new, old, new, old. The first round warms both and does not count.
+works at a time: new, old, new, old. The first rounds warm both and do not count.
+
+A rate of the stream is known no better than the machine is quiet. So the processor time that the whole of each side
+took, Spark and its workers and the broker, is compared beside it: what else the machine does hardly touches that.
 """
 
 import argparse
@@ -17,7 +20,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -25,26 +27,30 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
 from rich.console import Console
 
 from bench import figures, machine, traffic
-from bench.figures import Figure, Lookup, Measure, Report, by_turns, ratio
+from bench.figures import Lookup, Measure, Report, by_turns, ratio
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE_SIDE = Path(__file__).with_name("one_side.py")
 NEW = "this tree"
 LEAST = 0.97
 """What a change that is not about speed may cost: less than the machine's own noise lets anybody see."""
-ROUNDS = 7
+ROUNDS = 9
+WARM_ROUNDS = 2
 GROUPS = 1_000
 
 MEASURED = {
     "kernel": 200_000,
     "replay": 200_000,
-    "order-query": 400_000,
-    "exactly-once": 400_000,
+    "order-query": 800_000,
+    "exactly-once": 800_000,
 }
 """What can be measured, each with its number of messages; all but `replay` within one process for each tree."""
+
+STREAM = ("order-query", "exactly-once")
 
 
 class Failed(Exception):
@@ -58,7 +64,22 @@ class Side:
         self.name = name
         self.tree = tree
         self.messages = messages
+        self.by_processor: dict[str, list[float]] = {}
+        """Messages a second of processor time, of each measurement of the stream."""
         self._process: subprocess.Popen[str] | None = None
+
+    def stream(self, what: str, count: int) -> float:
+        """Measure the stream once; messages a second."""
+        before = self._spent_s()
+        rate = self.ask(what, count)
+        self.by_processor.setdefault(what, []).append(count / max(self._spent_s() - before, 0.01))
+        return rate
+
+    def _spent_s(self) -> float:
+        """The processor time of this side's process and of all below it, those that have ended included."""
+        own = psutil.Process((self._process or self._start()).pid)
+        spent = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+        return float(sum(one.user + one.system + one.children_user + one.children_system for one in spent))
 
     def ask(self, what: str, count: int) -> float:
         """Measure once; messages a second."""
@@ -126,7 +147,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"how often each is measured; {ROUNDS} unless given")
     parser.add_argument("--quick", action="store_true", help="few messages, once; the figures mean nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures are kept; nowhere unless given")
-    asked = parser.parse_args(words)
+    asked = parser.parse_intermixed_args(words)
     unknown = set(asked.names) - set(MEASURED)
     if unknown:
         parser.error(f"there is no {min(unknown)}; choose from {', '.join(MEASURED)}")
@@ -166,13 +187,21 @@ def measure(commit: str, names: list[str], rounds: int, quick: bool) -> Report:
         for name, count in counts.items():
             print(name, file=sys.stderr)
             measures = {side.name: measured(side, name, count) for side in sides[count]}
-            by_turns(measures, 1)
+            warmed = 1 if quick else WARM_ROUNDS
+            by_turns(measures, warmed)
             found[name] = by_turns(measures, rounds)
+            if name in STREAM:
+                found[f"{name}, processor time"] = {
+                    side.name: side.by_processor[name][warmed:] for side in sides[count]
+                }
     return Report(
         f"beside {other}",
         f"{', '.join(f'{name} {count:,}' for name, count in counts.items())} messages of {GROUPS:,} groups, 30 % out "
         f"of order; rounds: {rounds}",
-        [_figure(name, of, other) for name, of in found.items()],
+        [
+            ratio(f"{name}, to {other}", of, NEW, other, target=LEAST if name in MEASURED else None)
+            for name, of in found.items()
+        ],
         [_table(found, other)],
     )
 
@@ -201,12 +230,9 @@ def lines(count: int) -> bytes:
 
 def measured(side: Side, name: str, count: int) -> Measure:
     """What measures this once on that side."""
-    asked: Callable[[], float] = partial(side.replay, count) if name == "replay" else partial(side.ask, name, count)
-    return asked
-
-
-def _figure(name: str, found: dict[str, list[float]], other: str) -> Figure:
-    return ratio(f"{name}, to {other}", found, NEW, other, target=LEAST)
+    if name == "replay":
+        return partial(side.replay, count)
+    return partial(side.stream if name in STREAM else side.ask, name, count)
 
 
 def _table(found: dict[str, dict[str, list[float]]], other: str) -> Lookup:

@@ -61,15 +61,26 @@ def test_each_side_is_measured_with_its_own_packages(old: str, tmp_path: Path, w
 def test_the_figures_are_ratios_to_the_commit_and_are_kept_where_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rates = {beside.NEW: iter([100.0, 90.0, 80.0, 95.0]), "c0ffee": iter([100.0, 100.0, 100.0, 100.0])}
+    rates = {beside.NEW: iter([1.0, 1.0, 90.0, 80.0, 95.0]), "c0ffee": iter([1.0, 1.0, 100.0, 100.0, 100.0])}
     monkeypatch.setattr(beside, "files_of", lambda _commit, _folder: "c0ffee")
     monkeypatch.setattr(beside, "measured", lambda side, _what, _count: lambda: next(rates[side.name]))
     path = tmp_path / "figures.json"
     assert beside.main(["HEAD", "kernel", "--rounds", "3", "--json", str(path)]) == 1
     (report,) = msgspec.json.decode(path.read_bytes(), type=Results).reports.values()
-    assert (report.name, report.figures[0].value) == ("beside c0ffee", 0.9), "the first round only warms"
+    assert (report.name, report.figures[0].value) == ("beside c0ffee", 0.9), "the first two rounds only warm"
     assert report.lookups[0].rows == [["kernel", "0.90", "0.80", "0.95", "0.85-0.93"]]
     assert "Missed: kernel, to c0ffee" in capsys.readouterr().out
+
+
+def test_the_processor_time_of_a_side_is_all_that_its_process_took_and_not_only_what_was_measured(
+    tmp_path: Path,
+) -> None:
+    messages = tmp_path / "messages.jsonl"
+    messages.write_bytes(beside.lines(20_000))
+    with beside.Side("new", HOME, messages) as side:
+        rate = side.stream("kernel", 20_000)
+    (by_processor,) = side.by_processor["kernel"]
+    assert 0 < by_processor < rate
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
