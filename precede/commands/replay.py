@@ -86,7 +86,7 @@ def _registered(order: str | None) -> str | None:
     from precede.udfs.orders import register
 
     module, _, name = order.partition(":")
-    sys.path.insert(0, os.getcwd())  # as `python -m` does, so that a file beside the log is found
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does, so that a file beside the log is found
     try:
         return register(getattr(import_module(module), name)).name
     except (ImportError, AttributeError, TypeError, ValueError) as error:

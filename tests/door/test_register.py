@@ -49,9 +49,8 @@ def test_a_registered_order_decides_in_the_kernel(pairs: type[precede.Order]) ->
     assert ids(b"\n".join(kernel.ordered)) == [("ann", 1), ("ann", 2), ("ann", 5), ("ann", 3), ("ann", 4)]
 
 
-def test_replay_takes_an_order_by_its_module_and_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_takes_an_order_by_its_module_and_class(tmp_path: Path) -> None:
     (tmp_path / "my_orders.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
     done = run_precede("replay", "-", "--order", "my_orders:Pairs", given=LOG, cwd=tmp_path)
     assert ids(done.stdout) == [("ann", 1), ("ann", 2), ("ann", 5), ("ann", 3), ("ann", 4)]
 

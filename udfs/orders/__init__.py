@@ -25,7 +25,7 @@ def register(order_class: type[Order]) -> type[Order]:
 
     Raises TypeError for what is no order, and ValueError for a name that is not usable or belongs to another order.
     """
-    if not (isinstance(order_class, type) and issubclass(order_class, Order)):
+    if not (isinstance(order_class, type) and issubclass(order_class, Order)):  # type: ignore[redundant-expr]
         raise TypeError(f"register takes a subclass of precede.Order, not {order_class!r}")
     name = getattr(order_class, "name", None)
     if not isinstance(name, str) or not NAME.fullmatch(name):
