@@ -11,10 +11,10 @@ elsewhere nobody's word is proven and all count, unless they leave no epoch free
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 from confluent_kafka import KafkaException
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
@@ -28,6 +28,9 @@ from precede.udfs.records.messages import EPOCH_MAX, Create
 from precede.udfs.records.signatures import is_by, read_key, signature_in
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 READ_S_MAX = 5.0
 
@@ -49,7 +52,7 @@ class _TooLong(Exception):
 
 
 def free_epoch(
-    bootstrap: Address | str, topic: str, group: str, sender: str, key: Ed25519PrivateKey | None, *, above: int = -1
+    bootstrap: Address | str, topic: str, group: str, sender: str, key: "Ed25519PrivateKey | None", *, above: int = -1
 ) -> int:
     """0 for a sender the log has never seen, else one more than its largest epoch there, and than `above`."""
     epochs = Epochs(sender, None if key is None else key.public_key().public_bytes_raw())

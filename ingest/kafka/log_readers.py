@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol
 
+from precede.ingest.extras import need
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import TLS, Access, Address, access_to
 from precede.ingest.kafka.reading import BATCH_RECORDS, REQUEST_S, TopicReader
@@ -78,6 +79,7 @@ class KafkaPythonReader:
     """kafka-python: Python all the way."""
 
     def __init__(self, bootstrap: Address | str, request_s: float = REQUEST_S) -> None:
+        need("kafka-python", 'client="kafka-python"')
         from kafka import KafkaConsumer
         from kafka.errors import KafkaError
 

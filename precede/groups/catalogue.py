@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from precede.ingest.extras import need
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.log_readers import open_reader
 from precede.reading.delta_files import files_of
@@ -96,6 +97,7 @@ class CatalogueReader:
 
 def catalogue_of_delta(root: Path) -> Catalogue:
     """The same from the table `deliveries`, which keeps what the topic may have dropped."""
+    need("delta", "Reading Delta tables")
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
     from pyarrow import Table, dataset

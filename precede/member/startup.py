@@ -9,10 +9,9 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from precede.ingest import epochs
 from precede.ingest.kafka.access import Address
@@ -26,6 +25,9 @@ from precede.streaming.order import progress
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.member.knowledge import heard
 from precede.udfs.records.messages import EPOCH_MAX, Id, LogRecord
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 LOOK_S = 0.2
 PATIENCE_S = 60.0
@@ -147,7 +149,7 @@ class Opening:
 
     # ── epoch and membership ──────────────────────────────────────────────────────────────────────────────────────
 
-    def settle_epoch(self, key: Ed25519PrivateKey | None, *, is_new: bool) -> None:
+    def settle_epoch(self, key: "Ed25519PrivateKey | None", *, is_new: bool) -> None:
         """Go on under the epoch that is kept, or start a new one where it has ended or cannot be trusted."""
         voice, known = self._voice, self._voice.known
         knowledge = voice.knowledge

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from precede.ingest.extras import need
 from precede.reading.delta_files import files_of
 from precede.streaming.history.rows import Letter
 from precede.udfs.errors import Refused, Unreachable
@@ -80,6 +81,7 @@ def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
 
 def from_delta(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
     """Those in the table, read without Spark and without Kafka."""
+    need("delta", "Reading Delta tables")
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from precede.ingest.extras import need
 from precede.reading.delta_files import files_of
 from precede.reading.following import Delivery, as_delivery
 from precede.udfs.errors import Refused
@@ -53,6 +54,7 @@ class Past:
         return [as_delivery(record.encode(), f"The Delta table {self.path}") for record in rows["record"].to_pylist()]
 
     def _table(self, conditions: list[tuple[str, str, Any]], columns: list[str]) -> Any:
+        need("delta", "Reading Delta tables")
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
