@@ -1,4 +1,4 @@
-"""What `pip install precede` gives: one package, and commands that need no Spark; built and installed as a user does."""
+"""What `pip install precede` gives: one package, and commands that need no Spark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 
 import precede
-from tests.door.command import ROOT, ids, raw
+from precede.local.embedded_broker import Broker
+from tests.door.command import ROOT, ids, lines, raw
+from tests.system.test_following_kafka import Output
 
 MEGABYTES_MAX = 60
+
+
+def elsewhere() -> dict[str, str]:
+    """The environment of somebody who has no checkout of this repository."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 class Installed:
@@ -24,27 +31,18 @@ class Installed:
         self.home = folder / "environment"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.home], check=True)
         self.python = self.home / "bin" / "python"
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            self.python,
-            "--disable-pip-version-check",
-            "install",
-            "--quiet",
-        ]
-        subprocess.run([*pip, "--constraint", ROOT / "constraints.txt", self.wheel], check=True, cwd=folder)
+        pip = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check", "install", "-q"]
+        pinned = ["--constraint", ROOT / "constraints.txt"]
+        subprocess.run([*pip, *pinned, self.wheel], check=True, cwd=folder, env=elsewhere())
 
     def run(self, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """`precede` with these arguments, with nothing of this repository in reach."""
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return subprocess.run(
             [self.home / "bin" / "precede", *arguments],
             input=given,
             capture_output=True,
             cwd=self.home,
-            env=environment,
+            env=elsewhere(),
             timeout=60,
             check=False,
         )
@@ -115,7 +113,11 @@ def test_what_lacks_an_extra_says_which(installed: Installed, arguments: list[st
     assert f"pip install 'precede[{extra}]'." in done.stderr.decode()
 
 
-def test_tail_follows_a_broker_without_any_extra(installed: Installed, broker: str) -> None:
-    done = installed.run("tail", "--bootstrap", broker, "--seconds", "3")
-    assert b"Traceback" not in done.stderr
-    assert b"pip install" not in done.stderr
+def test_tail_follows_a_broker_without_any_extra(installed: Installed, broker: Broker) -> None:
+    output = Output(broker)
+    output.write(1, 2, 3)
+    config = installed.home / "precede.toml"
+    config.write_text(f'bootstrap = "{broker.bootstrap}"\nordered_topic = "{output.topic}"\n')
+    done = installed.run("tail", "g", "--json", "--from-beginning", "--count", "3", "--config", str(config))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert [record["position"] for record in lines(done.stdout)] == [1, 2, 3]
