@@ -19,6 +19,7 @@ import typer
 import precede
 from precede import __version__
 from precede.command_line import COMMANDS, application
+from precede.ingest.extras import EXTRAS
 from precede.streaming.job.settings import Settings
 from precede.udfs.orders import ORDERS
 
@@ -102,6 +103,16 @@ def top_level(name: str) -> str:
     return room if first == "precede" and room in ROOMS else first
 
 
+def name_of(requirement: str) -> str:
+    """The distribution that a line of pyproject.toml or constraints.txt names."""
+    return re.split(r"[=<>\[]", requirement)[0].replace("_", "-").lower()
+
+
+def of_extras(*extras: str) -> list[str]:
+    """What these extras bring."""
+    return [line for extra in extras for line in PROJECT["project"]["optional-dependencies"][extra]]
+
+
 def of_room(room: str) -> list[Path]:
     return [path for path in SOURCES if short(path).startswith(f"{room}/")]
 
@@ -125,7 +136,7 @@ def test_imports_point_one_way(room: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_is_imported_is_declared(room: str) -> None:
     distributions = packages_distributions()
-    declared = {re.split("[=<>]", line)[0].replace("_", "-").lower() for line in PROJECT["project"]["dependencies"]}
+    declared = {name_of(line) for line in [*PROJECT["project"]["dependencies"], *of_extras(*EXTRAS)]}
     for path in of_room(room):
         for name in set(imports(path)) - set(ROOMS) - sys.stdlib_module_names:
             homes = {home.replace("_", "-").lower() for home in distributions.get(name, [])}
@@ -311,13 +322,26 @@ def test_spark_and_its_jars_are_of_one_version() -> None:
         r'name="spark-sql-kafka[^"]*" rev="([^"]+)"', (ROOT / "streaming" / "job" / "ivy.xml").read_text()
     )
     assert revision is not None
-    assert f"pyspark=={revision[1]}" in PROJECT["project"]["dependencies"]
+    assert f"pyspark=={revision[1]}" in PROJECT["project"]["optional-dependencies"]["spark"]
 
 
 def test_every_dependency_is_pinned_to_one_version() -> None:
-    groups = [PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"].values()]
-    groups.append([line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")])
-    assert [line for group in groups for line in group if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
+    pinned = {name_of(line) for line in lines}
+    named = [*PROJECT["project"]["dependencies"], *of_extras(*PROJECT["project"]["optional-dependencies"])]
+    assert {name_of(line) for line in named} - pinned - {"precede"} == set()
+
+
+def test_the_extras_bring_what_the_sentences_about_them_say() -> None:
+    assert set(EXTRAS) | {"all", "dev", "docs"} == set(PROJECT["project"]["optional-dependencies"])
+    assert PROJECT["project"]["optional-dependencies"]["all"] == [f"precede[{','.join(EXTRAS)}]"]
+    distributions = packages_distributions()
+    for extra, modules in EXTRAS.items():
+        brought = {name_of(line) for line in of_extras(extra)}
+        homes = {home.replace("_", "-").lower() for module in modules for home in distributions[module]}
+        assert brought <= homes, f"precede[{extra}] brings {brought - homes}, which no sentence asks for"
+        assert all(brought & {home.replace("_", "-").lower() for home in distributions[module]} for module in modules)
 
 
 def test_no_file_names_a_machine_or_a_registry() -> None:

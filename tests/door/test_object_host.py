@@ -207,7 +207,7 @@ def test_only_methods_that_the_class_of_a_target_defines_are_invoked() -> None:
     group.settle()
     assert asked.pop("look").result == 3
     for op, one in asked.items():
-        with pytest.raises(Failed, match=f"safe has no method {op!r}"):
+        with pytest.raises(CallFailed, match=f"safe has no method {op!r}"):
             _ = one.result
 
 
@@ -217,7 +217,7 @@ def test_where_methods_are_named_only_these_are_invoked() -> None:
     look, take = (group.hosts["ann"].invoke("safe", op) for op in ("look", "take"))
     group.settle()
     assert look.result == 3
-    with pytest.raises(Failed, match="safe has no method 'take'"):
+    with pytest.raises(CallFailed, match="safe has no method 'take'"):
         _ = take.result
     with pytest.raises(ValueError, match="Safe has no such method"):
         ObjectHost(Speaker("safe", group, []), Safe(), methods=["open"])

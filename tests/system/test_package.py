@@ -31,8 +31,17 @@ class Installed:
         self.home = folder / "environment"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.home], check=True)
         self.python = self.home / "bin" / "python"
-        pip = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check", "install", "-q"]
-        pinned = ["--constraint", ROOT / "constraints.txt"]
+        pip: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            self.python,
+            "--disable-pip-version-check",
+            "install",
+            "-q",
+        ]
+        pinned: list[str | Path] = ["--constraint", ROOT / "constraints.txt"]
         subprocess.run([*pip, *pinned, self.wheel], check=True, cwd=folder, env=elsewhere())
 
     def run(self, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
