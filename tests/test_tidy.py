@@ -375,3 +375,8 @@ def test_tests_are_named_by_sentences_and_stand_in_a_level() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 assert len(node.name.split("_")) > 3, f"{short(path)}: {node.name} is not a sentence"
+
+
+@pytest.mark.parametrize("name", precede.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(precede, name) is not None
