@@ -1,69 +1,75 @@
-# The front door. `make` alone lists what there is.
-#   PYTHON=...  the Python that .venv is made from, where the choice below is not the one you want
-#   ARGS=...    passed on to pytest, to `precede demo` and to the benchmarks, as in: make test-kernel ARGS="-k fifo"
+# `make` alone lists the commands.
+#   PYTHON=...  the Python for .venv, if you do not want the one chosen below
+#   ARGS=...    passed to pytest, to `precede demo` and to the benchmarks, as in: make test-kernel ARGS="-k fifo"
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+DOCS_STAMP := $(VENV)/installed-docs
 PYTEST = $(BIN)/python -m pytest
-CHECKED = $(sort $(dir $(wildcard $(addsuffix /*.py,precede streaming udfs ingest tests bench examples))))
+CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links in precede/ lead to the other rooms
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-shard test-spark test-system check format bench soak clean
+.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-shard test-spark test-system check format docs bench soak clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: java $(STAMP) ## Make .venv with pinned versions; again only when they change
 
-demo: setup ## Broker, stream and a lively group on this machine; ARGS="--seconds 20" makes it short
+demo: setup ## Run a broker, the stream and a lively group on this machine; ARGS="--seconds 20" makes it short
 	@$(BIN)/precede demo $(ARGS)
 
-test: setup ## All tests, the fast ones first
+test: setup ## Run all tests, the fast ones first
 	@$(PYTEST) tests $(ARGS)
 
-test-kernel: $(STAMP) ## The ordering kernel alone: a few minutes, no Java
+test-kernel: $(STAMP) ## Test the ordering kernel alone: a few minutes, no Java
 	@$(PYTEST) tests/kernel tests/scenarios $(ARGS)
 
-test-mutations: $(STAMP) ## Break the kernel in a copy, a little at a time; do its tests notice?
+test-mutations: $(STAMP) ## Break a copy of the kernel, one small thing at a time, and see whether its tests notice
 	@$(BIN)/python -m tests.mutations $(ARGS)
 
-test-churn: $(STAMP) ## Groups in motion for a long time, over every order: minutes, no Java; RUNS=500 makes it longer
+test-churn: $(STAMP) ## Play groups whose members come and go, under every order: minutes, no Java; RUNS=500 makes it longer
 	@PRECEDE_CHURN=$(or $(RUNS),100) $(PYTEST) tests/kernel/test_churn.py $(ARGS)
 
-test-hostile: $(STAMP) ## 200,000 cases of bytes, records and groups made to break the kernel: ten minutes
+test-hostile: $(STAMP) ## Try to break the kernel with 200,000 cases of bytes, records and groups: ten minutes
 	@$(BIN)/python -m tests.kernel.hostile $(ARGS)
 
-test-exhaustive: $(STAMP) ## Every history of five messages, arrival order and cut, under every order: a quarter of an hour
+test-exhaustive: $(STAMP) ## Try every history of five messages, arrival order and cut, under every order: a quarter of an hour
 	@$(BIN)/python -m tests.kernel.small_scope $(ARGS)
 
-test-faults: setup ## Kill everything at every point of a batch, then count: long; ARGS="--seeds 1 open" plays some
+test-faults: setup ## Kill everything at every point of a batch, then count: long; ARGS="--seeds 1 open" plays some cases
 	@$(BIN)/python -m tests.faults $(ARGS)
 
-test-shard: $(STAMP) ## The function that Spark calls, with real state but no JVM: seconds
+test-shard: $(STAMP) ## Test the function that Spark calls, with real state but no JVM: seconds
 	@$(PYTEST) tests/shard $(ARGS)
 
-test-spark: setup ## Local Spark queries: minutes
+test-spark: setup ## Test local Spark queries: minutes
 	@$(PYTEST) tests/spark $(ARGS)
 
-test-system: setup ## Real broker, real stream, real Delta: minutes
+test-system: setup ## Test a real broker, the real stream and real Delta: minutes
 	@$(PYTEST) tests/system $(ARGS)
 
-check: $(STAMP) ## Style, types and house rules
+check: $(STAMP) ## Check style, types and house rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy $(CHECKED)
 	@$(PYTEST) -q tests/test_*.py
 
-format: $(STAMP) ## Put the sources into the one style
+format: $(STAMP) ## Format the sources
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: setup ## Measure against the plain ways, as ratios
+docs: $(DOCS_STAMP) ## Build the site into build/site; a broken link or reference fails
+	@rm -rf build/site
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs build/site
+	@echo "The site is build/site/index.html."
+
+bench: setup ## Compare with the plain ways of doing the same, as ratios; ARGS="beside COMMIT" compares with another commit
 	@$(BIN)/python -m bench $(ARGS)
 
-soak: setup ## Half an hour at 70 % of capacity, with loss, churn and restarts; ARGS="--minutes 10" makes it short
+soak: setup ## Run for half an hour at 70 % of capacity, with loss, changing members and restarts; ARGS="--minutes 10" makes it short
 	@$(BIN)/python -m bench.soak $(ARGS)
 
 clean: ## Remove .venv and caches; data (checkpoints, delta) stays
@@ -88,6 +94,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' || { \
 		echo "The packages could not be installed: see pip's message above; behind a mirror, set PIP_INDEX_URL." >&2; exit 1; }; \
 	touch $@
+
+$(DOCS_STAMP): $(STAMP)
+	@echo "Installing what builds the site into $(VENV) (once, about 60 MB on disk) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]' || { \
+		echo "The packages could not be installed: see pip's message above; behind a mirror, set PIP_INDEX_URL." >&2; exit 1; }
+	@touch $@
 
 java:
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \

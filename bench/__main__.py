@@ -1,4 +1,7 @@
-"""`python -m bench [NAME ...] [--quick] [--json FILE]`: measure, print, keep."""
+"""`python -m bench [NAME ...] [--quick] [--json FILE]`: measure, print, keep.
+
+`python -m bench beside COMMIT` measures this tree beside another commit (bench/beside.py).
+"""
 
 import argparse
 import os
@@ -13,6 +16,7 @@ os.environ.setdefault("PYTHONHASHSEED", "0")
 from rich.console import Console
 
 from bench import (
+    beside,
     exactly_once,
     figures,
     growth,
@@ -46,7 +50,12 @@ RESULTS = Path(__file__).with_name("figures.json")
 
 def main() -> int:
     """Run the chosen benchmarks, or all; returns 1 if a target is missed, ignoring figures without meaning."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="precede against plain solutions, as ratios.")
+    if sys.argv[1:2] == ["beside"]:
+        return beside.main(sys.argv[2:])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="precede against the plain ways, as ratios. `python -m bench beside COMMIT` compares two commits.",
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(BENCHMARKS)}; all by default")
     parser.add_argument(
         "--quick", action="store_true", help="the smallest sizes, to see that everything runs; the figures mean nothing"

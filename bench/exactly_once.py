@@ -6,7 +6,7 @@ from bench import plain
 from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
-from precede.streaming.job import kafka
+from precede.ingest.kafka.topics import describe
 from precede.streaming.job.settings import Settings
 from precede.streaming.order import query as order_query
 from precede.streaming.order.sink import Sink
@@ -48,7 +48,7 @@ def measure_precede(stage: Stage, topic: Settings, count: int) -> float:
 
 def publish(stage: Stage, settings: Settings, count: int) -> float:
     """Order everything into the ordered topic; returns messages per second."""
-    topics = kafka.describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
+    topics = describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()
     try:

@@ -21,7 +21,7 @@ from precede.udfs.orders import ORDERS
 MEMBERS = 10
 GROWTH_MAX = 2.5
 """How much more a message may cost with ten times as many held, as caches are small; quadratic cost would be 10."""
-PICTURE = Path(__file__).parents[1] / "docs" / "growth.svg"
+PICTURE = Path(__file__).parents[1] / "docs" / "internals" / "growth.svg"
 
 NAMES = stamped.Conversation(MEMBERS, 1).names
 

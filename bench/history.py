@@ -7,10 +7,10 @@ from bench.exactly_once import publish
 from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
+from precede.ingest.kafka.topics import Topic
 from precede.streaming.history import query as history_query
 from precede.streaming.history import tables
 from precede.streaming.history.tables import DELIVERIES
-from precede.streaming.job.kafka import Topic
 from precede.streaming.job.settings import Settings
 
 if TYPE_CHECKING:

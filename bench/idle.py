@@ -15,7 +15,7 @@ import psutil
 
 from bench.figures import Figure, Report
 from bench.stage import PARTITIONS, Stage
-from precede.streaming.job import kafka
+from precede.ingest.kafka import reading
 from precede.streaming.job.settings import Settings
 from precede.udfs.records.wire import encode_message
 
@@ -73,7 +73,7 @@ def _start(settings: Settings) -> "subprocess.Popen[bytes]":
 def _await_output(settings: Settings, records: int, job: "subprocess.Popen[bytes]") -> None:
     """Wait until all that was sent is ordered; transactions add a few offsets."""
     until = time.monotonic() + 300
-    while sum(end for _, end in kafka.ends(settings.bootstrap, settings.ordered_topic, PARTITIONS)) < records:
+    while sum(end for _, end in reading.ends(settings.bootstrap, settings.ordered_topic, PARTITIONS)) < records:
         assert job.poll() is None, "the job ended"
         assert time.monotonic() < until, "the job did not order what was sent"
         time.sleep(0.5)

@@ -12,7 +12,7 @@ from bench import plain
 from bench.figures import Figure, Report
 from bench.load import Times
 from bench.stage import Stage
-from precede.streaming.job import kafka
+from precede.ingest.kafka.topics import describe
 from precede.streaming.job.settings import Settings
 from precede.streaming.order import query as order_query
 from precede.streaming.order.sink import Sink
@@ -58,7 +58,7 @@ def run(stage: Stage, quick: bool) -> Report:
 
 def _precede(stage: Stage, per_s: int, warm_s: int, seconds: int) -> Times:
     settings = stage.settings()
-    topics = kafka.describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
+    topics = describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()
     try:
@@ -78,8 +78,8 @@ def _copy(stage: Stage, per_s: int, warm_s: int, seconds: int) -> Times:
 def _under_load(query: "StreamingQuery", settings: Settings, per_s: int, warm_s: int, seconds: int) -> Times:
     """Send and read in a separate process, so that this one is free to publish."""
     try:
-        command = [sys.executable, "-m", "bench.load", settings.bootstrap, settings.raw_topic, settings.ordered_topic]
-        command += [str(per_s), str(warm_s), str(seconds)]
+        command = [sys.executable, "-m", "bench.load", str(settings.bootstrap), settings.raw_topic]
+        command += [settings.ordered_topic, str(per_s), str(warm_s), str(seconds)]
         said = subprocess.run(
             command, stdout=subprocess.PIPE, check=True, cwd=HOME, timeout=60 + 4 * (warm_s + seconds)
         ).stdout

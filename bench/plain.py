@@ -33,7 +33,7 @@ def copy(spark: "SparkSession", settings: Settings) -> "DataFrame":
 
 def to_topic(rows: "DataFrame", settings: Settings, checkpoint: str, *, drain: bool) -> "StreamingQuery":
     """Into the ordered topic by Spark's Kafka sink, which is at-least-once."""
-    writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", settings.bootstrap)
+    writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", str(settings.bootstrap))
     writer = writer.option("topic", settings.ordered_topic).option("checkpointLocation", checkpoint)
     if drain:
         writer = writer.trigger(availableNow=True)

@@ -13,7 +13,7 @@ import msgspec
 from confluent_kafka import Producer
 
 from bench.traffic import Pair
-from precede.ingest import topics
+from precede.ingest.kafka import topics
 from precede.local.embedded_broker import Broker
 from precede.streaming.job import jars, session
 from precede.streaming.job.settings import Settings
@@ -86,7 +86,7 @@ class Stage:
         """Publish raw records, in this order within each group."""
         producer = Producer(
             {
-                "bootstrap.servers": settings.bootstrap,
+                "bootstrap.servers": str(settings.bootstrap),
                 "partitioner": "murmur2_random",
                 "enable.idempotence": True,
                 "linger.ms": 20,

@@ -94,18 +94,23 @@ seqs: dict[str, int] = {}
 now_s = 0.0
 
 
-def sender(name: str) -> Any:
-    def send(data: Any, **stamp: Any) -> tuple[str, int, int]:
-        seqs[name] = seqs.get(name, 0) + 1
-        gateways[len(seqs) % 2].take(encode_message("shop", name, 0, seqs[name], data=data, **stamp), now_s=now_s)
-        return (name, 0, seqs[name])
+class Speaker:
+    """Stands for a `precede.Member`: a name, the group's conflicts, and a way to send."""
 
-    return send
+    conflicts = CONFLICTS
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def send(self, data: Any, **stamp: Any) -> tuple[str, int, int]:
+        seq = seqs[self.name] = seqs.get(self.name, 0) + 1
+        gateways[len(seqs) % 2].take(encode_message("shop", self.name, 0, seq, data=data, **stamp), now_s=now_s)
+        return (self.name, 0, seq)
 
 
 targets = {"east": Shared(), "west": Shared(), "ledger": Ledger()}
 for name in ("east", "west", "ledger", "ann", "bob", "cem"):
-    hosts[name] = ObjectHost(name, sender(name), targets.get(name), conflicts=CONFLICTS)
+    hosts[name] = ObjectHost(Speaker(name), targets.get(name))
 
 PLAN: list[tuple[Any, ...]] = [
     ("increment",),

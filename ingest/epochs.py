@@ -11,13 +11,15 @@ elsewhere nobody's word is proven and all count, unless they leave no epoch free
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from confluent_kafka import KafkaException
 
-from precede.ingest import clients
-from precede.ingest.errors import Refused
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.reading import TopicReader
+from precede.udfs.errors import Refused
 from precede.udfs.holdback import SPACE
 from precede.udfs.limits import Limits
 from precede.udfs.membership.keyring import SERVICE
@@ -27,11 +29,10 @@ from precede.udfs.records.signatures import is_signed_by, read_key, signature_in
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 READ_S_MAX = 5.0
-RETRY_S = 0.1
-LOOK_S = 0.05
-"""A look for a batch lasts so long even where the partition has ended meanwhile."""
-BATCH_RECORDS = 5000
 
 
 class _Id(msgspec.Struct):
@@ -51,7 +52,7 @@ class _TooLong(Exception):
 
 
 def free_epoch(
-    bootstrap: str, topic: str, group: str, sender: str, key: Ed25519PrivateKey | None, *, above: int = -1
+    bootstrap: Address | str, topic: str, group: str, sender: str, key: "Ed25519PrivateKey | None", *, above: int = -1
 ) -> int:
     """0 for a sender the log has never seen, else one more than its largest epoch there, and than `above`."""
     epochs = Epochs(sender, None if key is None else key.public_key().public_bytes_raw())
@@ -132,7 +133,7 @@ def _is_signed(value: bytes, keys: set[bytes]) -> bool:
     return signature is not None and any(is_signed_by(key, signature, record) for key in keys)
 
 
-def created_as(bootstrap: str, topic: str, group: str) -> Create | None:
+def created_as(bootstrap: Address | str, topic: str, group: str) -> Create | None:
     """The record that creates the group, where that is the first the log has of it; a log too long is not asked."""
     try:
         first = next(_values(bootstrap, topic, group), None)
@@ -150,54 +151,25 @@ def as_create(value: bytes) -> Create | None:
     return found if found.kind == "create" else None
 
 
-def _values(bootstrap: str, topic: str, group: str) -> Iterator[bytes]:
+def _values(bootstrap: Address | str, topic: str, group: str) -> Iterator[bytes]:
     """The raw records of a group, in the order of the log."""
-    consumer = Consumer(
-        clients.settings(bootstrap)
-        | {
-            "group.id": "precede-epochs",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # by default Kafka says only after half a second that a partition has ended
-        }
-    )
+    # By default Kafka says only after half a second that a partition has ended.
+    reader = TopicReader(bootstrap, READ_S_MAX, wait_ms=10)
     try:
-        yield from _read(consumer, topic, group.encode())
+        yield from _read(reader, topic, group.encode())
+    except TimeoutError as error:
+        raise _TooLong from error
     except KafkaException as error:
         raise clients.unreadable(bootstrap, topic, error.args[0]) from error
     finally:
-        consumer.close()
+        reader.close()
 
 
-def _read(consumer: Consumer, topic: str, key: bytes) -> Iterator[bytes]:
+def _read(reader: TopicReader, topic: str, key: bytes) -> Iterator[bytes]:
     deadline = time.monotonic() + READ_S_MAX
-    for partition in consumer.list_topics(topic, timeout=READ_S_MAX).topics[topic].partitions:
-        start, end = _ends(consumer, TopicPartition(topic, partition), deadline)
-        if start == end:
+    for partition, (first, end) in reader.all_ends(topic).items():
+        if first == end:
             continue
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-        ended = False
-        while not ended:
-            if time.monotonic() > deadline:
-                raise _TooLong
-            for message in consumer.consume(BATCH_RECORDS, timeout=LOOK_S):
-                error = message.error()
-                if error is None:
-                    if message.key() == key:
-                        yield message.value() or b""
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    # Counting offsets instead would wait for ever behind a transaction's own mark.
-                    ended = True
-                elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    raise KafkaException(error)
-                # Whatever else it is: the client goes on trying, or it is of the consumer group, which is not used.
-
-
-def _ends(consumer: Consumer, place: TopicPartition, deadline: float) -> tuple[int, int]:
-    while True:
-        try:
-            return consumer.get_watermark_offsets(place, timeout=READ_S_MAX)
-        except KafkaException as error:
-            if not clients.is_new(error.args[0]) or time.monotonic() > deadline:
-                raise
-            time.sleep(RETRY_S)
+        for record in reader.to_end(topic, {partition: first}, quiet_s=READ_S_MAX, deadline=deadline):
+            if record.key == key:
+                yield record.value or b""

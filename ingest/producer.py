@@ -4,26 +4,24 @@ from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from precede.ingest import clients
-from precede.ingest.errors import Refused
-from precede.ingest.topics import RAW_TOPIC, RECORD_BYTES_MAX
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.topics import DEFAULTS, RAW_TOPIC, RECORD_BYTES_MAX
+from precede.udfs.errors import PrecedeError, Refused, Unconfirmed
+from precede.udfs.sizes import batch_bytes_max
 
 DELIVERY_S_MAX = 30.0
-
-
-class Unconfirmed(Refused):
-    """Kafka did not say that it has the record: it may have it, so only the very same bytes may be sent again."""
 
 
 class Publisher:
     """Sends records keyed by their group. What Kafka did not take is raised at the next `publish` or at `flush`."""
 
-    def __init__(self, bootstrap: str, *, topic: str = RAW_TOPIC, linger_ms: int = 5) -> None:
+    def __init__(self, bootstrap: Address | str, *, topic: str = RAW_TOPIC, linger_ms: int = 5) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.placed: tuple[int, int] | None = None
         """The partition and offset of the record that Kafka confirmed last."""
-        self._failure: Refused | None = None
+        self._failure: PrecedeError | None = None
         self._producer = Producer(
             clients.settings(bootstrap)
             | {
@@ -32,6 +30,7 @@ class Publisher:
                 # The partition of a group must be the one Kafka's Java client would choose, or one group lives in two.
                 "partitioner": "murmur2_random",
                 "message.max.bytes": RECORD_BYTES_MAX,
+                "batch.size": batch_bytes_max(DEFAULTS),  # or many small records together are refused
                 "delivery.timeout.ms": int(DELIVERY_S_MAX * 1000),
                 "linger.ms": linger_ms,
             }
@@ -81,8 +80,7 @@ class Publisher:
         }:
             self._failure = Unconfirmed(f"Kafka at {self.bootstrap} did not confirm a record: {error.str()}.")
         else:
-            why = clients.reason(self.bootstrap, error)
-            self._failure = Refused(f"Kafka at {self.bootstrap} refused a record: {why}.")
+            self._failure = clients.refused(self.bootstrap, error, f"Kafka at {self.bootstrap} refused a record")
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

@@ -8,7 +8,6 @@ A seq that is used twice with other content is lost for ever (`equivocation`), s
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
@@ -17,10 +16,14 @@ from typing import Any
 
 import msgspec
 
-from precede.ingest.errors import Refused
+from precede.ingest.files import locked, replace_file
+from precede.udfs.errors import Refused
 
 VERSION = 1
 STATE_FILE = "precede/senders.json"
+IN_USE = (
+    "The state file {} is in use: a member is open in one place at a time; close the other, or name another state file."
+)
 
 
 class Sender(msgspec.Struct, omit_defaults=True):
@@ -70,12 +73,7 @@ class SenderState:
         self.memory = memory
 
     def save(self) -> None:
-        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        with fresh.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(self.memory)))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
+        replace_file(self.path, msgspec.json.format(msgspec.json.encode(self.memory)))
 
 
 def default_file() -> Path:
@@ -97,21 +95,10 @@ def opened(path: Path, *, wait: bool = True) -> Iterator[SenderState]:
     """The state in `path`, which nobody else may open until this is left; an absent file is an empty memory."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(path.name + ".lock").open("ab") as lock:
-            _lock(lock.fileno(), path, wait=wait)
+        with locked(path.with_name(path.name + ".lock"), refusal=None if wait else IN_USE.format(path)):
             yield SenderState(path, _read(path))
     except OSError as error:
         raise Refused(f"The state file {path} cannot be used: {error.strerror}.") from error
-
-
-def _lock(lock: int, path: Path, *, wait: bool) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError as error:
-        raise Refused(
-            f"The state file {path} is in use: a member is open in one place at a time; close the other, or name"
-            " another state file."
-        ) from error
 
 
 def _read(path: Path) -> Memory:

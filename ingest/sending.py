@@ -1,23 +1,28 @@
 """Sending one message as a sender whose memory is a file: what `precede send` does."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from precede.ingest import clients, epochs, sender_state, topics
-from precede.ingest.errors import Refused
-from precede.ingest.producer import Publisher, Unconfirmed
+from precede.ingest import epochs, sender_state
+from precede.ingest.kafka import clients, topics
+from precede.ingest.kafka.access import Address
+from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import Sender, SenderState
+from precede.udfs.errors import AccessDenied, Refused
 from precede.udfs.records.messages import EPOCH_MAX, Id
 from precede.udfs.records.signatures import sign
 from precede.udfs.records.wire import encode_message
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 REQUEST_S_MAX = 10.0
 
 
 def send_one(
-    bootstrap: str,
+    bootstrap: Address | str,
     topic: str,
     state_file: Path,
     *,
@@ -25,7 +30,7 @@ def send_one(
     sender: str,
     after: list[Id],
     data: object,
-    key: Ed25519PrivateKey | None = None,
+    key: "Ed25519PrivateKey | None" = None,
 ) -> Id:
     """Publish one message under the sender's next seq, signed where there is a key; answer its id once Kafka has it.
 
@@ -51,7 +56,7 @@ def send_one(
         return (sender, known.epoch, known.seq)
 
 
-def _record(known: Sender, after: list[Id], data: object, key: Ed25519PrivateKey | None) -> bytes:
+def _record(known: Sender, after: list[Id], data: object, key: "Ed25519PrivateKey | None") -> bytes:
     """The message under the sender's last seq. Signing twice gives the same bytes, so a retry is an exact copy."""
     record = encode_message(known.group, known.sender, known.epoch, known.seq, after=after, data=data)
     return record if key is None else sign(record, key)
@@ -63,9 +68,7 @@ def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> 
     try:
         publisher.publish(known.group, known.pending.encode())
         publisher.flush()
-    except Unconfirmed:
-        raise
-    except Refused:
+    except (Refused, AccessDenied):
         known.seq -= 1  # Kafka did not take it, so its seq is still free
         known.pending = None
         state.save()
@@ -73,7 +76,7 @@ def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> 
     known.pending = None  # where this is lost, the same bytes go out once more, which costs nothing
 
 
-def log_of(bootstrap: str, topic: str) -> str:
+def log_of(bootstrap: Address | str, topic: str) -> str:
     """The log the seqs belong to, made if absent: Kafka itself would make the topic with the wrong settings."""
     topics.ensure(bootstrap, [topics.raw(topic)])
     try:

@@ -8,39 +8,50 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from precede.groups.manager import Groups as Groups
+    from precede.ingest.kafka.access import Access as Access
+    from precede.ingest.kafka.access import Address as Address
     from precede.member.member import Member as Member
     from precede.member.object_host import Call as Call
     from precede.member.object_host import ObjectHost as ObjectHost
     from precede.reading.following import Delivery as Delivery
-    from precede.reading.following import Hole as Hole
     from precede.reading.following import follow as follow
-    from precede.udfs.access import Access as Access
-    from precede.udfs.access import Address as Address
+    from precede.udfs.errors import AccessDenied as AccessDenied
+    from precede.udfs.errors import CallFailed as CallFailed
+    from precede.udfs.errors import Hole as Hole
+    from precede.udfs.errors import PrecedeError as PrecedeError
+    from precede.udfs.errors import Refused as Refused
+    from precede.udfs.errors import Unconfirmed as Unconfirmed
+    from precede.udfs.errors import Unreachable as Unreachable
     from precede.udfs.holdback import Holdback as Holdback
     from precede.udfs.limits import Limits as Limits
     from precede.udfs.orders import Order as Order
+    from precede.udfs.orders import register as register
 
 __version__ = "0.1.0"
 
+_ERRORS = ("AccessDenied", "CallFailed", "Hole", "PrecedeError", "Refused", "Unconfirmed", "Unreachable")
 _HOMES = {
-    "Access": "precede.udfs.access",
-    "Address": "precede.udfs.access",
+    **dict.fromkeys(_ERRORS, "precede.udfs.errors"),
+    "Access": "precede.ingest.kafka.access",
+    "Address": "precede.ingest.kafka.access",
     "Call": "precede.member.object_host",
     "Delivery": "precede.reading.following",
-    "Hole": "precede.reading.following",
     "Groups": "precede.groups.manager",
     "Holdback": "precede.udfs.holdback",
     "Limits": "precede.udfs.limits",
-    "Member": "precede.member",
+    "Member": "precede.member.member",
     "ObjectHost": "precede.member.object_host",
     "Order": "precede.udfs.orders",
     "follow": "precede.reading.following",
+    "register": "precede.udfs.orders",
 }
 
 __all__ = [  # noqa: RUF100, F822
     "Access",
+    "AccessDenied",
     "Address",
     "Call",
+    "CallFailed",
     "Delivery",
     "Groups",
     "Holdback",
@@ -49,8 +60,13 @@ __all__ = [  # noqa: RUF100, F822
     "Member",
     "ObjectHost",
     "Order",
+    "PrecedeError",
+    "Refused",
+    "Unconfirmed",
+    "Unreachable",
     "__version__",
     "follow",
+    "register",
 ]
 
 

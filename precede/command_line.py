@@ -14,6 +14,7 @@ import typer
 
 import precede
 from precede.command_options import WrongUse, say
+from precede.udfs.errors import PrecedeError
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 
@@ -124,10 +125,7 @@ def _usage(error: typer.TyperException) -> str:
 
 def _sentence(error: Exception) -> str:
     """Refusals are sentences already; of anything else, say what kind of thing went wrong and how to see all of it."""
-    from precede.ingest.errors import Refused
-    from precede.streaming.errors import Refused as StreamRefused
-
-    if isinstance(error, Refused | StreamRefused):
+    if isinstance(error, PrecedeError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'precede'}: {error.strerror}."

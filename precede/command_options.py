@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from precede.terminal_text import plain
+from precede.udfs.errors import PrecedeError, Refused
 
 if TYPE_CHECKING:
     from precede.streaming.job.settings import Settings
@@ -33,7 +34,7 @@ Order = Annotated[
     str | None,
     typer.Option(
         metavar="ORDER",
-        help="The order of groups nobody created, one of the README's table. Default: PRECEDE_ORDER, else s_b.",
+        help="The order of groups nobody created, one of docs/orders/README.md. Default: PRECEDE_ORDER, else s_b.",
     ),
 ]
 State = Annotated[
@@ -50,13 +51,12 @@ Key = Annotated[
 Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help="Stop by itself after N seconds.")]
 
 
-class WrongUse(Exception):
+class WrongUse(PrecedeError):
     """The command was called in a way that can mean nothing; its text is the sentence the caller reads."""
 
 
 def load_settings(config: Path | None, *, reaches_kafka: bool = True, **flags: Any) -> "Settings":
     """Flag over variable over file over default; what cannot be a setting is wrong use."""
-    from precede.streaming.errors import Refused
     from precede.streaming.job import settings
 
     for name, meant in settings.likely_slips(os.environ):

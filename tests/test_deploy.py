@@ -166,18 +166,18 @@ def test_the_alarms_are_rules_as_prometheus_reads_them() -> None:
 
 
 def test_the_runbook_has_a_chapter_for_every_alarm_and_for_no_other() -> None:
-    runbook = (ROOT / "docs" / "operations.md").read_text()
+    runbook = (ROOT / "docs" / "how-to" / "operate.md").read_text()
     assert set(re.findall(r"^### (Precede\w+)$", runbook, re.MULTILINE)) == set(ALARMS)
 
 
 def test_the_runbook_says_of_every_code_whose_matter_it_is() -> None:
-    runbook = (ROOT / "docs" / "operations.md").read_text()
+    runbook = (ROOT / "docs" / "how-to" / "operate.md").read_text()
     chapter = runbook.split("### PrecedeDeadLetters\n")[1].split("\n### ")[0]
     assert {code for code in CODES if f"`{code}`" not in chapter} == set()
 
 
 def test_the_runbook_names_every_metric_that_a_job_tells() -> None:
-    runbook = (ROOT / "docs" / "operations.md").read_text()
+    runbook = (ROOT / "docs" / "how-to" / "operate.md").read_text()
     families = {
         re.sub(r"_(bucket|count|sum|created)$", "", name) for name in told_metrics() if name.startswith("precede")
     }

@@ -16,8 +16,10 @@ import msgspec
 import pytest
 import typer
 
+import precede
 from precede import __version__
 from precede.command_line import COMMANDS, application
+from precede.ingest.extras import EXTRAS
 from precede.streaming.job.settings import Settings
 from precede.udfs.orders import ORDERS
 
@@ -42,13 +44,15 @@ TRACKED = tracked()
 SOURCES = [path for path in TRACKED if path.suffix == ".py"]
 PAGES = [path for path in TRACKED if path.suffix == ".md"]
 
-# Imports point one way: precede -> streaming -> udfs <- ingest <- precede.
+# Imports point one way: udfs <- ingest <- streaming <- precede.
 ROOMS = {
     "udfs": {"udfs"},
-    "streaming": {"streaming", "udfs"},
     "ingest": {"ingest", "udfs"},
+    "streaming": {"streaming", "ingest", "udfs"},
     "precede": {"precede", "streaming", "ingest", "udfs"},
 }
+
+ERRORS = ("Refused", "Unreachable", "AccessDenied", "Unconfirmed", "Hole", "CallFailed")
 
 # The kernel only computes. Other modules reach outside (files, clocks, chance, threads) or write what another version
 # cannot read (pickle), and then the same log would no longer give the same bytes.
@@ -65,9 +69,7 @@ KERNEL_MAY_NOT_CALL = {
     "exec",
     "hash",
 }  # hash of a string differs from process to process
-VERIFYING = {
-    "cryptography"
-}  # for udfs/records/signatures.py alone: Ed25519 is pure computation, but too slow without a library
+VERIFYING = {"cryptography"}  # for udfs/records/signatures.py alone: Ed25519 computes, but slowly without a library
 FACING_SPARK = {"gc", "numpy", "pandas", "pyarrow", "pyspark"}  # for udfs/shard.py alone
 MORE_FOR = {"shard.py": FACING_SPARK, "signatures.py": VERIFYING}
 
@@ -83,12 +85,32 @@ def short(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The top-level name of every import in a file, anywhere in it."""
+    """The top-level name of everything that a file imports, wherever in the file; of precede itself, the room."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (name.name.partition(".")[0] for name in node.names)
+            yield from (top_level(name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield (node.module or "").partition(".")[0]
+            names = [node.module or ""]
+            if node.module == "precede":
+                names = [f"precede.{name.name}" for name in node.names]
+            yield from map(top_level, names)
+
+
+def top_level(name: str) -> str:
+    """`precede.udfs.engine.group` stands in the room `udfs`; a name that no room below has is of the room `precede`."""
+    first, _, rest = name.partition(".")
+    room = rest.partition(".")[0]
+    return room if first == "precede" and room in ROOMS else first
+
+
+def name_of(requirement: str) -> str:
+    """The distribution that a line of pyproject.toml or constraints.txt names."""
+    return re.split(r"[=<>\[]", requirement)[0].replace("_", "-").lower()
+
+
+def of_extras(*extras: str) -> list[str]:
+    """What these extras bring."""
+    return [line for extra in extras for line in PROJECT["project"]["optional-dependencies"][extra]]
 
 
 def of_room(room: str) -> list[Path]:
@@ -114,7 +136,7 @@ def test_imports_point_one_way(room: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_is_imported_is_declared(room: str) -> None:
     distributions = packages_distributions()
-    declared = {re.split("[=<>]", line)[0].replace("_", "-").lower() for line in PROJECT["project"]["dependencies"]}
+    declared = {name_of(line) for line in [*PROJECT["project"]["dependencies"], *of_extras(*EXTRAS)]}
     for path in of_room(room):
         for name in set(imports(path)) - set(ROOMS) - sys.stdlib_module_names:
             homes = {home.replace("_", "-").lower() for home in distributions.get(name, [])}
@@ -133,17 +155,47 @@ def test_the_kernel_only_computes() -> None:
 
 
 def test_the_design_page_names_every_file_of_the_kernel() -> None:
-    page = (ROOT / "docs" / "design.md").read_text()
+    page = (ROOT / "docs" / "internals" / "design.md").read_text()
     assert [short(path) for path in of_room("udfs") if path.parent.name == "udfs" and path.name not in page] == [
         "udfs/__init__.py"
     ]
 
 
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_error_is_exported_and_belongs_to_the_one_family(name: str) -> None:
+    error = getattr(precede, name)
+    assert name in precede.__all__
+    assert issubclass(error, precede.PrecedeError)
+    assert [other for other in ERRORS if other != name and issubclass(error, getattr(precede, other))] == []
+
+
+def test_every_error_is_defined_once() -> None:
+    defined: dict[str, list[str]] = {}
+    for path in [path for room in ROOMS for path in of_room(room)]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, []).append(short(path))
+    homes = {name: defined[name] for name in ("PrecedeError", *ERRORS)}
+    assert homes == {name: ["udfs/errors.py"] for name in homes}
+
+
 def test_every_kafka_client_gets_in_by_the_settings() -> None:
-    homes = {"ingest/clients.py", "streaming/job/kafka.py"}  # all others get theirs from here, including passwords
+    homes = {"ingest/kafka/clients.py"}  # all others get theirs from here, including passwords
     homes.add("precede/local/embedded_broker.py")  # it checks whether its own broker has started
     for path in [path for room in ROOMS for path in of_room(room) if short(path) not in homes]:
         assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client without the settings"
+
+
+@pytest.mark.parametrize(
+    ("home", "mark"),
+    [
+        ("ingest/kafka/reading.py", r"_PARTITION_EOF|get_watermark_offsets|[\"']enable\.partition\.eof"),
+        ("ingest/files.py", r"\bfcntl\b|\bfilelock\b|\bnew\.replace\("),
+    ],
+)
+def test_what_is_easily_written_twice_exists_once(home: str, mark: str) -> None:
+    paths = [path for room in ROOMS for path in of_room(room)]
+    assert [short(path) for path in paths if re.search(mark, path.read_text())] == [home]
 
 
 def test_every_file_of_an_order_is_registered() -> None:
@@ -173,8 +225,9 @@ def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: 
     assert titles == PAGE_OF_AN_ORDER, f"docs/orders/{order}.md has other sections"
 
 
-def test_the_settings_have_the_defaults_that_the_readme_and_the_help_name() -> None:
-    table = (ROOT / "README.md").read_text().partition("### Settings")[2].partition("| `[limits]`")[0]
+def test_the_settings_have_the_defaults_that_the_reference_and_the_help_name() -> None:
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    table = page.partition("## The table")[2].partition("| `[limits]`")[0]
     told: dict[str, str] = {}
     for names, defaults in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", table, re.MULTILINE):
         told |= zip_longest(re.findall(r"`(\w+)`", names), defaults.split(", "), fillvalue="none")
@@ -189,7 +242,7 @@ def test_the_settings_have_the_defaults_that_the_readme_and_the_help_name() -> N
             plain = str(default).lower().removesuffix(".0")
             assert text.strip("`").replace(",", "") == plain, f"the default of {name} is {plain}"
     assert defaults.keys() - told.keys() == {"limits", "once", "rebuild_delta"}, (
-        "the README lists all settings but flags"
+        "the page has all settings that are not flags alone"
     )
 
 
@@ -212,8 +265,35 @@ def test_the_links_of_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{target} is not there"
 
 
+def anchors_of(page: Path) -> set[str]:
+    """What its headings are called in links."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_the_anchors_of_links_are_headings(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
+        assert anchor in anchors_of(page.parent / target if target else page), f"{target}#{anchor} is not there"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=short)
+def test_pages_use_words_of_today(page: Path) -> None:
+    found = re.search(r"\b(whoever|whosoever|nobody|anew|thereof|thence|lest)\b", page.read_text(), re.IGNORECASE)
+    assert found is None, f"{short(page)} says {found[0]}"
+
+
+def test_every_page_of_the_site_is_in_its_contents() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    trees = re.findall(r"^```{toctree}\n(.*?)^```$", index, re.MULTILINE | re.DOTALL)
+    entries = re.findall(r"^([\w/*-]+)$", "\n".join(trees), re.MULTILINE)
+    listed = {found for entry in entries for found in (ROOT / "docs").glob(f"{entry}.md")}
+    assert listed == {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {ROOT / "docs" / "index.md"}
+
+
 def test_every_promise_rests_on_something_and_names_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "guarantees.md").read_text()
+    page = (ROOT / "docs" / "concepts" / "guarantees.md").read_text()
     promises = re.split(r"^### ", page.partition("\n## Not promised")[0], flags=re.MULTILINE)[1:]
     assert promises
     for promise in promises:
@@ -242,13 +322,26 @@ def test_spark_and_its_jars_are_of_one_version() -> None:
         r'name="spark-sql-kafka[^"]*" rev="([^"]+)"', (ROOT / "streaming" / "job" / "ivy.xml").read_text()
     )
     assert revision is not None
-    assert f"pyspark=={revision[1]}" in PROJECT["project"]["dependencies"]
+    assert f"pyspark=={revision[1]}" in PROJECT["project"]["optional-dependencies"]["spark"]
 
 
 def test_every_dependency_is_pinned_to_one_version() -> None:
-    groups = [PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"].values()]
-    groups.append([line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")])
-    assert [line for group in groups for line in group if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
+    pinned = {name_of(line) for line in lines}
+    named = [*PROJECT["project"]["dependencies"], *of_extras(*PROJECT["project"]["optional-dependencies"])]
+    assert {name_of(line) for line in named} - pinned - {"precede"} == set()
+
+
+def test_the_extras_bring_what_the_sentences_about_them_say() -> None:
+    assert set(EXTRAS) | {"all", "dev", "docs"} == set(PROJECT["project"]["optional-dependencies"])
+    assert PROJECT["project"]["optional-dependencies"]["all"] == [f"precede[{','.join(EXTRAS)}]"]
+    distributions = packages_distributions()
+    for extra, modules in EXTRAS.items():
+        brought = {name_of(line) for line in of_extras(extra)}
+        homes = {home.replace("_", "-").lower() for module in modules for home in distributions[module]}
+        assert brought <= homes, f"precede[{extra}] brings {brought - homes}, which no sentence asks for"
+        assert all(brought & {home.replace("_", "-").lower() for home in distributions[module]} for module in modules)
 
 
 def test_no_file_names_a_machine_or_a_registry() -> None:
@@ -282,3 +375,8 @@ def test_tests_are_named_by_sentences_and_stand_in_a_level() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 assert len(node.name.split("_")) > 3, f"{short(path)}: {node.name} is not a sentence"
+
+
+@pytest.mark.parametrize("name", precede.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(precede, name) is not None

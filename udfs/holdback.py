@@ -89,6 +89,7 @@ class Holdback:
         """(partition, offset) of what came before that, and is refused for itself wherever it came."""
         self._record_bytes_max = self.limits.record_bytes_max
         self._blobs: dict[bytes, bytes] = {}
+        """What was loaded; of a group that was touched since, the one in `_groups` counts."""
         self._deadlines: dict[bytes, int] | None = None
         """When time may matter to a group that is not decoded; looked up when the first tick comes."""
 
@@ -287,11 +288,12 @@ class Holdback:
         self._deadlines = None
 
     def dump(self) -> dict[bytes, bytes]:
-        """The state of all groups, by key; only those that were touched are encoded again."""
+        """The state of all groups, by key; only those that were touched are encoded again. The dict is the caller's."""
+        blobs = self._blobs.copy()
         for group in self._groups.values():
             if group.begun:
-                self._blobs[group.key] = snapshot(group, self.patience)
-        return self._blobs
+                blobs[group.key] = snapshot(group, self.patience)
+        return blobs
 
     def note_waiting(self, waiting: dict[bytes, tuple[int, int]]) -> None:
         """Renew, for the groups that were touched, since when something waits and how many gaps there are."""

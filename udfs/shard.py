@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.home_partition import Row, look_ahead
 from precede.udfs.limits import Limits
@@ -43,10 +44,6 @@ Waiting = tuple[int, int]
 """When the oldest held message arrived, in milliseconds of the log, and how many gaps there are."""
 
 NOTHING_WAITS: Waiting = (0, 0)
-
-
-class StateTooNew(Exception):
-    """A newer precede wrote this state."""
 
 
 class Records(msgspec.Struct, array_like=True, gc=False):
@@ -230,7 +227,7 @@ def encode_state(groups: dict[bytes, bytes], held: int, waiting: dict[bytes, Wai
 def decode_state(blob: bytes) -> tuple[dict[bytes, bytes], int, dict[bytes, Waiting]]:
     """The snapshots of a shard's groups by group key, how many messages they hold, and what those wait for."""
     if blob[0] > STATE_VERSION:
-        raise StateTooNew(
+        raise Refused(
             f"The checkpoint's state has version {blob[0]}, written by a newer precede; this one reads up to "
             f"{STATE_VERSION}."
         )

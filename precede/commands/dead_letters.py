@@ -149,7 +149,7 @@ def _print_table(chosen: "list[FoundLetter]", found: "list[FoundLetter]") -> Non
 def _redrive(settings: "Settings", chosen: "list[FoundLetter]", *, ask: bool) -> None:
     from precede.ingest.producer import Publisher
     from precede.reading.dead_letter_reader import value_of
-    from precede.streaming.errors import Refused
+    from precede.udfs.errors import Refused
 
     records: list[tuple[bytes | None, bytes | None]] = []
     whole: list[FoundLetter] = []

@@ -102,7 +102,8 @@ def _refuse_options_before(context: typer.Context) -> None:
     """The list's own options would be passed over in silence, and a group changed on another broker than was named."""
     command = context.invoked_subcommand
     for option in context.command.params:
-        if context.params.get(str(option.name)):
+        source = context.get_parameter_source(str(option.name))
+        if source is not None and source.name == "COMMANDLINE":  # an empty value was given, too
             flag = option.opts[0]
             raise WrongUse(
                 f"{flag} stands before {command}, where only the list sees it: see precede groups {command} --help."

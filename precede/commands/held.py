@@ -44,6 +44,9 @@ def held(
     if group is not None:
         check_name("GROUP", group)
     settings = load_settings(config, reaches_kafka=False, checkpoint=checkpoint)
+    from precede.ingest.extras import need
+
+    need("spark", "precede held")
     from precede.streaming.job import checkpoint_reader as reader
 
     if sys.stderr.isatty():

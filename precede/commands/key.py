@@ -30,7 +30,7 @@ def key(
 
       precede send travel ann --key ann.key "Who comes along?"
 
-    docs/security.md tells who must sign what, and how a key is replaced.
+    docs/how-to/secure.md tells who must sign what, and how a key is replaced.
     """
     from precede.ingest.signing import load_key, make_key, public_text
 

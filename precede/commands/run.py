@@ -30,7 +30,7 @@ def run(
         int | None,
         typer.Option(
             metavar="N",
-            help="Into how many parts the groups are spread (docs/benchmarks.md); fixed by the checkpoint. "
+            help="Into how many parts the groups are spread (docs/internals/benchmarks.md); fixed by the checkpoint. "
             "Default: PRECEDE_SHARDS, else 16.",
         ),
     ] = None,
@@ -54,6 +54,9 @@ def run(
 
       precede run --only order            history runs elsewhere
     """
+    from precede.ingest.extras import need
+
+    need("spark", "precede run")
     settings = load_settings(
         config,
         bootstrap=bootstrap,
@@ -65,9 +68,9 @@ def run(
         once=once or None,
         rebuild_delta=rebuild_delta or None,
     )
-    from precede.ingest.errors import Refused
     from precede.ingest.signing import key_in
     from precede.streaming.job.announcer import Announcer
+    from precede.udfs.errors import PrecedeError
 
     announcer = Announcer(say if settings.log_format == "text" else typer.echo, settings.log_format)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the job itself listens
@@ -76,7 +79,7 @@ def run(
         _make_topics(settings, announcer)
     except KeyboardInterrupt:
         return
-    except Refused as refusal:
+    except PrecedeError as refusal:
         announcer.refused(refusal)
         raise
     from precede.streaming.job import run as job
@@ -86,7 +89,7 @@ def run(
 
 def _make_topics(settings: "Settings", announcer: "Announcer") -> None:
     """The topics that are not there yet; a broker that is away is waited for."""
-    from precede.ingest import topics
+    from precede.ingest.kafka import topics
 
     topics.ensure_patiently(
         settings.bootstrap,
@@ -97,6 +100,7 @@ def _make_topics(settings: "Settings", announcer: "Announcer") -> None:
             progress_topic=settings.progress_topic,
             control_topic=settings.control_topic,
             partitions=settings.partitions,
+            limits=settings.limits,
         ),
         replicas=settings.replicas,
         patience_s=settings.patience_s,

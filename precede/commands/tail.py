@@ -63,7 +63,7 @@ def _end_s(seconds: float | None) -> float:
 
 def _request_s(end_s: float) -> float:
     """A broker that is away is told of in the time there is."""
-    from precede.reading.log_readers import REQUEST_S
+    from precede.ingest.kafka.reading import REQUEST_S
 
     return max(LOOK_S, min(REQUEST_S, end_s - time.monotonic()))
 
@@ -71,8 +71,9 @@ def _request_s(end_s: float) -> float:
 def _deliveries(
     settings: "Settings", *, group: str | None, from_beginning: bool, as_json: bool, end_s: float
 ) -> Iterator[bytes]:
-    from precede.reading.following import Hole, follow
+    from precede.reading.following import follow
     from precede.reading.log_lines import one_line_each
+    from precede.udfs.errors import Hole
 
     start: Literal["beginning", "end"] = "beginning" if from_beginning else "end"
     request_s = _request_s(end_s)
@@ -114,7 +115,7 @@ def _dead_letters(
 ) -> Iterator[bytes]:
     import msgspec
 
-    from precede.reading.log_readers import open_reader
+    from precede.ingest.kafka.log_readers import open_reader
 
     reader = open_reader("confluent", settings.bootstrap, request_s=_request_s(end_s))
     try:

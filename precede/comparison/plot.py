@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from precede.ingest.extras import need
+
 if TYPE_CHECKING:
     from precede.comparison.trace import Comparison, Hold
 
@@ -11,6 +13,7 @@ ORDERED, NEEDED, HELD = "#4c72b0", "#c44e52", "#dd8452"
 
 def draw(comparison: "Comparison", path: Path) -> None:
     """Write PNG or SVG, by the file extension; the same comparison gives the same file."""
+    need("plot", "A picture")
     import matplotlib as mpl
     from matplotlib.figure import Figure  # only the figure, without a window system
 

@@ -16,15 +16,15 @@ from precede.demo.conversation import GROUP, MEMBERS, Conversation, SentMessage
 from precede.demo.summary import DemoRun, print_summary
 from precede.demo.view import DemoView, open_view
 from precede.demo.watch import DemoWatch
-from precede.ingest import topics
-from precede.ingest.errors import Refused
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.log_readers import LogReader, open_reader
 from precede.ingest.producer import Publisher
 from precede.local.child import Child
 from precede.local.embedded_broker import Broker
 from precede.reading.following import Follower, follow
-from precede.reading.log_readers import LogReader, open_reader
 from precede.streaming.job import jars
 from precede.terminal_text import safe_text
+from precede.udfs.errors import Refused
 
 STEP_S = 0.03
 START_S_MAX = 180.0

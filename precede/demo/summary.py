@@ -11,7 +11,7 @@ from rich.table import Table
 
 from precede.demo.conversation import Conversation
 from precede.demo.watch import DemoWatch
-from precede.ingest.errors import Refused
+from precede.udfs.errors import Refused
 
 DELTA_QUERY = (
     "import pyarrow; from deltalake import DeltaTable, QueryBuilder; "

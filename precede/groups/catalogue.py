@@ -6,9 +6,11 @@ from typing import Literal
 
 import msgspec
 
-from precede.ingest.errors import Refused
+from precede.ingest.extras import need
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.log_readers import open_reader
 from precede.reading.delta_files import files_of
-from precede.reading.log_readers import open_reader
+from precede.udfs.errors import Refused
 from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.peers.catalogue import Catalogue, Listing
 from precede.udfs.records.lenient import lenient_reader
@@ -34,7 +36,7 @@ class CatalogueReader:
     """Keeps a catalogue of all groups up to date with the ordered topic."""
 
     def __init__(
-        self, bootstrap: str, topic: str, *, client: Literal["confluent", "kafka-python"] = "confluent"
+        self, bootstrap: Address | str, topic: str, *, client: Literal["confluent", "kafka-python"] = "confluent"
     ) -> None:
         self.catalogue = Catalogue()
         self.cut_off: set[str] = set()
@@ -95,6 +97,7 @@ class CatalogueReader:
 
 def catalogue_of_delta(root: Path) -> Catalogue:
     """The same from the table `deliveries`, which keeps what the topic may have dropped."""
+    need("delta", "Reading Delta tables")
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
     from pyarrow import Table, dataset

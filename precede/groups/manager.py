@@ -23,13 +23,14 @@ from typing import Any, Literal, NamedTuple, Self
 import msgspec
 
 from precede.groups.catalogue import CatalogueReader
-from precede.ingest.errors import Refused
 from precede.ingest.group_records import Writer, Written
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.log_readers import LogReader, open_reader
+from precede.ingest.kafka.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from precede.ingest.producer import Publisher
 from precede.ingest.sending import log_of
 from precede.ingest.signing import key_in
-from precede.ingest.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
-from precede.reading.log_readers import LogReader, open_reader
+from precede.udfs.errors import Refused
 from precede.udfs.peers.catalogue import Listing
 from precede.udfs.peers.directory import Directory, GroupsInfo, Offer, RowState
 from precede.udfs.peers.views import IN, Standing
@@ -69,7 +70,7 @@ class Groups:
         self,
         name: str,
         *,
-        bootstrap: str = "localhost:9092",
+        bootstrap: Address | str = "localhost:9092",
         raw_topic: str = RAW_TOPIC,
         ordered_topic: str = ORDERED_TOPIC,
         dead_letter_topic: str = DEAD_LETTER_TOPIC,

@@ -9,7 +9,6 @@ It listens on this machine only, and it ends with the process that started it, h
 from __future__ import annotations
 
 import base64
-import fcntl
 import os
 import re
 import signal
@@ -19,16 +18,17 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import cycle, islice
 from pathlib import Path
 from random import sample
 from typing import IO, Any
 
-from precede.streaming.errors import Refused
+from precede.ingest.files import locked
 from precede.streaming.job import jars
 from precede.streaming.job.java import java
+from precede.udfs.errors import Refused
 
 HOST = "127.0.0.1"
 GUARD = Path(__file__).with_name("child_guard.py")
@@ -157,7 +157,7 @@ class Broker:
             if done.returncode != 0:
                 raise Refused(f"The broker's folder {self.data} could not be prepared: {last_log_line(log)}")
 
-    def launch(self, command: list[str], sink: IO[bytes], held: IO[str]) -> None:
+    def launch(self, command: list[str], sink: IO[bytes], held: int) -> None:
         """Start the guard, which starts the broker, prints its pid and keeps the lock on the folder."""
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(GUARD), "" if self.asked_data else str(self.data), *command],
@@ -165,7 +165,7 @@ class Broker:
             stdout=subprocess.PIPE,
             stderr=sink,
             text=True,
-            pass_fds=[held.fileno()],
+            pass_fds=[held],
             # Out of reach of the terminal's Ctrl-C: the process that started the broker stops it last.
             start_new_session=True,
         )
@@ -253,19 +253,17 @@ def answers(port: int) -> bool:
         return probe.connect_ex((HOST, port)) == 0 and probe.getsockname() != probe.getpeername()
 
 
-def lock(data: Path) -> IO[str]:
+@contextmanager
+def lock(data: Path) -> Iterator[int]:
     """Allow one broker per folder. The guard inherits the lock, so it is held exactly as long as the broker lives."""
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        held = (data / "lock").open("w")
-    except OSError as problem:
-        raise Refused(f"The broker cannot keep its data in {data}: {problem.strerror}.") from None
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        held.close()
-        raise Refused(f"Another broker runs on {data}: stop it, or choose another folder.") from None
-    return held
+    with ExitStack() as stack:
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            taken = f"Another broker runs on {data}: stop it, or choose another folder."
+            held = stack.enter_context(locked(data / "lock", refusal=taken))
+        except OSError as problem:
+            raise Refused(f"The broker cannot keep its data in {data}: {problem.strerror}.") from None
+        yield held
 
 
 def new_cluster_id() -> str:

@@ -15,11 +15,10 @@ from time import monotonic
 
 import msgspec
 
-from precede.ingest.clients import NotAllowed
-from precede.ingest.errors import Refused
+from precede.ingest.kafka.log_readers import LogReader
 from precede.ingest.producer import Publisher
 from precede.member.publishing import SENT_MAX, Voice
-from precede.reading.log_readers import LogReader
+from precede.udfs.errors import AccessDenied, PrecedeError
 from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import LogRecord
@@ -54,12 +53,12 @@ class Errand(threading.Thread):
             while not self._told_to_stop.is_set():
                 try:
                     self._follow(reader, publisher)
-                except NotAllowed as lacking:
+                except AccessDenied as lacking:
                     if not self._has_told:
                         warnings.warn(f"{lacking} Until then {self.undone}.", stacklevel=1)
                     self._has_told = True
                     self._told_to_stop.wait(AGAIN_S)
-                except Refused:
+                except PrecedeError:
                     self._told_to_stop.wait(AGAIN_S)  # Kafka is away; whoever sends or reads is told so
         finally:
             reader.close()

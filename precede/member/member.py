@@ -16,17 +16,18 @@ from time import monotonic
 from typing import Any, Literal, NamedTuple, Self
 
 from precede.ingest import sender_state, sending
-from precede.ingest.errors import Refused
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.log_readers import LogReader, open_reader
+from precede.ingest.kafka.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_TOPIC, RAW_TOPIC
 from precede.ingest.producer import Publisher
 from precede.ingest.signing import key_in
-from precede.ingest.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_TOPIC, RAW_TOPIC
 from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
 from precede.member.background import Clock, Errand, Repair
 from precede.member.publishing import Voice
 from precede.member.startup import Opening, search
 from precede.reading.delta_history import DeltaHistory
-from precede.reading.following import IDLE_S, Delivery, Follower, Hole
-from precede.reading.log_readers import LogReader, open_reader
+from precede.reading.following import IDLE_S, Delivery, Follower
+from precede.udfs.errors import Hole, Refused
 from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Id
@@ -59,6 +60,8 @@ class Member:
     `delta` is the root folder of the Delta tables, for what is older than the ordered topic keeps.
     Iteration yields messages; with `records` everything that has a position, views and abandoned ones included.
     It waits for ever, or ends once nothing came for `patience_s` seconds.
+
+    Opening raises Unreachable, AccessDenied or Refused; iteration and `poll` raise Hole where positions are missing.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Member:
         group: str,
         name: str,
         *,
-        bootstrap: str = "localhost:9092",
+        bootstrap: Address | str = "localhost:9092",
         history: Literal["all", "none"] | int = "all",
         since: int | None = None,
         delta: str | Path | None = None,
@@ -184,6 +187,9 @@ class Member:
 
         `after` is what it answers: a message, its id, or a list of them. They must have been delivered here. `to` names
         the destinations where the order has them, `object` the fields of the object-based protocol.
+
+        Raises Refused where this member may not speak, AccessDenied where access rules forbid it, and Unconfirmed where
+        Kafka did not answer: then the same bytes go out first the next time.
         """
         voice = self._voice
         with voice.lock:

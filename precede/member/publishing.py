@@ -9,9 +9,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import json
 
 from precede.ingest import sending
@@ -28,6 +27,9 @@ from precede.udfs.orders.stamps import Stamps
 from precede.udfs.records.messages import Id
 from precede.udfs.records.signatures import sign
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 SENT_MAX = 1_000
 """How many of its own records a member keeps, to publish them again where the group asks."""
 SENT_BYTES_MAX = 16 * 1024 * 1024
@@ -36,7 +38,9 @@ SENT_BYTES_MAX = 16 * 1024 * 1024
 class Voice:
     """The sending half of a member; every method may be called by any thread."""
 
-    def __init__(self, state: SenderState, known: Sender, publisher: Publisher, key: Ed25519PrivateKey | None) -> None:
+    def __init__(
+        self, state: SenderState, known: Sender, publisher: Publisher, key: "Ed25519PrivateKey | None"
+    ) -> None:
         self.lock = threading.RLock()
         self.known = known
         self.knowledge = Knowledge()

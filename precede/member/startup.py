@@ -9,21 +9,25 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from precede.ingest import epochs
-from precede.ingest.errors import Refused
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.log_readers import LogReader
+from precede.ingest.kafka.reading import why_unreadable
+from precede.ingest.kafka.topics import describe
 from precede.member.publishing import Voice
 from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import Delivery, FollowerToken, as_delivery
-from precede.reading.log_readers import LogReader, why_unreadable
-from precede.streaming.job import kafka
 from precede.streaming.order import progress
+from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.records.messages import EPOCH_MAX, Id, LogRecord
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 LOOK_S = 0.2
 PATIENCE_S = 60.0
@@ -39,7 +43,7 @@ class Opening:
         self,
         voice: Voice,
         reader: LogReader,
-        bootstrap: str,
+        bootstrap: Address | str,
         topics: tuple[str, str, str],
         past: Callable[[], DeltaHistory | None],
     ) -> None:
@@ -145,7 +149,7 @@ class Opening:
 
     # ── epoch and membership ──────────────────────────────────────────────────────────────────────────────────────
 
-    def settle_epoch(self, key: Ed25519PrivateKey | None, *, is_new: bool) -> None:
+    def settle_epoch(self, key: "Ed25519PrivateKey | None", *, is_new: bool) -> None:
         """Go on under the epoch that is kept, or start a new one where it has ended or cannot be trusted."""
         voice, known = self._voice, self._voice.known
         knowledge = voice.knowledge
@@ -208,10 +212,10 @@ class Opening:
     def _usual_order(self) -> str:
         """The order of groups nobody created, as the job wrote it down; without a job, the default."""
         try:
-            topic = kafka.describe(self._bootstrap, [self._progress]).get(self._progress)
+            topic = describe(self._bootstrap, [self._progress]).get(self._progress)
             # The order stays as it is, so what open transactions hide is of no use here.
             known = topic and progress.read_progress(self._bootstrap, topic, self._ordered, settled=False)
-        except kafka.Unreachable as error:
+        except Unreachable as error:
             raise why_unreadable(self._bootstrap, self._progress, error) from error
         owner = known[0] if known else None
         return "s_b" if owner is None else owner.order

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from precede.ingest.extras import need
 from precede.reading.delta_files import files_of
-from precede.streaming.errors import Refused
 from precede.streaming.history.rows import Letter
-from precede.udfs.records.dead_letters import DEAD_LETTER_BYTES_MAX
+from precede.udfs.errors import Refused, Unreachable
+from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
 
 if TYPE_CHECKING:
     from precede.streaming.job.settings import Settings
@@ -58,27 +59,29 @@ def moment_ms(text: str, now_ms: int) -> int | None:
 
 def from_topic(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLetter]:
     """The matching dead letters up to the topic's current end, partition by partition."""
-    from precede.reading.log_readers import why_unreadable
-    from precede.streaming.job import kafka
+    from precede.ingest.kafka import reading
+    from precede.ingest.kafka.reading import why_unreadable
+    from precede.ingest.kafka.topics import describe
 
     topic = settings.dead_letter_topic
     try:
-        known = kafka.describe(settings.bootstrap, [topic]).get(topic)
+        known = describe(settings.bootstrap, [topic]).get(topic)
         if known is None:
             raise Refused(f"There is no topic {topic}; `precede run` creates it.")
-        for key, value in kafka.read_to_end(settings.bootstrap, topic, known.partitions):
+        for key, value in reading.read_to_end(settings.bootstrap, topic, known.partitions):
             try:
                 letter = _read(value or b"")
             except msgspec.DecodeError as error:
                 raise Refused(f"The topic {topic} holds a record that is no dead letter: {error}.") from error
             if wanted.matches(letter):
                 yield FoundLetter(letter, key)
-    except kafka.Unreachable as error:
+    except Unreachable as error:
         raise why_unreadable(settings.bootstrap, topic, error) from error
 
 
 def from_delta(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLetter]:
     """The matching dead letters in the table, read without Spark or Kafka."""
+    need("delta", "Reading Delta tables")
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -117,7 +120,7 @@ def _condition(field: Any, wanted: LetterFilter) -> Any:
 def value_of(found: FoundLetter) -> bytes | None:
     """The raw value; raises Refused if only the beginning of it, or of its key, was kept."""
     letter = found.letter
-    if letter.truncated or len(found.key or b"") >= DEAD_LETTER_BYTES_MAX:
+    if letter.truncated or len(found.key or b"") >= EXCERPT_BYTES_MAX:
         raise Refused(
             f"The record from partition {letter.partition} offset {letter.offset} is kept in part only (64 KiB), so it "
             "cannot be published again from here; publish it from its origin."

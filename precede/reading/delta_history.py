@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from precede.ingest.errors import Refused
+from precede.ingest.extras import need
 from precede.reading.delta_files import files_of
 from precede.reading.following import Delivery, as_delivery
+from precede.udfs.errors import Refused
 from precede.udfs.records.messages import Id
 
 CHUNK = 5_000
@@ -53,6 +54,7 @@ class DeltaHistory:
         return [as_delivery(record.encode(), f"The Delta table {self.path}") for record in rows["record"].to_pylist()]
 
     def _table(self, conditions: list[tuple[str, str, Any]], columns: list[str]) -> Any:
+        need("delta", "Reading Delta tables")
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 

@@ -17,9 +17,11 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from precede.ingest.errors import Refused
-from precede.ingest.topics import ORDERED_TOPIC
-from precede.reading.log_readers import REQUEST_S, LogReader, open_reader
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.log_readers import LogReader, open_reader
+from precede.ingest.kafka.reading import REQUEST_S
+from precede.ingest.kafka.topics import ORDERED_TOPIC
+from precede.udfs.errors import Hole, Refused
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id, LogRecord
 from precede.udfs.records.ordered_record import OrderedRecord
@@ -85,18 +87,6 @@ def as_delivery(record: bytes, where: str) -> Delivery:
         raise Refused(f"{where} holds a record that precede did not write: {error}.") from error
     delivery.record = record
     return delivery
-
-
-class Hole(Exception):
-    """Positions are missing: records were lost after the stream, or the beginning of the topic is gone."""
-
-    def __init__(self, delivery: Delivery, last: int) -> None:
-        self.delivery = delivery
-        self.last = last
-        place = delivery.group if delivery.destination is None else f"{delivery.group} for {delivery.destination}"
-        first, end = last + 1, delivery.position - 1
-        missing = f"position {first} is" if first == end else f"positions {first} to {end} are"
-        super().__init__(f"In group {place} {missing} missing: after {last} came {delivery.position}.")
 
 
 class ConsumersRule:
@@ -246,7 +236,7 @@ class Follower:
 def follow(
     group: str | None = None,
     *,
-    bootstrap: str = "localhost:9092",
+    bootstrap: Address | str = "localhost:9092",
     topic: str = ORDERED_TOPIC,
     start: Literal["beginning", "end"] = "beginning",
     token: str | None = None,
@@ -259,6 +249,9 @@ def follow(
     `start` is where to begin without a `token`. Iteration waits for ever, or ends when nothing came for `patience_s`
     seconds. A broker that does not answer for `request_s` seconds at the start is an error. Both Kafka clients read
     committed transactions only, so each position is seen once, even after a crash.
+
+    Raises Unreachable or AccessDenied if Kafka cannot be read, Refused for a wrong token, and Hole if positions are
+    missing.
     """
     if start not in ("beginning", "end"):
         raise ValueError(f"start must be beginning or end, not {start!r}")

@@ -7,10 +7,11 @@ each batch count once. A slow or failing Delta never delays ordering.
 from functools import partial
 from typing import TYPE_CHECKING
 
+from precede.ingest.kafka import clients
 from precede.streaming.history import rows as history_rows
 from precede.streaming.history import tables
 from precede.streaming.history.tables import DEAD_LETTERS, DELIVERIES, GAPS
-from precede.streaming.job import faults, kafka
+from precede.streaming.job import faults
 from precede.streaming.job.session import HISTORY_POOL
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.query import SOURCE
@@ -31,7 +32,7 @@ ROWS = {
 
 def values(spark: "SparkSession", settings: Settings, topic: str) -> "DataFrame":
     """The committed records of a topic, as bytes."""
-    source = spark.readStream.format("kafka").options(**SOURCE, **kafka.spark_options(settings.bootstrap))
+    source = spark.readStream.format("kafka").options(**SOURCE, **clients.spark_options(settings.bootstrap))
     return source.option("subscribe", topic).option("maxOffsetsPerTrigger", RECORDS_MAX).load().select("value")
 
 

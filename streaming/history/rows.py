@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 
+from precede.udfs.errors import Refused
 from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id
@@ -45,10 +46,6 @@ class Letter(msgspec.Struct, gc=False):
     value: str | None = None
     value_base64: str | None = None
     truncated: bool = False
-
-
-class NotOurs(Exception):
-    """A record in an output topic that precede did not write."""
 
 
 _read_delivery = lenient_reader(Delivery)
@@ -98,7 +95,7 @@ def _read_all(values: Any, read: Callable[[bytes], Row]) -> list[Row]:
     try:
         return [read(value) for value in values.to_pylist()]
     except msgspec.DecodeError as error:
-        raise NotOurs(f"An output topic holds a record that precede did not write: {error}.") from error
+        raise Refused(f"An output topic holds a record that precede did not write: {error}.") from error
 
 
 def _delivery_columns(rows: list[Delivery], values: Any) -> Arrays:

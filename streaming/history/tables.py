@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlparse
 
-from precede.streaming.errors import Refused
+from precede.ingest.kafka.topics import Topic
 from precede.streaming.job import spark_files
-from precede.streaming.job.kafka import Topic
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.spark_files import NONE_YET
+from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

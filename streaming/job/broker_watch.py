@@ -4,9 +4,9 @@ import threading
 import time
 from contextlib import suppress
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
-from precede.streaming.job import kafka
+from precede.ingest.kafka.reading import TopicReader
 from precede.streaming.job.settings import Settings
 
 EVERY_S = 5.0
@@ -32,17 +32,16 @@ class BrokerWatch:
         self._thread.join(ANSWER_S)
 
     def _run(self) -> None:
-        consumer = Consumer(kafka.client_settings(self.settings.bootstrap) | {"group.id": "precede-looks"})
+        reader = TopicReader(self.settings.bootstrap)
         try:
             while not self._ended.is_set():
                 with suppress(KafkaException, KeyError):  # or the topic is not there just now
-                    self._ask(consumer)
+                    self._ask(reader)
                 self._ended.wait(EVERY_S)
         finally:
-            consumer.close()
+            reader.close()
 
-    def _ask(self, consumer: Consumer) -> None:
+    def _ask(self, reader: TopicReader) -> None:
         topic = self.settings.raw_topic
-        for partition in consumer.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions:
-            self.ends[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
+        self.ends |= reader.ends(topic, reader.partitions(topic, ANSWER_S), ANSWER_S)
         self.heard_at = time.monotonic()

@@ -3,17 +3,16 @@
 Spark's checkpoint knows offsets and state, but not whose; this file stands beside it and does.
 """
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
 
-from precede.streaming.errors import Refused
-from precede.streaming.job.kafka import Topic
+from precede.ingest.files import locked, replace_file
+from precede.ingest.kafka.topics import Topic
 from precede.streaming.job.settings import Settings
+from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 
 FILE = "precede.json"
@@ -100,18 +99,12 @@ def _refuse_foreign(folder: Path) -> None:
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:
     """Replace the file as a whole."""
-    path = folder / FILE
-    new = path.with_suffix(".new")
-    with new.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    replace_file(folder / FILE, msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n")
 
 
 def update(folder: Path, *, order: OrderPart | None, history: HistoryPart | None) -> None:
     """Write the parts given, and leave the other as it is: its query may run in a job of its own."""
-    with alone(folder, "file"):
+    with _file_alone(folder):
         kept = read(folder)
         kept.v = VERSION
         kept.order, kept.history = order or kept.order, history or kept.history
@@ -120,22 +113,23 @@ def update(folder: Path, *, order: OrderPart | None, history: HistoryPart | None
 
 def forget_history(folder: Path) -> None:
     """The tables of this checkpoint are to be written anew."""
-    with alone(folder, "file"):
+    with _file_alone(folder):
         kept = read(folder)
         if kept.history is not None:
             kept.history = None
             write(folder, kept)
 
 
-@contextmanager
-def alone(folder: Path, part: str) -> Iterator[None]:
+def alone(folder: Path, part: str) -> AbstractContextManager[int]:
     """While this is open, no other job of this machine works with that part of the checkpoint."""
-    with (folder / f".{part}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if part == "file" else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Refused(f"Another job is at work with the {part} part of the checkpoint {folder}.") from error
-        yield
+    return locked(
+        folder / f".{part}.lock", refusal=f"Another job is at work with the {part} part of the checkpoint {folder}."
+    )
+
+
+def _file_alone(folder: Path) -> AbstractContextManager[int]:
+    """While this is open, no other job writes the checkpoint's own file; it is waited for, for that is soon over."""
+    return locked(folder / ".file.lock")
 
 
 def make_writable(setting: str, folder: Path) -> None:

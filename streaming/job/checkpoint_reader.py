@@ -5,13 +5,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precede.streaming.errors import Refused
 from precede.streaming.job import checkpoint
 from precede.streaming.job.checkpoint import OrderPart
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.query import shard_of
 from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
+from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.shard import decode_state
 

@@ -7,7 +7,6 @@ PRECEDE_IVYSETTINGS names an ivysettings.xml for those who must go through a mir
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -17,14 +16,15 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.resources import as_file, files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
-from precede.streaming.errors import Refused
+from precede.ingest.files import locked
 from precede.streaming.job.java import java
+from precede.udfs.errors import Refused
 
 Configuration = Literal["spark", "broker"]
 Say = Callable[[str], object]
@@ -81,19 +81,19 @@ def checksum_of(path: Path) -> str | None:
 @contextmanager
 def alone(home: Path, say: Say | None) -> Iterator[None]:
     """One process at a time fetches into a home; the lock goes with the process, however it ends."""
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        lock = (home / "lock").open("w")
-    except OSError as problem:
-        reason = problem.strerror or problem
-        raise Refused(f"The jars cannot be kept in {home} ({reason}): set PRECEDE_JARS to a folder of yours.") from None
-    with lock:
+
+    def tell() -> None:
+        if say:
+            say(f"Waiting for another process that fetches jars into {home}")
+
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if say:
-                say(f"Waiting for another process that fetches jars into {home}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            home.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(home / "lock", tell=tell))
+        except OSError as problem:
+            reason = problem.strerror or problem
+            mend = "set PRECEDE_JARS to a folder of yours"
+            raise Refused(f"The jars cannot be kept in {home} ({reason}): {mend}.") from None
         yield
 
 

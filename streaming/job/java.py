@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from precede.streaming.errors import Refused
+from precede.udfs.errors import Refused
 
 OLDEST = 17
 HOW = (

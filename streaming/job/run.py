@@ -7,7 +7,6 @@ and says why; nothing is lost by it, since Spark's checkpoint and the token stan
 import math
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -17,19 +16,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 from py4j.protocol import Py4JNetworkError
 
-from precede.streaming.errors import Refused
+from precede.ingest.kafka import reading
+from precede.ingest.kafka.retry import retry
+from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.history import tables
 from precede.streaming.history.tables import GAPS, TABLES
-from precede.streaming.job import checkpoint, kafka, start_checks
+from precede.streaming.job import checkpoint, start_checks
 from precede.streaming.job.announcer import Announcer, Say
 from precede.streaming.job.checkpoint import Checkpoint
-from precede.streaming.job.kafka import Topic, Unreachable
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.status import Status
 from precede.streaming.job.ticker import Ticker
-from precede.streaming.job.watch import GONE, QueryWatch
+from precede.streaming.job.watch import GONE, QueryWatch, reason_of
 from precede.streaming.monitoring.server import Outside
 from precede.streaming.order.sink import Sink
+from precede.udfs.errors import Refused, Unreachable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -154,7 +155,7 @@ class Job:
         names = [settings.ordered_topic, settings.dead_letter_topic, settings.control_topic]
         if self.orders:
             names += [settings.raw_topic, settings.progress_topic]
-        topics = self._patiently(lambda: kafka.describe(settings.bootstrap, names)) or {}
+        topics = self._patiently(lambda: describe(settings.bootstrap, names)) or {}
         for name in names:
             if topics and name not in topics:
                 raise Refused(f"The topic {name} does not exist; `precede run` makes it, with the settings it needs.")
@@ -162,19 +163,20 @@ class Job:
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer | None:
         """The broker's answer, once it gives one; none where somebody stopped the job meanwhile."""
-        deadline = time.monotonic() + self.settings.patience_s
-        said = False
-        while not self.stopping.is_set():
-            try:
-                return ask()
-            except Unreachable as away:
-                if time.monotonic() >= deadline:
-                    raise Refused(f"{away}; gave up after {self.settings.patience_s:.0f} s.") from away
-                if not said:
-                    self.say(f"{away}; trying again for {self.settings.patience_s:.0f} s.", level="warning")
-                    said = True
-            self.stopping.wait(RETRY_S)
-        return None
+        if self.stopping.is_set():
+            return None
+        seconds = f"{self.settings.patience_s:.0f} s"
+        try:
+            return retry(
+                ask,
+                passes=lambda error: isinstance(error, Unreachable),
+                for_s=self.settings.patience_s,
+                pause_s=RETRY_S,
+                pause=self.stopping.wait,
+                tell=lambda away: self.say(f"{reason_of(away)}; trying again for {seconds}.", level="warning"),
+            )
+        except Unreachable as away:
+            raise Refused(f"{reason_of(away)}; gave up after {seconds}.") from away
 
     def _check(self, topics: dict[str, Topic]) -> Checkpoint:
         """The checkpoint's file as it will be; nothing is written yet, but for tables that are to be made anew."""
@@ -237,8 +239,8 @@ class Job:
     def _nothing_was_asked(self) -> bool:
         """Whether the control topic is empty, as it mostly is: a query over nothing takes a second, too."""
         name = self.settings.control_topic
-        partitions = kafka.describe(self.settings.bootstrap, [name])[name].partitions
-        return all(end == 0 for _, end in kafka.ends(self.settings.bootstrap, name, partitions))
+        partitions = describe(self.settings.bootstrap, [name])[name].partitions
+        return all(end == 0 for _, end in reading.ends(self.settings.bootstrap, name, partitions))
 
     def _start_order(self, spark: "SparkSession") -> "StreamingQuery":
         from precede.streaming.order import query as order_query

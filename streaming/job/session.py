@@ -8,10 +8,10 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import precede
 from precede.streaming.job.settings import Settings
 
 if TYPE_CHECKING:
@@ -152,7 +152,10 @@ def _cores(master: str) -> int:
 
 def _reach_workers() -> None:
     """Workers of this machine import the same kernel, from wherever this process has it."""
-    home = str(Path(precede.__file__).resolve().parent.parent)
+    package = find_spec("precede")
+    assert package is not None
+    assert package.origin is not None
+    home = str(Path(package.origin).resolve().parent.parent)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if home not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([home, *filter(None, paths)])

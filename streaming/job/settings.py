@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from precede.streaming.errors import Refused
-from precede.streaming.job.access import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, address
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, Credentials, address
+from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.ticks.patience import Patience
@@ -32,7 +33,7 @@ SERVERS = re.compile(r"[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*|(\[[0-9A-Fa-f:
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything the job is told; units stand last in a name."""
 
-    bootstrap: str = "localhost:9092"
+    bootstrap: Address | str = Address("localhost:9092")  # `load` puts in how to get in
     checkpoint: str = "checkpoints/"
     delta: str = "delta/"
     order: str = "s_b"
@@ -69,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     metrics: str | None = None  # port, or host:port, of /metrics and /health; None: nobody listens
     log_format: str = "text"
 
-    security_protocol: str | None = None  # how to get into Kafka: see streaming/job/access.py
+    security_protocol: str | None = None  # how to get into Kafka: see ingest/kafka/credentials.py
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password_file: str | None = None
@@ -120,7 +121,10 @@ def load(
     values.update(_from_environment(environ))
     values.update((name, value) for name, value in flags.items() if value is not None)
     found = check(_convert(values))
-    return msgspec.structs.replace(found, bootstrap=address(found, environ)) if reaches_kafka else found
+    if not reaches_kafka:
+        return found
+    given = Credentials(**{name: getattr(found, name) for name in Credentials.__struct_fields__})
+    return msgspec.structs.replace(found, bootstrap=address(str(found.bootstrap), given, environ))
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -158,7 +162,7 @@ def likely_slips(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def _convert(values: dict[str, Any]) -> Settings:
     """A variable is text, so words like `8` and `true` are taken for what the setting asks."""
     for name, value in values.items():
-        kind = Settings.__annotations__.get(name)
+        kind = str if name == "bootstrap" else Settings.__annotations__.get(name)
         if kind is None:
             raise Refused(f"{name} is not a setting of precede.")
         try:
@@ -228,7 +232,11 @@ def _is_folder(value: str) -> bool:
 
 
 _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
-    ("bootstrap", lambda text: SERVERS.fullmatch(text) is not None, "host:port, or several with commas between them"),
+    (
+        "bootstrap",
+        lambda servers: SERVERS.fullmatch(str(servers)) is not None,
+        "host:port, or several with commas between them",
+    ),
     ("checkpoint", _is_folder, "a folder of this machine or of a volume mounted on it"),
     ("delta", _is_folder, "a folder of this machine or of a volume mounted on it"),
     ("order", lambda name: name in ORDERS, f"one of {', '.join(sorted(ORDERS))}"),

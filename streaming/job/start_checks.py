@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from precede.streaming.errors import Refused
+from precede.ingest.kafka import reading
+from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.history import tables
 from precede.streaming.history.tables import TABLES
-from precede.streaming.job import checkpoint, kafka, spark_files
+from precede.streaming.job import checkpoint, spark_files
 from precede.streaming.job.checkpoint import HistoryPart, OrderPart
-from precede.streaming.job.kafka import Topic
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.progress import read_progress, still_there
+from precede.udfs.errors import Refused
 
 Ask = Callable[[Callable[[], Any]], Any]
 """Asks Kafka until it answers; nothing where somebody stopped the job meanwhile."""
@@ -28,7 +29,7 @@ def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, To
     """What the order query's part of the checkpoint will say."""
     now = checkpoint.check_order(settings, kept, topics)
     raw = topics[settings.raw_topic]
-    ends = ask(lambda: kafka.ends(settings.bootstrap, raw.name, raw.partitions))
+    ends = ask(lambda: reading.ends(settings.bootstrap, raw.name, raw.partitions))
     if ends is None:
         return now
     reached = spark_files.reached(settings.order_checkpoint).get(raw.name)
@@ -104,8 +105,8 @@ def _check_whose(settings: Settings, table: str, topics: dict[str, Topic]) -> No
 def _first(settings: Settings, table: str) -> int:
     """Where the topic of a table begins, in the partition that lacks most."""
     name = tables.topic(settings, table)
-    partitions = kafka.describe(settings.bootstrap, [name])[name].partitions
-    return max(begin for begin, _ in kafka.ends(settings.bootstrap, name, partitions))
+    partitions = describe(settings.bootstrap, [name])[name].partitions
+    return max(begin for begin, _ in reading.ends(settings.bootstrap, name, partitions))
 
 
 def _check_that_all_is_there(settings: Settings, table: str, first: int) -> None:

@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-from precede.streaming.job import kafka
-from precede.streaming.job.kafka import Unreachable
+from precede.ingest.kafka import reading
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring.counts import Counts
+from precede.udfs.errors import Unreachable
 
 EVERY_S = 5.0
 
@@ -81,7 +81,7 @@ class Status:
             return None
         settings = self.settings
         try:
-            ends = kafka.ends(settings.bootstrap, settings.raw_topic, max(following) + 1)
+            ends = reading.ends(settings.bootstrap, settings.raw_topic, max(following) + 1)
         except Unreachable:
             return None
         return sum(max(0, end - max(first, following.get(at, 0))) for at, (first, end) in enumerate(ends))

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from confluent_kafka import KafkaException, Producer
 
-from precede.streaming.job import kafka
+from precede.ingest.kafka import clients
 from precede.streaming.job.settings import Settings
 
 TICK = b'{"kind":"tick"}'
@@ -28,7 +28,7 @@ class Ticker:
         self.partitions = partitions
         self._last = float("-inf")
         self._producer = Producer(
-            kafka.client_settings(settings.bootstrap)
+            clients.settings(settings.bootstrap)
             | {"linger.ms": 0, "message.timeout.ms": DELIVER_MS_MAX, "client.id": "precede-ticks"}
         )
 

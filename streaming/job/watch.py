@@ -11,8 +11,7 @@ import msgspec
 from confluent_kafka import KafkaException
 from py4j.protocol import Py4JError
 
-from precede.streaming.errors import Refused
-from precede.streaming.job.kafka import Unreachable
+from precede.udfs.errors import Refused, Unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -25,11 +24,8 @@ SEE_S = 1.0
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 
-# What no retry can mend: these are raised in executors, and their sentence is for a person.
-FINAL = re.compile(
-    r"(?:precede\.udfs\.shard\.StateTooNew|precede\.udfs\.engine\.snapshot\.UnreadableBlob"
-    r"|precede\.streaming\.history\.rows\.NotOurs): ([^\n]+)"
-)
+# No retry can mend this: it was raised in an executor, and its sentence is for a person.
+FINAL = re.compile(r"udfs\.errors\.Refused: ([^\n]+)")
 CAUSES = re.compile(r"(?:Exception|Error): ([^\n]+)")
 REASON_LENGTH_MAX = 300
 

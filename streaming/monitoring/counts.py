@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from precede.ingest.files import replace_file
 from precede.udfs.shard import NOTHING_WAITS, Records, Waiting
 
 FILE = "held.json"
@@ -85,10 +86,8 @@ def keep(folder: Path, counts: Counts) -> None:
         shard: (held, counts.state_bytes.get(shard, 0), *counts.waiting.get(shard, NOTHING_WAITS))
         for shard, held in counts.held.items()
     }
-    new = folder / f"{FILE}.new"
     with suppress(OSError):  # it only tells; a full disk is said by what needs the disk
-        new.write_bytes(msgspec.json.encode(_Shards(shards)))
-        new.replace(folder / FILE)
+        replace_file(folder / FILE, msgspec.json.encode(_Shards(shards)), durable=False)
 
 
 def recall(folder: Path) -> Counts:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from precede.streaming.errors import Refused
 from precede.streaming.job.broker_watch import BrokerWatch
 from precede.streaming.job.settings import Settings, host_and_port
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring.health import Health, judge
+from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
     from precede.streaming.order.sink import Sink

@@ -4,11 +4,12 @@ from typing import Any
 
 import msgspec
 
-from precede.streaming.errors import Refused
-from precede.streaming.job import kafka
+from precede.ingest.kafka import reading
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.topics import Topic
 from precede.streaming.job.checkpoint import ANEW, SAME, changed_limits
-from precede.streaming.job.kafka import Topic
 from precede.streaming.job.settings import Settings
+from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 
 TOKEN_VERSION = 1
@@ -42,7 +43,7 @@ class Owner(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_progress(
-    bootstrap: str, progress: Topic, ordered_topic: str, *, settled: bool = True
+    bootstrap: Address | str, progress: Topic, ordered_topic: str, *, settled: bool = True
 ) -> tuple[Owner | None, dict[int, int]]:
     """The newest owner and token of an ordered topic, as far as they are committed.
 
@@ -50,7 +51,7 @@ def read_progress(
     """
     owner: Owner | None = None
     token: dict[int, int] = {}
-    for key, value in kafka.read_to_end(bootstrap, progress.name, progress.partitions, settled=settled):
+    for key, value in reading.read_to_end(bootstrap, progress.name, progress.partitions, settled=settled):
         match _whose(key):
             case [name] if name == ordered_topic and value:
                 owner = _decode(value, Owner, progress.name, OWNER_VERSION)

@@ -6,7 +6,8 @@ Each step is its own function, so that another function or sink can stand in the
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from precede.streaming.job import faults, kafka
+from precede.ingest.kafka import clients
+from precede.streaming.job import faults
 from precede.streaming.job.session import ORDER_POOL
 from precede.streaming.job.settings import Settings
 from precede.udfs.shard import ROW_TYPE, STATE_TYPE, Shard
@@ -34,7 +35,7 @@ def rows(spark: "SparkSession", settings: Settings) -> "DataFrame":
     raw = (
         spark.readStream.format("kafka")
         .options(**SOURCE)
-        .options(**kafka.spark_options(settings.bootstrap))
+        .options(**clients.spark_options(settings.bootstrap))
         .option("subscribe", settings.raw_topic)
         .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         .load()

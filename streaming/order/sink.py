@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from precede.streaming.errors import Refused
-from precede.streaming.job import faults, kafka
-from precede.streaming.job.kafka import Topic
+from precede.ingest.kafka import clients, reading
+from precede.ingest.kafka.topics import Topic, describe
+from precede.streaming.job import faults
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring import counts
 from precede.streaming.monitoring.counts import Counts
 from precede.streaming.order.progress import Owner, Token, read_progress, same_source, same_topics, still_there
+from precede.udfs.errors import Refused
 from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.signatures import sign
 from precede.udfs.shard import Records, unpack
+from precede.udfs.sizes import batch_bytes_max
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -78,9 +80,7 @@ class Sink:
         """What the kernel had to say to a person, and whether it was said."""
         self._producer: Producer | None = None
         # Only to commit offsets for lag tools; it never subscribes.
-        self._group = Consumer(
-            kafka.client_settings(settings.bootstrap) | {"group.id": f"precede.{settings.ordered_topic}"}
-        )
+        self._group = Consumer(clients.settings(settings.bootstrap) | {"group.id": f"precede.{settings.ordered_topic}"})
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -89,7 +89,7 @@ class Sink:
         self.close()
         settings = self.settings
         producer = Producer(
-            kafka.client_settings(settings.bootstrap)
+            clients.settings(settings.bootstrap)
             | {
                 "error_cb": self._noticed,
                 "transactional.id": f"precede.{settings.ordered_topic}",
@@ -99,6 +99,7 @@ class Sink:
                 "queue.buffering.max.messages": 1_000_000,
                 "queue.buffering.max.kbytes": QUEUE_KIB_MAX,
                 "message.max.bytes": 2 * 1024 * 1024 + 64 * 1024,
+                "batch.size": batch_bytes_max(settings.limits),  # or many small records together are refused
             }
         )
         producer.init_transactions(COMMIT_S)
@@ -111,7 +112,7 @@ class Sink:
                 self._still_mine(owner)
             same_source(settings, owner, mine)
             same_topics(settings, owner, mine)
-            still_there(settings, self.token, kafka.ends(settings.bootstrap, self.raw.name, self.raw.partitions))
+            still_there(settings, self.token, reading.ends(settings.bootstrap, self.raw.name, self.raw.partitions))
         else:
             self._refuse_unknown_output(mine.ordered_partitions or 0)
         producer.begin_transaction()
@@ -124,7 +125,7 @@ class Sink:
         """What the ordered topic would be made of by this job."""
         settings, raw = self.settings, self.raw
         names = settings.ordered_topic, settings.dead_letter_topic
-        found = kafka.describe(settings.bootstrap, list(names))
+        found = describe(settings.bootstrap, list(names))
         for name in names:
             if name not in found:
                 raise Refused(f"The topic {name} does not exist any more.")
@@ -144,7 +145,7 @@ class Sink:
     def _refuse_unknown_output(self, partitions: int) -> None:
         """Without a token nobody can say which rows are out, so there must be none."""
         topic = self.settings.ordered_topic
-        if any(end > 0 for _, end in kafka.ends(self.settings.bootstrap, topic, partitions)):
+        if any(end > 0 for _, end in reading.ends(self.settings.bootstrap, topic, partitions)):
             raise Refused(
                 f"The ordered topic {topic} holds records, but the progress topic {self.progress.name} does not know "
                 "of them; choose a new ordered_topic, or the progress topic that belongs to it."

@@ -11,13 +11,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def precede(
-    *arguments: str | Path, given: bytes = b"", variables: dict[str, str] | None = None, seconds: float = 50
+    *arguments: str | Path,
+    given: bytes = b"",
+    variables: dict[str, str] | None = None,
+    seconds: float = 50,
+    cwd: Path = ROOT,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run `precede` in its own process."""
     command = [sys.executable, "-m", "precede", *map(str, arguments)]
     environment = os.environ | (variables or {})
     return subprocess.run(
-        command, input=given, capture_output=True, cwd=ROOT, env=environment, timeout=seconds, check=False
+        command, input=given, capture_output=True, cwd=cwd, env=environment, timeout=seconds, check=False
     )
 
 

@@ -1,5 +1,6 @@
 """How settings describe access to Kafka, and where a password may be."""
 
+import pickle
 import socket
 import ssl
 import threading
@@ -10,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from precede.ingest import clients
-from precede.reading.log_readers import access_of_kafka_python
-from precede.streaming.errors import Refused
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Access, Address, access_to
+from precede.ingest.kafka.clients import spark_options
+from precede.ingest.kafka.log_readers import access_of_kafka_python
 from precede.streaming.job import settings
-from precede.streaming.job.kafka import client_settings, spark_options
-from precede.udfs.access import Access, Address, access_to
+from precede.udfs.errors import Refused, Unreachable
 from tests.door.command import precede
 
 SECRET = {"PRECEDE_SASL_PASSWORD": "s3cret"}
@@ -42,9 +43,15 @@ def test_a_password_comes_from_the_variable_or_from_a_file_and_the_variable_stan
     assert access(SASL, SECRET).mechanism == "SCRAM-SHA-512"
 
 
-def test_the_address_is_text_that_shows_no_password_and_lets_nothing_of_it_be_lost() -> None:
+def test_the_address_shows_no_password_and_lets_nothing_of_it_be_lost() -> None:
     found = settings.load(SASL | {"bootstrap": "kafka:9093"}, SECRET)
-    assert (found.bootstrap, str(found.bootstrap), f"{found.bootstrap}") == ("kafka:9093",) * 3
+    assert isinstance(found.bootstrap, Address)
+    assert (found.bootstrap.bootstrap, str(found.bootstrap), f"{found.bootstrap}") == ("kafka:9093",) * 3
+    assert not isinstance(found.bootstrap, str)  # a string operation would answer an address without credentials
+    with pytest.raises(AttributeError):
+        found.bootstrap.bootstrap = "elsewhere:9093"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(found.bootstrap)) == found.bootstrap
+    assert "s3cret" not in repr(found.bootstrap)
     assert "s3cret" not in repr(found) + repr(access_to(found.bootstrap)) + str(access_to(found.bootstrap))
     again = msgspec.structs.replace(found, shards=8)
     assert access_to(again.bootstrap).password == "s3cret"
@@ -57,7 +64,7 @@ def test_each_client_is_told_in_its_own_words() -> None:
             protocol="SASL_SSL", mechanism="PLAIN", username='a"n', password="p\\w", ca="-----BEGIN CERTIFICATE-----"
         ),
     )
-    confluent = client_settings(address)
+    confluent = clients.settings(address)
     assert confluent["bootstrap.servers"] == "kafka:9093"
     assert type(confluent["bootstrap.servers"]) is str
     assert (confluent["security.protocol"], confluent["sasl.password"]) == ("SASL_SSL", "p\\w")
@@ -111,7 +118,7 @@ def test_a_password_in_the_config_file_is_refused_and_not_shown(tmp_path: Path) 
 def test_both_clients_trust_no_certificate_unseen() -> None:
     context = access_of_kafka_python(Address("kafka:9093", Access(protocol="SSL")))["ssl_context"]
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert not any("verif" in name or "identification" in name for name in client_settings("kafka:9093"))
+    assert not any("verif" in name or "identification" in name for name in clients.settings("kafka:9093"))
 
 
 def test_who_hangs_up_at_a_tls_hello_perhaps_speaks_none() -> None:
@@ -125,7 +132,7 @@ def test_who_hangs_up_at_a_tls_hello_perhaps_speaks_none() -> None:
         threading.Thread(target=hang_up, daemon=True).start()
         refused = clients.unreachable(Address(f"127.0.0.1:{server.getsockname()[1]}", Access(protocol="SSL")))
         server.shutdown(socket.SHUT_RDWR)
-    assert isinstance(refused, clients.Unreachable)
+    assert isinstance(refused, Unreachable)
     assert "perhaps it speaks no TLS there; see security_protocol" in str(refused)
 
 

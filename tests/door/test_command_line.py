@@ -4,14 +4,16 @@ import subprocess
 import sys
 import time
 import tomllib
+from itertools import product
 from pathlib import Path
 
 import pytest
+import typer
 
-from precede.command_line import COMMANDS
+from precede.command_line import COMMANDS, application, main
 from precede.command_options import WrongUse
 from precede.commands.send import _json_text, id_text, parse_id
-from precede.reading.log_readers import REQUEST_S
+from precede.ingest.kafka.reading import REQUEST_S
 from tests.door.command import ROOT, ids, lines, precede, raw
 
 
@@ -73,6 +75,55 @@ def test_wrong_use_ends_with_2_and_one_sentence(arguments: list[str], sentence: 
     assert sentence in said
     assert said.count("\n") == 1
     assert done.stdout == b""
+
+
+def options_before_commands() -> list[list[str]]:
+    """Of each command that has commands of its own: every option of it, before each of those."""
+    found: list[list[str]] = []
+    for name, command in typer.main.get_command(application([])).commands.items():  # type: ignore[attr-defined]
+        for below, option in product(getattr(command, "commands", {}), command.params):
+            if hasattr(command, "commands") and option.name != "help":
+                values = [[]] if option.is_flag else [["some"], [""]]
+                found += [[name, option.opts[0], *value, below] for value in values]
+    return found
+
+
+def test_options_of_a_command_are_refused_before_a_command_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = options_before_commands()
+    assert ["groups", "--json", "leave"] in cases
+    assert ["groups", "--bootstrap", "", "evict"] in cases
+    for case in cases:
+        with pytest.raises(SystemExit) as left:
+            main([*case, "g", "ann"])
+        said = capsys.readouterr().err
+        assert (left.value.code, said.count("\n")) == (2, 1), case
+        assert said.startswith(f"{case[1]} stands before {case[-1]}"), said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_of_a_command_are_refused_before_its_name(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = typer.main.get_command(application([command])).commands[command]  # type: ignore[attr-defined]
+    options = [one.opts[0] for one in found.params if one.param_type_name == "option" and one.name != "help"]
+    assert options
+    for option in options:
+        with pytest.raises(SystemExit) as left:
+            main([option, command])
+        said = capsys.readouterr().err
+        assert (left.value.code, said.count("\n")) == (2, 1)
+        assert said.startswith(f"No such option: {option}")
+
+
+@pytest.mark.parametrize("command", ["create", "join", "admit", "leave", "evict", "abandon"])
+def test_options_of_the_list_of_groups_alone_are_refused_behind_another_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("--json", "--delta"):
+        with pytest.raises(SystemExit) as left:
+            main(["groups", command, "g", "ann", option])
+        said = capsys.readouterr().err
+        assert (left.value.code, said.count("\n")) == (2, 1)
+        assert said.startswith(f"No such option: {option}")
+        assert said.endswith(f"See precede groups {command} --help.\n")
 
 
 @pytest.mark.parametrize("arguments", [["send", "g", "ann", "hello"], ["tail"], ["tail", "--dead-letters"]])

@@ -6,7 +6,7 @@ import pytest
 from msgspec import json
 
 from precede.ingest.epochs import Epochs, as_create, lawful
-from precede.ingest.errors import Refused
+from precede.udfs.errors import Refused
 from precede.udfs.records.messages import EPOCH_MAX
 from precede.udfs.records.signatures import sign
 from tests.signing import private, public, public_bytes, publics

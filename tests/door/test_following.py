@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from precede.ingest.errors import Refused
-from precede.reading.following import ConsumersRule, Delivery, Follower, Hole, follow
+from precede.reading.following import ConsumersRule, Delivery, Follower, follow
+from precede.udfs.errors import Hole, Refused
 from precede.udfs.records.messages import LogRecord
 
 

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from precede.streaming.errors import Refused
 from precede.streaming.job import jars
+from precede.udfs.errors import Refused
 from tests.door.command import ROOT
 
 CONTENTS = {"kafka-clients-1.jar": b"first", "delta-2.jar": b"second"}

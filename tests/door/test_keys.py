@@ -8,8 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from precede.ingest.errors import Refused
 from precede.ingest.signing import load_key, make_key, public_text
+from precede.udfs.errors import Refused
 from precede.udfs.records.signatures import is_signed_by, read_key, sign, signature_in
 from tests.door.command import precede
 from tests.signing import private, public

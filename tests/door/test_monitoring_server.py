@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from precede.streaming.errors import Refused
 from precede.streaming.job.announcer import Announcer
 from precede.streaming.job.broker_watch import BrokerWatch
 from precede.streaming.job.settings import Settings, check
@@ -21,6 +20,7 @@ from precede.streaming.monitoring.counts import Counts
 from precede.streaming.monitoring.health import AWAY_S_MAX, SILENT_S_MAX, judge
 from precede.streaming.monitoring.metrics import Metrics
 from precede.streaming.monitoring.server import Outside
+from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.wire import encode_message
 from precede.udfs.shard import NOTHING_WAITS, Records

@@ -9,13 +9,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.errors import PySparkException
 
-from precede.streaming.errors import Refused
 from precede.streaming.job.watch import FIRST_RETRY_S, QueryWatch
+from precede.udfs.errors import Refused
 
 AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT, "away"))
-FOREIGN = PySparkException(
-    "precede.streaming.history.rows.NotOurs: A topic holds a record that precede did not write: x.\n"
-)
+FOREIGN = PySparkException("precede.udfs.errors.Refused: A topic holds a record that precede did not write: x.\n")
 
 
 def look_twice(error: Exception, patience_s: float) -> list[str]:

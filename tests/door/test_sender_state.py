@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from precede.ingest import sender_state
-from precede.ingest.errors import Refused
 from precede.ingest.sender_state import Sender
+from precede.udfs.errors import Refused
 
 
 def take_seqs(path: Path, count: int) -> None:

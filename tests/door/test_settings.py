@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from precede.ingest import topics
-from precede.streaming.errors import Refused
+from precede.ingest.kafka import topics
 from precede.streaming.job import settings
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import FINAL, reason_of
+from precede.udfs.errors import Refused
 from precede.udfs.ticks.patience import Patience
 
 
@@ -96,8 +96,7 @@ def test_the_reason_of_a_failed_query_is_one_line_and_what_no_retry_mends_is_tol
     text = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted.\n"
         "org.apache.spark.SparkException: Job aborted due to stage failure: Traceback (most recent call last):\n"
-        '  File "worker.py", line 1\n'
-        "precede.udfs.shard.StateTooNew: The checkpoint's state has version 2.\n\n\tat org.apache"
+        '  File "worker.py", line 1\nudfs.errors.Refused: The checkpoint\'s state has version 2.\n\n\tat org.apache'
     )
     found = FINAL.search(text)
     assert found is not None

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from precede.streaming.errors import Refused
+from precede.ingest.kafka.topics import Topic
 from precede.streaming.history import tables
 from precede.streaming.history.tables import DEAD_LETTERS, DELIVERIES
 from precede.streaming.job import start_checks
-from precede.streaming.job.kafka import Topic
 from precede.streaming.job.settings import Settings
+from precede.udfs.errors import Refused
 
 ROWS = pa.table({"record": ["one", "two"], "day": ["2026-01-01", "2026-01-02"]})
 

@@ -29,7 +29,7 @@ def judge(stream: Stream, folder: Path, spark: SparkSession) -> list[str]:
     """What does not hold, each as a sentence; empty if all is well."""
     settings = stream.settings
     raw, ordered, dead, control = (
-        read(settings.bootstrap, topic)
+        read(str(settings.bootstrap), topic)
         for topic in (settings.raw_topic, settings.ordered_topic, settings.dead_letter_topic, settings.control_topic)
     )
     replayed = replay(raw, folder, settings.ask_after_ms)

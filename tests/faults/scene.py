@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from precede.ingest.kafka import reading
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import kafka
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.stream import Stream
@@ -121,7 +121,7 @@ class Scene:
     def end(self) -> int:
         """The ends of the raw log."""
         settings = self.stream.settings
-        return sum(end for _, end in kafka.ends(settings.bootstrap, settings.raw_topic, PARTITIONS))
+        return sum(end for _, end in reading.ends(settings.bootstrap, settings.raw_topic, PARTITIONS))
 
     def close(self) -> None:
         for running in self.running:

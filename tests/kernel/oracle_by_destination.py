@@ -70,7 +70,7 @@ class OracleOfAll(Oracle):
         for one in group.held:
             if one.fields is None:
                 group.gave_up = True
-            else:
+            elif self._is_in(group, one):  # what a stranger names counts from its join on
                 group.named |= set(one.fields["to"])
         for at in group.named:
             group.positions.setdefault(at, 0)

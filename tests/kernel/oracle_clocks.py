@@ -42,7 +42,7 @@ def configure(group: Group, options: Fields) -> None:
     if "accuracy_ms" in options:
         clocks.margin_ms = 2 * options["accuracy_ms"] - options.get("delay_min_ms", 0)
         if "delay_max_ms" in options:
-            clocks.timed_ms = 2 * options["accuracy_ms"] + options["delay_max_ms"]
+            clocks.timed_ms = 4 * options["accuracy_ms"] - options.get("delay_min_ms", 0) + options["delay_max_ms"]
 
 
 def count(group: Group, who: Who) -> int:
@@ -201,7 +201,7 @@ def blocks(group: Group, who: Who, key: Key, clock: int, now_ms: int) -> bool:
         return (least, *who) <= key[:3]
     if least >= key[0] or (clocks.margin_ms is not None and shown(group, who) > clock + clocks.margin_ms):
         return False
-    if clocks.timed_ms is not None and now_ms >= clock + clocks.timed_ms:
+    if clocks.timed_ms is not None and now_ms > clock + clocks.timed_ms:
         return bool(gap(group, who))
     return True
 

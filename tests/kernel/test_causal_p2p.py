@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -150,7 +151,7 @@ def test_among_what_is_ready_together_the_lowest_offset_goes_first_whatever_the_
     say(tale, "a1", "cb", "a1")
     say(tale, "b1", "b", "b1")
     say(tale, "a2", "c", "a2", c="a1")
-    assert tale.take(kind="join", sender="a").out == ["a:join", "b:join", "c:join", "z:join", "b:a1", "c:a1", "c:a2"]
+    assert tale.take(kind="join", sender="a").out == ["a:join", "z:join", "b:a1", "c:a1", "c:a2"]
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -263,10 +264,103 @@ def test_in_a_closed_group_a_stranger_s_message_is_held_for_all_its_destinations
     tale.take(kind="create", options={"order": "causal_p2p", "closed": True}, members=["b"])
     say(tale, "a1", "bc", "a1")
     assert tale.held == {"b:a1": ["a"], "c:a1": ["a"]}
-    assert tale.take(kind="join", sender="a").out == ["a:join", "b:join", "c:join", "b:a1", "c:a1"]
+    assert tale.take(kind="join", sender="a").out == ["a:join", "b:join", "b:a1", "c:a1"]
     say(tale, "z1", "bc", "z1")
     tale.take(kind="abandon", ids=[["z", 0, 1, 1]])
     assert tale.dead == ["not_member b:z1", "not_member c:z1"]
+
+
+# ── strangers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def closed(*members: str, limits: Limits | None = None) -> Tale:
+    """A closed group of these members."""
+    options = {"order": "causal_p2p", "closed": True}
+    return Tale(limits=limits).take(kind="create", options=options, members=list(members))
+
+
+def invade(tale: Tale, messages: int) -> None:
+    """A stranger names a hundred others in each of so many messages."""
+    for seq in range(1, messages + 1):
+        to = [f"m{seq}-{number}" for number in range(100)]
+        tale.take(sender="x", seq=seq, to=to, seen=[["x", 0, seq]], sent={})
+        assert tale.dead == []
+
+
+def test_a_stranger_does_not_decide_how_many_records_a_join_writes() -> None:
+    tale = closed("a", "b")
+    invade(tale, 400)
+    assert tale.take(kind="join", sender="c").out == ["a:join", "b:join", "c:join"]
+    joined = tale.take(kind="join", sender="x").out
+    assert joined[:4] == ["a:join", "b:join", "c:join", "x:join"]
+    assert sorted(joined[4:]) == sorted(f"m{seq}-{number}:x{seq}" for seq in range(1, 401) for number in range(100))
+    assert len(tale.take(kind="leave", sender="x", last=400).out) == 4 + 40_000
+
+
+def test_a_stranger_cannot_have_a_rightful_abandon_refused() -> None:
+    tale = closed("a", "b")
+    invade(tale, 101)
+    assert say(tale, "a1", "b", "a1") == ["b:a1"]
+    tale.take(kind="abandon", ids=[["b", 0, 1, 100]])
+    assert (tale.dead, tale.out) == ([], [f"b:(b{seq})" for seq in range(1, 101)])
+
+
+def test_what_a_stranger_names_counts_from_its_join_on_and_never_if_it_is_given_up_on() -> None:
+    tale = closed("a")
+    say(tale, "x1", "bc", "x1")
+    say(tale, "y1", "de", "y1")
+    assert tale.take(kind="abandon", ids=[["a", 0, 1, 1]]).out == []
+    assert tale.take(kind="abandon", ids=[["y", 0, 1, 1]]).dead == ["not_member d:y1", "not_member e:y1"]
+    assert tale.out == []
+    assert tale.take(kind="join", sender="y").out == ["a:join", "y:join"]
+    assert tale.take(kind="evict", member=["y", 0], cut=1).out == ["a:evict", "y:evict"]
+    assert tale.take(kind="join", sender="x").out == ["a:join", "x:join", "y:join", "b:x1", "c:x1"]
+    assert tale.take(kind="abandon", ids=[["a", 0, 2, 2]]).out == ["b:(a2)", "c:(a2)"]
+    assert tale.take(kind="leave", sender="x", last=1).out == [f"{name}:leave" for name in "abcxy"]
+
+
+def test_what_a_stranger_of_an_older_epoch_named_never_counts() -> None:
+    tale = closed("a")
+    say(tale, "x1", "bc", "x1")
+    assert tale.take(kind="join", sender="x", epoch=1).out == ["a:join", "x:join"]
+    assert tale.dead == ["fenced b:x1", "fenced c:x1"]
+    assert tale.take(kind="leave", sender="x", epoch=1, last=0).out == ["a:leave", "x:leave"]
+
+
+@pytest.mark.parametrize("members", [[], ["a"]])
+@pytest.mark.parametrize("to", ["", "b", "bc"])
+def test_the_places_of_a_stranger_s_message_are_counted_also_after_a_restart(members: list[str], to: str) -> None:
+    places = max(1, len(to))
+    tale = closed(*members, limits=Limits(held_max=places))
+    say(tale, "x1", to, "x1")
+    tale.restart()
+    say(tale, "y1", "b", "y1")
+    assert tale.dead == ["backpressure y1"]
+    joins = [f"{at}:join" for at in [*members, "x"]]
+    assert tale.take(kind="join", sender="x").out == [*joins, *(f"{at}:x1" for at in to)]
+    tale.restart()
+    say(tale, "y1", to, "y1")
+    assert tale.dead == []
+    assert len(tale.held) == places
+
+
+STORED = (
+    "AgAAAAAADbuqmqpjYXVzYWxfcDJwAACRmaF6AAIAxAAAzwAf////////wMCSmAEKAMRceyJncm91cCI6ICJnIiwgInNlbmRlciI6ICJ6Iiwg"
+    "InNlcSI6IDEsICJ0byI6IFsiYiIsICJjIl0sICJzZWVuIjogW1sieiIsIDAsIDFdXSwgInNlbnQiOiB7fX3AkqF6AMDAmAIUAMRpeyJncm91"
+    "cCI6ICJnIiwgInNlbmRlciI6ICJ6IiwgInNlcSI6IDIsICJ0byI6IFsiYyJdLCAic2VlbiI6IFtbInoiLCAwLCAyXV0sICJzZW50IjogeyJj"
+    "IjogW1sieiIsIDAsIDFdXX19wJKhegDAwIKlb3JkZXKqY2F1c2FsX3AycKZjbG9zZWTDgaFikgDDlMKQkpShYsMBkJShY8MAkJLAwIDA"
+)
+"""The group of `b` with z:1 to b and c, and z:2 to c, of the stranger z: stored when c was a destination at once."""
+
+
+def test_a_state_in_which_a_stranger_s_names_are_destinations_already_goes_on() -> None:
+    tale = Tale()
+    tale.kernel.load({b"g": base64.b64decode(STORED)})
+    tale.offset = 3
+    assert tale.held == {"b:z1": ["z"], "c:z1": ["z"], "c:z2": ["z"]}
+    assert tale.restart().take(kind="join", sender="d").out == ["b:join", "c:join", "d:join"]
+    assert tale.take(kind="join", sender="z").out == ["b:join", "c:join", "d:join", "z:join", "b:z1", "c:z1", "c:z2"]
+    assert tale.kernel._groups["g"].order.destinations.places_held == 0  # type: ignore[union-attr]
 
 
 def test_a_fence_ends_what_is_held_above_it_at_each_destination() -> None:

@@ -133,7 +133,8 @@ def test_in_a_closed_group_who_is_no_member_is_held_until_its_join(order: str) -
 
 @every_order
 def test_given_up_on_who_never_joined_is_not_member_and_a_record_stands_for_it(order: str) -> None:
-    tale = group(order).take(**message("C", 1))
+    tale = group(order).take(**message("A", 1))  # a member names the destinations; a stranger's message does not
+    tale.take(**message("C", 1))
     tale.take(kind="abandon", ids=[["C", 0, 1, 1]])
     assert dead(tale) == {"not_member C1"}
     assert out(tale) == {"(C1)"}

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.engine.snapshot import READERS, VERSION, VERSION_TIMED, UnreadableBlob
+from precede.udfs.engine.snapshot import READERS, VERSION, VERSION_TIMED
+from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -197,7 +198,7 @@ def test_a_blob_of_a_version_it_does_not_know_is_refused_in_a_sentence(version: 
     blobs = {key: bytes([version]) + blob[1:] for key, blob in Tale().say("A1").kernel.dump().items()}
     tale = Tale()
     tale.kernel.load(blobs)
-    with pytest.raises(UnreadableBlob, match=f"version {version}"):
+    with pytest.raises(Refused, match=f"version {version}"):
         tale.say("A2")
 
 
@@ -269,6 +270,24 @@ def test_limits_that_a_group_did_not_set_come_from_the_kernel_that_loads_it() ->
     tale = Tale(limits=Limits(window=2))
     tale.kernel.load(blobs)
     assert tale.say("A4").dead == ["seq_jump A4"]
+
+
+def test_a_dump_is_the_caller_s_and_neither_side_changes_it_for_the_other() -> None:
+    tale = Tale().say("A1")
+    first = tale.kernel.dump()
+    kept = dict(first)
+    tale.say("A2")
+    second = tale.kernel.dump()
+    assert first == kept
+    assert second != kept
+    again = Tale()
+    again.kernel.load(second)
+    blobs = again.kernel.dump()
+    assert blobs == second
+    blobs.clear()
+    second.clear()
+    assert again.say("A2").kernel.duplicates == 1
+    assert again.kernel.dump() == tale.kernel.dump()
 
 
 def write_fixture() -> None:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from precede.udfs.engine.snapshot import deadline_ms
+from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.orders.two_clock import TwoClock
 from tests.kernel.clock_rules import TwoClockRule
@@ -134,14 +136,31 @@ def test_the_timed_release_lets_a_message_go_by_the_log_s_own_time_and_a_tick_br
     kernel = tale.kernel
     record = {"group": "g", "sender": "A", "seq": 1, "time": 5, "clock_ms": 100}
     kernel.receive(json.dumps(record).encode(), b"g", 0, 1, 50)
-    for now, partition, count in ((106, 0, 0), (900, 1, 0), (107, 0, 1)):
+    for now, partition, count in ((107, 0, 0), (900, 1, 0), (109, 0, 0), (110, 0, 1)):
         blobs = dict(kernel.dump())
         kernel = type(kernel)()
         kernel.load(blobs)
         kernel.receive(b'{"kind":"tick"}', None, partition, 9, now)
         assert len(kernel.ordered) == count
     (delivered,) = parsed(kernel.ordered)
-    assert (delivered["released_offset"], delivered["released_ms"]) == (9, 107)
+    assert (delivered["released_offset"], delivered["released_ms"]) == (9, 110)
+
+
+def test_the_timed_release_waits_for_the_last_record_that_honest_timely_members_may_still_send() -> None:
+    kernel = Holdback()
+    create = {"group": "g", "kind": "create", "sender": "registry", "members": ["A", "B"]}
+    options = {"order": "two_clock", "accuracy_ms": 1, "delay_min_ms": 0, "delay_max_ms": 5}
+    lines: list[tuple[dict[str, Any], bytes | None, int]] = [
+        ({**create, "options": options}, b"g", 90),
+        ({"group": "g", "sender": "A", "seq": 1, "time": 2, "clock_ms": 100}, b"g", 102),
+        ({"kind": "tick"}, None, 107),
+        ({"group": "g", "sender": "B", "seq": 1, "time": 1, "clock_ms": 102}, b"g", 109),
+    ]
+    for offset, (record, key, now_ms) in enumerate(lines):
+        kernel.receive(json.dumps(record).encode(), key, 0, offset, now_ms)
+    assert kernel.dead == []
+    delivered = [one for one in parsed(kernel.ordered) if "kind" not in one]
+    assert [(one["sender"], one["seq"], one["released_offset"]) for one in delivered] == [("B", 1, 3), ("A", 1, 3)]
 
 
 def test_a_tick_that_frees_nothing_leaves_no_state() -> None:
@@ -150,6 +169,33 @@ def test_a_tick_that_frees_nothing_leaves_no_state() -> None:
     before = {key: bytes(blob) for key, blob in tale.kernel.dump().items()}
     tale.raw(b'{"kind":"tick"}', key=None)
     assert tale.kernel.dump() == before
+
+
+def test_a_copy_lets_no_time_pass_and_the_next_record_that_counts_does() -> None:
+    tale = group("A", "B", "C", accuracy_ms=1, delay_max_ms=5)
+    assert say(tale, "C1", 1, 10) == ["C1"]
+    assert say(tale, "A1", 5, 100) == []
+    before = {key: bytes(blob) for key, blob in tale.kernel.dump().items()}
+    tale.wait(60)
+    for held, name, time, clock in ((True, "A1", 5, 100), (False, "C1", 1, 10)):
+        copies = tale.kernel.duplicates
+        assert say(tale, name, time, clock) == [], f"{held=}"
+        assert (tale.kernel.duplicates - copies, tale.dead) == (1, []), f"{held=}"
+        assert tale.kernel.dump() == before, f"{held=}"
+    assert beat(tale, "C", 2, 3, 20) == ["A1"]
+
+
+def test_the_deadline_in_a_blob_that_waited_less_lets_nothing_go_before_its_time() -> None:
+    tale = group("A", "B", accuracy_ms=1, delay_max_ms=5)
+    say(tale, "A1", 5, 100)
+    (blob,) = tale.kernel.dump().values()
+    assert deadline_ms(blob) == 110
+    stored = blob[:1] + (107).to_bytes(8, "big") + blob[9:]  # as it was written when the release waited 2 accuracies
+    kernel = Holdback()
+    kernel.load({b"g": stored})
+    for offset, (now, count) in enumerate(((107, 0), (109, 0), (110, 1)), start=2):
+        kernel.receive(b'{"kind":"tick"}', None, 0, offset, now)
+        assert len(kernel.ordered) == count
 
 
 def test_a_full_group_takes_what_the_log_s_time_or_the_physical_clock_lets_go_at_once() -> None:

@@ -13,10 +13,11 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from precede.udfs import shard
+from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.wire import encode_message
-from precede.udfs.shard import HOME_SHARD, Records, Shard, StateTooNew, decode_state, encode_state, unpack
+from precede.udfs.shard import HOME_SHARD, Records, Shard, decode_state, encode_state, unpack
 from tests.records import Row, by_group, by_kernel, conversation, log
 
 SCHEMA = StructType([StructField("blob", BinaryType())])
@@ -247,7 +248,7 @@ def test_the_function_travels_by_cloudpickle(function: Shard) -> None:
 
 def test_a_state_of_a_newer_precede_is_refused_in_a_sentence(function: Shard) -> None:
     newer = bytes((shard.STATE_VERSION + 1,)) + encode_state({}, 0, {})[1:]
-    with pytest.raises(StateTooNew, match=f"version {shard.STATE_VERSION + 1}.*newer precede.*{shard.STATE_VERSION}"):
+    with pytest.raises(Refused, match=f"version {shard.STATE_VERSION + 1}.*newer precede.*{shard.STATE_VERSION}"):
         call(function, log(conversation(5)), newer)
 
 

@@ -36,7 +36,7 @@ MEMBER = "ann"
 
 Rule = tuple[ResourceType, str, ResourcePatternType, tuple[AclOperation, ...]]
 
-# Exactly what the job needs according to docs/security.md.
+# Exactly what the job needs according to docs/how-to/secure.md.
 RULES: list[Rule] = [
     (
         ResourceType.TOPIC,

@@ -9,9 +9,9 @@ from typing import Any
 from confluent_kafka import Producer
 
 import precede
-from precede.ingest import topics
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.log_readers import open_reader
 from precede.local.embedded_broker import Broker
-from precede.reading.log_readers import open_reader
 from precede.streaming.job.ticker import TICK
 from precede.udfs.holdback import Holdback
 from precede.udfs.ticks.patience import Patience

@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
-from precede.ingest import topics
-from precede.streaming.job import kafka
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.topics import describe
 from precede.streaming.job import run as job
 from precede.streaming.job.settings import Settings
 from tests.records import Row, by_group
@@ -25,7 +26,7 @@ HOME = Path(__file__).resolve().parent.parent.parent
 RUN = """
 import os, sys
 from precede.streaming.job import run, settings
-from precede.udfs.errors import Refused
+from udfs.errors import Refused
 try:
     run.run(settings.load({}, os.environ))
 except Refused as error:
@@ -36,18 +37,20 @@ except Refused as error:
 class Stream:
     """One stream: its settings, its topics and its output."""
 
-    def __init__(self, bootstrap: str, folder: Path, *, partitions: int = 2, **more: Any) -> None:
+    def __init__(self, bootstrap: Address | str, folder: Path, *, partitions: int = 2, **more: Any) -> None:
         name = uuid.uuid4().hex[:8]
+        own_topics = {
+            "raw_topic": f"{name}.raw",
+            "ordered_topic": f"{name}.ordered",
+            "dead_letter_topic": f"{name}.dead-letters",
+            "progress_topic": f"{name}.progress",
+            "control_topic": f"{name}.control",
+        }
         self.settings = Settings(
             bootstrap=bootstrap,
             checkpoint=str(folder / "checkpoint"),
             delta=str(folder / "delta"),
-            raw_topic=f"{name}.raw",
-            ordered_topic=f"{name}.ordered",
-            dead_letter_topic=f"{name}.dead-letters",
-            progress_topic=f"{name}.progress",
-            control_topic=f"{name}.control",
-            **({"shards": 8, "tasks": 2, "history_every_s": 1.0} | more),
+            **(own_topics | {"shards": 8, "tasks": 2, "history_every_s": 1.0} | more),
         )
         topics.ensure(
             bootstrap,
@@ -69,7 +72,7 @@ class Stream:
         """Publish raw records, like a gateway."""
         producer = Producer(
             {
-                "bootstrap.servers": self.settings.bootstrap,
+                "bootstrap.servers": str(self.settings.bootstrap),
                 "partitioner": "murmur2_random",
                 "compression.type": "gzip",  # allows records far larger than the limit
                 "message.max.bytes": 8_000_000,
@@ -81,8 +84,8 @@ class Stream:
 
     def cut(self, topic: str, first: int) -> None:
         """Remove the beginning of a topic, like retention."""
-        admin = AdminClient({"bootstrap.servers": self.settings.bootstrap})
-        partitions = range(kafka.describe(self.settings.bootstrap, [topic])[topic].partitions)
+        admin = AdminClient({"bootstrap.servers": str(self.settings.bootstrap)})
+        partitions = range(describe(self.settings.bootstrap, [topic])[topic].partitions)
         for future in admin.delete_records([TopicPartition(topic, at, first) for at in partitions]).values():
             future.result()
 
@@ -118,10 +121,10 @@ class Stream:
 
     def read(self, topic: str) -> list[Row]:
         """All committed records of a topic."""
-        partitions = kafka.describe(self.settings.bootstrap, [topic])[topic].partitions
+        partitions = describe(self.settings.bootstrap, [topic])[topic].partitions
         consumer = Consumer(
             {
-                "bootstrap.servers": self.settings.bootstrap,
+                "bootstrap.servers": str(self.settings.bootstrap),
                 "group.id": "reads",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer
 
 from precede.local.embedded_broker import Broker
-from precede.streaming.errors import Refused
+from precede.udfs.errors import Refused
 
 # Starts a broker, prints its address, and then sleeps like a busy program.
 PARENT = """

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 import precede as door
-from precede.ingest import topics
+from precede.ingest.kafka import topics
 from precede.local.embedded_broker import Broker
 from tests.door.command import ROOT, precede
 from tests.door.test_following import ordered

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import precede
-from precede.ingest.errors import Refused
 from precede.ingest.sending import send_one
 from precede.ingest.signing import key_in, make_key, public_text
 from precede.local.embedded_broker import Broker
+from precede.udfs.errors import Refused
 from tests.door.command import precede as command_line
 from tests.system.relay import Relay
 

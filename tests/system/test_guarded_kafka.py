@@ -14,16 +14,15 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from precede.ingest import clients, topics
-from precede.ingest.clients import KeptOut
 from precede.ingest.epochs import free_epoch
-from precede.ingest.errors import Refused
+from precede.ingest.kafka import clients, topics
+from precede.ingest.kafka.access import Access, Address, access_to
+from precede.ingest.kafka.log_readers import KafkaPythonReader, open_reader
 from precede.ingest.producer import Publisher
 from precede.member.member import Member
 from precede.reading.following import follow
-from precede.reading.log_readers import KafkaPythonReader, open_reader
-from precede.streaming.job import kafka, settings
-from precede.udfs.access import Access, Address, access_to
+from precede.streaming.job import settings
+from precede.udfs.errors import AccessDenied
 from precede.udfs.records.wire import encode_message
 from tests.door.command import precede
 from tests.system.guarded import (
@@ -121,14 +120,14 @@ def test_what_is_sent_is_ordered_kept_and_read_and_the_password_shows_nowhere(
 )
 def test_who_is_kept_out_is_told_why(guarded: Guarded, wrong: dict[str, str], sentence: str) -> None:
     refused = clients.unreachable(address(guarded, **wrong))
-    assert isinstance(refused, KeptOut)
+    assert isinstance(refused, AccessDenied)
     assert sentence in str(refused)
     assert wrong.get("password", PASSWORD) not in str(refused)
 
 
 def test_a_certificate_of_an_unknown_authority_is_not_trusted(guarded: Guarded) -> None:
     refused = clients.unreachable(address(guarded, ca=guarded.other_ca_file.read_text()))
-    assert isinstance(refused, KeptOut)
+    assert isinstance(refused, AccessDenied)
     assert "cannot be trusted, or none: ssl_ca_file must name" in str(refused)
     assert str(refused).endswith("(certificate verify failed).")
 
@@ -143,12 +142,12 @@ def test_a_wrong_password_ends_a_command_at_once_with_one_sentence(guarded: Guar
 
 def test_who_lacks_an_access_rule_is_told_which_name_lacks_it(guarded: Guarded) -> None:
     stranger = address(guarded, username=STRANGER)
-    with pytest.raises(Refused, match="refused to create the topic .* rules do not allow this to 'stranger'"):
+    with pytest.raises(AccessDenied, match="refused to create the topic .* rules do not allow this to 'stranger'"):
         topics.ensure(stranger, [topics.raw("secret.raw")])
     topics.ensure(guarded.broker.bootstrap, [topics.raw("secret.raw")])
     publisher = Publisher(stranger, topic="secret.raw")
     publisher.publish("g", b"{}")
-    with pytest.raises(Refused, match="do not allow this to 'stranger'"):
+    with pytest.raises(AccessDenied, match="do not allow this to 'stranger'"):
         publisher.flush()
 
 
@@ -159,7 +158,9 @@ def test_a_sender_with_the_rules_that_are_written_down_finds_every_epoch_it_has_
             publisher.publish("g", encode_message("g", "ann", epoch, 1, after=[]))
     speaker = address(guarded, username=SPEAKER)
     guarded.allow(SPEAKER, on_topic("spoken.raw", WRITE, DESCRIBE))
-    with pytest.raises(Refused, match=r"did not let spoken\.raw be read: .* to 'speaker', who needs Read and Describe"):
+    with pytest.raises(
+        AccessDenied, match=r"did not let spoken\.raw be read: .* to 'speaker', who needs Read and Describe"
+    ):
         free_epoch(speaker, "spoken.raw", "g", "ann", None)
     guarded.allow(SPEAKER, on_topic("spoken.raw", *SENDER))
     assert [free_epoch(speaker, "spoken.raw", "g", "ann", None) for _ in range(10)] == [3] * 10
@@ -172,7 +173,7 @@ def test_a_member_needs_the_rules_that_are_written_down_and_is_told_which_one_la
     guarded.allow(MEMBER, *SENDER_AND_READER)
     where: dict[str, Any] = {"bootstrap": address(guarded, username=MEMBER), "state": tmp_path / "ann.json"}
     lacking = r"did not let precede\.{} be read: .* to 'ann', who needs Read and Describe on that topic\."
-    with pytest.raises(Refused, match=lacking.format("progress")):
+    with pytest.raises(AccessDenied, match=lacking.format("progress")):
         Member("g", "ann", **where)
     guarded.allow(MEMBER, on_topic("precede.progress", *READ))
     for client in ("confluent", "kafka-python"):
@@ -198,7 +199,7 @@ def test_who_may_see_a_topic_but_not_read_it_is_told_so_by_either_client(guarded
     for client in ("confluent", "kafka-python"):
         reader = open_reader(client, address(guarded, username=STRANGER))
         reader.assign("seen.raw", reader.starts("seen.raw", at_end=False, timeout_s=1))
-        with pytest.raises(Refused, match=r"did not let seen\.raw be read: .* needs Read and Describe"):
+        with pytest.raises(AccessDenied, match=r"did not let seen\.raw be read: .* needs Read and Describe"):
             wait_until(partial(reader.read, 0.2))
         reader.close()
 
@@ -220,7 +221,7 @@ def test_a_certificate_of_one_s_own_opens_the_door_to_every_client_and_its_key_s
     topics.ensure(found.bootstrap, [topics.raw("certified.raw")])
     with Publisher(found.bootstrap, topic="certified.raw") as publisher:
         publisher.publish("g", b'{"group":"g","sender":"ann","seq":1,"after":[]}')
-    options = kafka.spark_options(found.bootstrap)
+    options = clients.spark_options(found.bootstrap)
     frame = spark.read.format("kafka").options(**options, subscribe="certified.raw").load()
     assert [row.key for row in frame.select("key").collect()] == [b"g"]
     python = KafkaPythonReader(found.bootstrap)
@@ -236,5 +237,5 @@ def test_a_certificate_of_one_s_own_opens_the_door_to_every_client_and_its_key_s
 
 def test_who_brings_no_certificate_where_one_is_asked_for_is_told_so(guarded: Guarded) -> None:
     refused = clients.unreachable(Address(guarded.certified, Access(protocol="SSL", ca=guarded.ca_file.read_text())))
-    assert isinstance(refused, KeptOut)
+    assert isinstance(refused, AccessDenied)
     assert "asks who it is by a certificate of its own: set ssl_certificate_file and ssl_key_file" in str(refused)

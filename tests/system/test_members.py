@@ -9,9 +9,9 @@ import pytest
 
 import precede
 from precede.ingest import sender_state
-from precede.ingest.errors import Refused
 from precede.ingest.signing import make_key, public_text
 from precede.local.embedded_broker import Broker
+from precede.udfs.errors import Refused
 from tests.system.relay import Relay, wait_for
 from tests.system.test_sending import read
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from kafka.partitioner.default import murmur2
 
-from precede.ingest import topics
-from precede.ingest.errors import Refused
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.log_readers import open_reader
+from precede.ingest.kafka.topics import Wanted
 from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import opened
 from precede.ingest.sending import send_one
-from precede.ingest.topics import Wanted
 from precede.local.embedded_broker import Broker
-from precede.reading.log_readers import open_reader
+from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.messages import LogRecord
 from tests.door.command import precede

@@ -13,11 +13,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import precede
-from precede.ingest import topics
+from precede.ingest.kafka import topics
 from precede.ingest.producer import Publisher
 from precede.local.embedded_broker import Broker
-from precede.streaming.errors import Refused
 from precede.streaming.job import checkpoint_reader as held
+from precede.udfs.errors import Refused
 from precede.udfs.records.wire import encode_message
 from tests.faults import judge
 from tests.records import by_group, by_kernel, conversation
@@ -78,7 +78,7 @@ def test_bad_records_get_their_codes_and_good_ones_pass_as_if_they_had_not_come(
 
 
 def test_kafka_python_reads_the_same_committed_records(stream: Stream, said: list[str]) -> None:
-    records = judge.read(stream.settings.bootstrap, stream.settings.ordered_topic)
+    records = judge.read(str(stream.settings.bootstrap), stream.settings.ordered_topic)
     assert by_group((key or b"", value or b"") for key, value, *_ in records) == stream.ordered()
 
 
@@ -272,7 +272,7 @@ def test_history_goes_on_where_it_was_and_refuses_tables_it_did_not_write(
 
 def abort_one(stream: Stream) -> None:
     """An aborted transaction: offsets advance, and there is no record."""
-    producer = Producer({"bootstrap.servers": stream.settings.bootstrap, "transactional.id": "came-to-nothing"})
+    producer = Producer({"bootstrap.servers": str(stream.settings.bootstrap), "transactional.id": "came-to-nothing"})
     producer.init_transactions()
     producer.begin_transaction()
     producer.produce(stream.settings.ordered_topic, b"{}", b"g")

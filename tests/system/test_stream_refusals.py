@@ -11,12 +11,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
-from precede.ingest import topics
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.topics import describe
 from precede.local.embedded_broker import Broker
-from precede.streaming.errors import Refused
-from precede.streaming.job import checkpoint, kafka
+from precede.streaming.job import checkpoint
 from precede.streaming.job import run as job
 from precede.streaming.order.sink import Sink
+from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from tests.records import conversation
 from tests.system.stream import Stream
@@ -33,7 +34,7 @@ def stream(broker: Broker, tmp_path: Path) -> Stream:
     settings = stream.settings
     outputs = [settings.ordered_topic, settings.dead_letter_topic, settings.control_topic]
     names = [settings.raw_topic, settings.progress_topic, *outputs]
-    found = kafka.describe(settings.bootstrap, names)
+    found = describe(settings.bootstrap, names)
     folder = Path(settings.checkpoint)
     folder.mkdir()
     checkpoint.update(
@@ -80,7 +81,7 @@ def test_a_checkpoint_of_another_topic_is_refused(stream: Stream, broker: Broker
 
 def test_a_topic_deleted_and_made_anew_is_another_topic(stream: Stream) -> None:
     name = stream.settings.raw_topic
-    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin = AdminClient({"bootstrap.servers": str(stream.settings.bootstrap)})
     admin.delete_topics([name])[name].result()
     while name in admin.list_topics(timeout=10).topics:  # it lingers and would be mistaken for the new one
         time.sleep(0.05)
@@ -138,7 +139,7 @@ def test_other_shards_order_or_limits_are_refused(stream: Stream, change: dict[s
 
 def test_a_raw_topic_that_got_more_partitions_is_refused_with_the_way_out(stream: Stream, tmp_path: Path) -> None:
     name = stream.settings.raw_topic
-    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin = AdminClient({"bootstrap.servers": str(stream.settings.bootstrap)})
     admin.create_partitions([NewPartitions(name, 3)])[name].result()
     with pytest.raises(Refused, match=r"has 3 partitions, but the checkpoint .* with 2.*new raw topic"):
         start(stream)
@@ -188,7 +189,7 @@ def test_a_start_that_was_accepted_and_killed_in_its_first_batch_goes_on(stream:
 
 def publish_once(stream: Stream) -> None:
     """Like a job while the log was complete."""
-    found = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
+    found = describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
     sink = Sink(stream.settings, found[stream.settings.raw_topic], found[stream.settings.progress_topic])
     sink.open()
     assert sink._producer is not None
@@ -217,7 +218,7 @@ def test_a_log_that_ends_before_the_checkpoint_is_refused(stream: Stream) -> Non
 
 def test_an_ordered_topic_that_got_more_partitions_is_refused(stream: Stream) -> None:
     name = stream.settings.ordered_topic
-    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin = AdminClient({"bootstrap.servers": str(stream.settings.bootstrap)})
     admin.create_partitions([NewPartitions(name, 3)])[name].result()
     with pytest.raises(
         Refused, match=r"ordered topic .* has 3 partitions, but the checkpoint .* with 2.*new ordered_t"
@@ -228,7 +229,7 @@ def test_an_ordered_topic_that_got_more_partitions_is_refused(stream: Stream) ->
 def test_a_table_is_not_thrown_away_where_the_topic_no_longer_has_its_beginning(stream: Stream) -> None:
     log = Path(stream.settings.delta) / "deliveries" / "_delta_log"
     log.mkdir(parents=True)
-    with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
+    with Producer({"bootstrap.servers": str(stream.settings.bootstrap)}) as producer:
         for at in range(10):
             producer.produce(stream.settings.ordered_topic, b"{}", partition=at % 2)
     stream.cut(stream.settings.ordered_topic, 2)

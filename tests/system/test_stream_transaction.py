@@ -9,19 +9,27 @@ from typing import Any
 import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types forget to export them
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewPartitions
 
-from precede.ingest import topics
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.topics import describe
 from precede.local.embedded_broker import HOST, Broker
-from precede.streaming.errors import Refused
-from precede.streaming.job import kafka
-from precede.streaming.job.kafka import Unreachable
 from precede.streaming.order import sink as transaction
 from precede.streaming.order.progress import read_progress
 from precede.streaming.order.sink import SAID_ENOUGH, SAID_MAX, Sink
+from precede.udfs.errors import Refused, Unreachable
+from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
 from precede.udfs.records.job_records import JobRecord, encode_sentence
 from precede.udfs.shard import Records
+from precede.udfs.sizes import DEAD_LETTER_BYTES_MAX, WRAPPED_BYTES, appended_bytes_max, ordered_bytes_max
 from tests.system.door import END_TXN, Door
 from tests.system.stream import Stream
 
@@ -61,7 +69,7 @@ def stream(broker: Broker, tmp_path: Path) -> Stream:
 
 def with_a_log(stream: Stream) -> Stream:
     """The batches in this file are made up, but their offsets exist."""
-    with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
+    with Producer({"bootstrap.servers": str(stream.settings.bootstrap)}) as producer:
         for at in range(60):
             producer.produce(stream.settings.raw_topic, b"{}", partition=at % 2)
     return stream
@@ -82,7 +90,7 @@ def sink(stream: Stream) -> Iterator[Callable[[], Sink]]:
 
 
 def new_sink(stream: Stream) -> Sink:
-    found = kafka.describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
+    found = describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
     return Sink(stream.settings, found[stream.settings.raw_topic], found[stream.settings.progress_topic])
 
 
@@ -124,7 +132,7 @@ def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_
 def test_a_batch_is_published_with_its_token(stream: Stream, sink: Callable[[], Sink]) -> None:
     one = sink()
     one.publish(batch(0, 9))
-    found = kafka.describe(stream.settings.bootstrap, [stream.settings.progress_topic])
+    found = describe(stream.settings.bootstrap, [stream.settings.progress_topic])
     owner, token = read_progress(
         stream.settings.bootstrap, found[stream.settings.progress_topic], stream.settings.ordered_topic
     )
@@ -225,7 +233,7 @@ def test_what_a_dead_job_left_open_is_never_seen(stream: Stream, sink: Callable[
 
 def test_another_stream_s_open_transaction_does_not_hide_what_is_out(stream: Stream, sink: Callable[[], Sink]) -> None:
     topic = stream.settings.progress_topic
-    other = Producer({"bootstrap.servers": stream.settings.bootstrap, "transactional.id": f"another of {topic}"})
+    other = Producer({"bootstrap.servers": str(stream.settings.bootstrap), "transactional.id": f"another of {topic}"})
     other.init_transactions()
     other.begin_transaction()
     other.produce(topic, b'{"next":9,"v":1}', b'["another",0]')
@@ -267,7 +275,7 @@ def test_more_partitions_are_refused_without_the_checkpoint_too(
 ) -> None:
     sink().publish(batch(0, 4))
     name = getattr(stream.settings, role)
-    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin = AdminClient({"bootstrap.servers": str(stream.settings.bootstrap)})
     admin.create_partitions([NewPartitions(name, 3)])[name].result()
     while len(admin.list_topics(timeout=10).topics[name].partitions) < 3:
         time.sleep(0.05)
@@ -281,7 +289,7 @@ def test_an_output_topic_made_anew_is_refused_without_the_checkpoint_too(
 ) -> None:
     sink().publish(batch(0, 4))
     name = getattr(stream.settings, role)
-    admin = AdminClient({"bootstrap.servers": stream.settings.bootstrap})
+    admin = AdminClient({"bootstrap.servers": str(stream.settings.bootstrap)})
     admin.delete_topics([name])[name].result()
     while name in admin.list_topics(timeout=10).topics:
         time.sleep(0.05)
@@ -316,7 +324,7 @@ def test_a_token_that_no_precede_wrote_is_refused(stream: Stream, sink: Callable
 
 
 def write(stream: Stream, topic: str, key: bytes, value: bytes) -> None:
-    with Producer({"bootstrap.servers": stream.settings.bootstrap}) as producer:
+    with Producer({"bootstrap.servers": str(stream.settings.bootstrap)}) as producer:
         producer.produce(topic, value, key)
 
 
@@ -338,3 +346,31 @@ def test_an_owner_of_version_1_is_taken_with_the_topics_as_they_are(stream: Stre
     write(stream, stream.settings.progress_topic, key, msgspec.json.encode(known | {"v": 1}))
     sink().publish(batch(0, 9))
     assert len(published(stream)) == 10
+
+
+def test_topics_that_are_just_large_enough_take_what_is_largest_and_many_small_records(
+    stream: Stream, sink: Callable[[], Sink]
+) -> None:
+    settings = stream.settings
+    limits = settings.limits
+    shrink(settings.bootstrap, settings.ordered_topic, ordered_bytes_max(limits))
+    shrink(settings.bootstrap, settings.dead_letter_topic, DEAD_LETTER_BYTES_MAX)
+    largest = limits.record_bytes_max + appended_bytes_max()
+    ordered = [b"o" * size for size in (1_000,) * 3_000 + (largest,) + (1_000,) * 3_000]
+    sizes = (1_000,) * 3_000 + (DEAD_LETTER_BYTES_MAX - EXCERPT_BYTES_MAX - WRAPPED_BYTES,)
+    dead = [b'{"code":"late"'.ljust(size) for size in sizes]
+    letter_keys: list[bytes | None] = [*[b"k"] * 3_000, b"k" * EXCERPT_BYTES_MAX]
+    keys, at = [b"g" * 255] * len(ordered), [0] * (len(ordered) + len(dead))
+    records = Records(ordered, keys, at[: len(ordered)], dead, letter_keys, at[: len(dead)], 1, 0, 0)
+    made_up: Any = Batch([(0, 0, 0, records)])
+    sink().publish(made_up)
+    assert sum(map(len, published(stream))) == sum(map(len, ordered))
+    assert stream.dead() == dead
+
+
+def shrink(bootstrap: Address | str, topic: str, bytes_max: int) -> None:
+    """Let a topic take batches of this size at most."""
+    change = ConfigEntry("max.message.bytes", str(bytes_max), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    admin = AdminClient({"bootstrap.servers": str(bootstrap)})  # it must outlive its answer
+    admin.incremental_alter_configs([resource])[resource].result()

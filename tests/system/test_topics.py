@@ -12,11 +12,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from precede.ingest import topics
-from precede.ingest.clients import Unreachable
-from precede.ingest.errors import Refused
-from precede.ingest.topics import Wanted
+from precede.ingest.kafka import topics
+from precede.ingest.kafka.topics import Wanted
+from precede.ingest.producer import Publisher
 from precede.local.embedded_broker import Broker
+from precede.udfs.errors import Refused, Unreachable
+from precede.udfs.limits import Limits
 from tests.door.command import precede
 
 
@@ -25,7 +26,7 @@ def admin(broker: Broker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
-def five() -> list[Wanted]:
+def five(limits: Limits = topics.DEFAULTS) -> list[Wanted]:
     """The five topics under unique names."""
     name = f"t{uuid.uuid4().hex[:8]}"
     return topics.wanted(
@@ -34,6 +35,7 @@ def five() -> list[Wanted]:
         dead_letter_topic=f"{name}.dead-letters",
         progress_topic=f"{name}.progress",
         control_topic=f"{name}.control",
+        limits=limits,
     )
 
 
@@ -75,7 +77,9 @@ def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: Admin
         (0, {"message.timestamp.type": "CreateTime"}, "message.timestamp.type=LogAppendTime"),
         (0, {"retention.ms": "1000"}, "retention.ms=-1"),
         (0, {"cleanup.policy": "compact"}, "cleanup.policy=delete"),
-        (1, {"max.message.bytes": "1000000"}, "max.message.bytes=2097152"),
+        (0, {"max.message.bytes": "524288"}, "max.message.bytes=2162688"),
+        (1, {"max.message.bytes": "524800"}, "max.message.bytes=2162688"),
+        (2, {"max.message.bytes": "400000"}, "max.message.bytes=2162688"),
         (2, {"cleanup.policy": "compact"}, "cleanup.policy=delete"),
         (3, {"cleanup.policy": "delete"}, "cleanup.policy=compact"),
     ],
@@ -104,6 +108,62 @@ def test_the_command_that_mends_a_topic_does_so(broker: Broker, admin: AdminClie
     resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=changes)
     admin.incremental_alter_configs([resource])[resource].result()
     topics.ensure(broker.bootstrap, [topic])
+
+
+LOG = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+"""What a raw topic must have, and no broker gives it by itself."""
+
+
+def test_topics_made_with_a_broker_s_defaults_are_not_refused_for_their_size(
+    broker: Broker, admin: AdminClient
+) -> None:
+    wanted = five()
+    raw, ordered, dead_letters, progress, control = (topic.name for topic in wanted)
+    make(admin, raw, LOG)
+    for name in (ordered, dead_letters, control):
+        make(admin, name, {})
+    make(admin, progress, {"cleanup.policy": "compact"})
+    assert {settings_of(admin, name)["max.message.bytes"] for name in (raw, ordered, dead_letters)} == {"1048588"}
+    topics.ensure(broker.bootstrap, wanted)
+
+
+def test_a_raw_topic_made_with_a_broker_s_defaults_is_told_what_it_needs(broker: Broker, admin: AdminClient) -> None:
+    topic = five()[0]
+    make(admin, topic.name, {})
+    with pytest.raises(Refused) as refusal:
+        topics.ensure(broker.bootstrap, [topic])
+    mend = str(refusal.value).split("--add-config ")[1]
+    assert mend == "message.timestamp.type=LogAppendTime,retention.ms=-1"
+
+
+def test_limits_that_allow_more_than_a_topic_takes_have_it_refused(broker: Broker, admin: AdminClient) -> None:
+    larger = {topic.name: topic for topic in five(Limits(record_bytes_max=1_100_000))}
+    raw, ordered = list(larger)[:2]
+    make(admin, raw, LOG)
+    make(admin, ordered, {})
+    for name in (raw, ordered):
+        with pytest.raises(Refused, match=rf"{name} has max\.message\.bytes=1048588.* max\.message\.bytes=2162688$"):
+            topics.ensure(broker.bootstrap, [larger[name]])
+
+
+def test_smaller_limits_allow_smaller_topics(broker: Broker, admin: AdminClient) -> None:
+    raw, ordered, *_ = five(Limits(record_bytes_max=100_000))
+    make(admin, raw.name, {**LOG, "max.message.bytes": "110000"})
+    make(admin, ordered.name, {"max.message.bytes": "110000"})
+    topics.ensure(broker.bootstrap, [raw, ordered])
+
+
+@pytest.mark.parametrize("size", [524_288, 1_000])
+def test_what_is_sent_fits_the_smallest_raw_topic_that_is_not_refused(
+    broker: Broker, admin: AdminClient, size: int
+) -> None:
+    topic = five()[0]
+    make(admin, topic.name, topic.settings | {"max.message.bytes": str(topic.at_least["max.message.bytes"])})
+    topics.ensure(broker.bootstrap, [topic])
+    with Publisher(broker.bootstrap, topic=topic.name) as publisher:
+        for _ in range(2_000_000 // size):  # more than a batch has
+            publisher.publish("g" * 255, b"x" * size)
+        publisher.flush()
 
 
 def test_a_topic_that_is_refused_stops_the_job_with_that_sentence(broker: Broker, admin: AdminClient) -> None:

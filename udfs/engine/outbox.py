@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 from precede.udfs.codes import Refusal
-from precede.udfs.records.dead_letters import DEAD_LETTER_BYTES_MAX, DeadLetter, encode_dead_letter
+from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX, DeadLetter, encode_dead_letter
 from precede.udfs.records.job_records import JobRecord, Topic
 from precede.udfs.records.messages import Id, Identity, LogRecord
 from precede.udfs.records.wire import encode_name
@@ -66,7 +66,7 @@ class Outbox:
         self.dead.append(encode_dead_letter(letter, record.value))
         self.dead_codes.append(refusal.code)
         # A compressed record may have a key larger than Kafka would take back, and the stream would stand before it.
-        self.dead_keys.append(None if record.key is None else record.key[:DEAD_LETTER_BYTES_MAX])
+        self.dead_keys.append(None if record.key is None else record.key[:EXCERPT_BYTES_MAX])
 
     def say(self, topic: Topic, key: bytes, value: bytes, offset: int) -> None:
         """Add one record of the job's own."""

@@ -14,6 +14,7 @@ from precede.udfs.engine.held import HeldMessage
 from precede.udfs.engine.outbox import Outbox
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import SEQ_MAX, Id, Message, Options
 from precede.udfs.records.wire import read
@@ -68,10 +69,6 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(DumpedGroup).decode
 
 
-class UnreadableBlob(Exception):
-    """A state blob that this version of precede cannot read."""
-
-
 def snapshot(group: Group, patience: Patience) -> bytes:
     """The whole state of a group."""
     digests = group.digests
@@ -103,7 +100,7 @@ def restore(key: bytes, blob: bytes, *, limits: Limits, outbox: Outbox) -> Group
     """The group that `snapshot` wrote."""
     reader = READERS.get(blob[0])
     if reader is None:
-        raise UnreadableBlob(
+        raise Refused(
             f"The state of group {key.decode()!r} has version {blob[0]}, and this precede reads up to {VERSION_TIMED}: "
             "run the version that wrote it, or a newer one."
         )

@@ -16,7 +16,7 @@ it, for without these co-destinations multicast violates the guarantee; a member
 others pass on that something is on its way to it: a to 2, then b from 2 to 3, then c from 3 to 2 may arrive last first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -60,6 +60,7 @@ class CausalPointToPoint(Causal):
         return super().fault(message)
 
     def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:
+        """As most orders do: what `causal` looks at all at once is the one sequence of a group."""
         return self.fault(message) or self.poison(id_, message) or QUEUED
 
     def wait(self, id_: Id, message: Message) -> Watch | Refusal | None:
@@ -69,6 +70,9 @@ class CausalPointToPoint(Causal):
     def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
         """What any of its destinations may wait for."""
         return self.destinations.missing(held, sorted(self.destinations.places.get(held.id, ())), at_most)
+
+    def relink(self, held: Iterable[HeldMessage]) -> None:
+        self.destinations.count_places(held)
 
     def dump(self) -> Any:
         return self.destinations.dump()

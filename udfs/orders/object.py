@@ -42,9 +42,6 @@ class ObjectBased(Order):
             return Refusal(codes.MISSING_STAMP, "The order object needs the field `after`: what it depends on, or [].")
         return None
 
-    def arrive(self, id_: Id, message: Message) -> Id | Refusal | None:
-        return self.fault(message) or self.wait(id_, message)
-
     def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
         after: list[Id] = message.after  # type: ignore[assignment]
         if id_ in after:

@@ -12,7 +12,8 @@ Stamp: none beside the id; seqs may come in any order.
 from collections.abc import Sequence
 
 from precede.udfs.analysis.relation import InSequence, Relation
-from precede.udfs.engine.held import HeldMessage
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.orders.order import Order
 from precede.udfs.records.messages import Id, Message, Options
 
@@ -24,6 +25,10 @@ class Total(Order):
 
     name = "total"
     after_seed = "001, 3.1"
+
+    def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:
+        """At once: there is no stamp to look at."""
+        return None
 
     def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
         return []

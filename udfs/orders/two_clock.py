@@ -17,7 +17,9 @@ Rulings: rule 1(b) is unsound, for with a greatest delay a causal pair may show 
 and it forgets pairs of the same source; rule 1(a) orders pairs against time; the last branch of 1(a) means concurrent;
 the printed relation has circles where messages are lost, this one none, for every edge raises `time`; it is not
 transitive, so it is never used to sort; `DSEQ := m.seq + 1` blocks everybody at the second message; the receive rule is
-max(own, received + 1). The timed release is a watermark of 2 accuracy + delay_max.
+max(own, received + 1). The timed release is a watermark: a message goes once the log's time is past its clock by more
+than 4 accuracy - delay_min + delay_max. The printed 2 accuracy + delay_max covers true causes only: a message that
+precedes by both clocks may come later than that, though its sender's clock and delays are as `create` says.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -67,14 +69,11 @@ class TwoClock(Clocked):
 
     def __init__(self, group: "Group") -> None:
         super().__init__(group)
-        options = group.options
-        accuracy, most = options.accuracy_ms, options.delay_max_ms
-        self.margin_ms = _margin_ms(options)
+        self.margin_ms = _margin_ms(group.options)
         """m_i may precede m_j only where clock_i <= clock_j + margin; None: the physical clock proves nothing."""
-        self.timed_ms: int | None = None
-        """So long after its clock nothing can come any more that precedes a message; None: never."""
-        if accuracy is not UNSET and most is not UNSET:  # the reader let only integers through
-            self.timed_ms = 2 * accuracy + most
+        self.timed_ms = _timed_ms(group.options)
+        """What precedes a message may come until the log's time is so long after its clock, and still in that very
+        millisecond; None: for ever."""
         self.log_ms = UNKNOWN
         """The time of the log, as far as this group's own records showed it."""
         self.clocks: dict[Who, int] = {}
@@ -223,7 +222,7 @@ class TwoClock(Clocked):
         if least is None:
             return None
         overdue_ms = None if self.timed_ms is None else max(now_ms, self.log_ms) - self.timed_ms
-        if overdue_ms is not None and least > overdue_ms:
+        if overdue_ms is not None and least >= overdue_ms:
             overdue_ms = None
         passed = passed_surely = BEYOND  # the least clock of the fronts with less time, and the same without the floors
         at = 0  # of those that have nothing on its way: these hold nobody back who is overdue
@@ -247,7 +246,7 @@ class TwoClock(Clocked):
         if self.margin_ms is None:
             return passed == BEYOND
         clock_max = clock + self.margin_ms
-        return clock_max < passed or (overdue_ms is not None and clock <= overdue_ms and clock_max < passed_surely)
+        return clock_max < passed or (overdue_ms is not None and clock < overdue_ms and clock_max < passed_surely)
 
     def _holds_back(self, who: Who, time: int, clock: int) -> bool:
         """Whether this member may still say something that precedes a message of this time and clock."""
@@ -293,7 +292,7 @@ class TwoClock(Clocked):
     def deadline_ms(self) -> int | None:
         """From which time of the log on a tick may let something go."""
         least = None if self.timed_ms is None else self._least_clock()
-        return None if least is None else least + self.timed_ms  # type: ignore[operator]
+        return None if least is None else least + self.timed_ms + 1  # type: ignore[operator]
 
     def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
         return super().missing(self._foremost(held), at_most)
@@ -387,6 +386,18 @@ def _margin_ms(options: Options) -> int | None:
         return None
     least = 0 if options.delay_min_ms is UNSET else options.delay_min_ms
     return 2 * options.accuracy_ms - least
+
+
+def _timed_ms(options: Options) -> int | None:
+    """The longest time from the clock of a message to the moment, in the log's time, at which what precedes it arrives.
+
+    What precedes it shows a clock that is later by at most the margin, was sent at most one accuracy after what it
+    shows, is at most `delay_max_ms` under way, and the log's clock is at most one accuracy ahead.
+    """
+    margin_ms = _margin_ms(options)
+    if margin_ms is None or options.delay_max_ms is UNSET:
+        return None
+    return margin_ms + 2 * options.accuracy_ms + options.delay_max_ms  # type: ignore[operator]  # it is set
 
 
 class TwoClockStamps(LamportStamps):

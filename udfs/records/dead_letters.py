@@ -5,7 +5,7 @@ from base64 import b64encode
 import msgspec
 from msgspec import UNSET, UnsetType
 
-DEAD_LETTER_BYTES_MAX = 64 * 1024
+EXCERPT_BYTES_MAX = 64 * 1024
 """How much of a raw record's key, and of its value, a dead letter carries."""
 
 _encode = msgspec.json.Encoder().encode
@@ -34,9 +34,9 @@ def encode_dead_letter(letter: DeadLetter, value: bytes | None) -> bytes:
     if value is None:
         letter.value = None
         return _encode(letter)
-    if len(value) > DEAD_LETTER_BYTES_MAX:
+    if len(value) > EXCERPT_BYTES_MAX:
         letter.truncated = True
-    head = value[:DEAD_LETTER_BYTES_MAX]
+    head = value[:EXCERPT_BYTES_MAX]
     try:
         value.decode()
     except UnicodeDecodeError:

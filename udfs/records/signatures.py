@@ -14,6 +14,8 @@ from base64 import b64decode, b64encode
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from precede.udfs.errors import Refused
+
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -61,7 +63,10 @@ def signature_in(record: bytes) -> bytes | None:
 
 def is_signed_by(key: bytes, signature: bytes, record: bytes) -> bool:
     """Whether this key signed the record, which ends with the signature."""
-    from cryptography.exceptions import InvalidSignature
+    try:
+        from cryptography.exceptions import InvalidSignature
+    except ModuleNotFoundError:
+        raise Refused("A signature needs cryptography, which is not installed: pip install 'precede[keys]'.") from None
 
     try:
         _verifier(key).verify(signature, record[:-TAIL_BYTES])

@@ -85,9 +85,6 @@ class Clocked(Order):
             return Refusal(codes.CLOCK_POISON, f"`time` {time} is {past}.")
         return None
 
-    def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:
-        return self.fault(message) or self.poison(id_, message) or self.wait(id_, message)
-
     def wait(self, id_: Id, message: Message) -> Watch | Refusal | None:
         name, epoch, seq = id_
         if seq != self.entered_up_to(name, epoch) + 1:

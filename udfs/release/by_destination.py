@@ -5,6 +5,9 @@ destinations gets it, is decided here. A message that some destination has not g
 each of these destinations (destination.py); it is settled when all have got it. Among all that is ready, at whatever
 destinations, the lowest offset goes first, to one destination after the other by name.
 
+In a closed group what a stranger names is no destination before the stranger's `join`: otherwise an outsider would
+decide how many records others cause.
+
 What is given up on takes a position at every destination named so far, once all earlier ones of its sender are settled.
 It has no stamp that could be merged. So from the first one on, what a stamp names counts as met, too, where all that
 its sender said up to there is settled at all destinations: nothing of it can be missing then.
@@ -63,13 +66,12 @@ class Destinations:
         if refusal is not None:
             return refusal
         group.accept(sender, one.id)
-        self.welcome(names)
-        for name in names:
-            self.by_name[name].named = True
-        if watch != QUEUED:
+        if watch != QUEUED:  # a stranger's: what it names counts from the `join` on
             group.hold(one, watch)
             self.places_held += more
-        elif more or not names:
+            return None
+        self._name(names)
+        if more or not names:
             self._settle(self._place(one), offset, now_ms)
         else:  # the usual one: ready everywhere, so it is never held
             self.places[one.id] = set(names)
@@ -82,6 +84,14 @@ class Destinations:
         for name in names:
             if name not in self.by_name:
                 self.by_name[name] = Destination(name, self)
+
+    def _name(self, names: Iterable[str]) -> None:
+        """A message that counts is addressed to these."""
+        for name in names:
+            destination = self.by_name.get(name)
+            if destination is None:
+                destination = self.by_name[name] = Destination(name, self)
+            destination.named = True
 
     def _place(self, one: HeldMessage) -> list[Place]:
         """Hold a message for all its destinations; those where it is ready are returned."""
@@ -194,8 +204,10 @@ class Destinations:
         """What waited for a join goes where it is for, all of it before the first is delivered."""
         ready: list[Place] = []
         for one in self.group.take_watchers(who):
+            names = _names(one)
             self.group.release(one)
-            self.places_held -= max(1, len(_names(one)))
+            self.places_held -= max(1, len(names))
+            self._name(names)
             ready += self._place(one)
         self._settle(ready, offset, now_ms)
 
@@ -219,7 +231,8 @@ class Destinations:
         self.places_held -= max(1, len(names)) if left is None else len(left)
         waiting = names if left is None else sorted(left)
         for name in waiting:
-            self.by_name[name].held.pop(one.id, None)
+            if left is not None:  # a stranger's message waits at none of them yet
+                del self.by_name[name].held[one.id]
             group.refuse_held(one, refusal, name)
         if not waiting:
             group.refuse_held(one, refusal)
@@ -353,17 +366,23 @@ class Destinations:
         for held, numbers in zip(self.group.held.values(), places, strict=True):
             names = [every[number] for number in numbers or ()]
             if held.value is None:
-                self.places_held += 1
                 if names:
                     self.got_by[held.id] = names
-            elif numbers is None:
-                self.places_held += max(1, len(_names(held)))
-            else:
+            elif numbers is not None:
                 self.places[held.id] = set(names)
-                self.places_held += len(names)
                 for name in names:
                     self.by_name[name].held[held.id] = held
         self._look_again()
+
+    def count_places(self, held: Iterable[HeldMessage]) -> None:
+        """Count how many places these wait for: all that is held, also where `dump` had nothing to keep."""
+        self.places_held = 0
+        for one in held:
+            left = self.places.get(one.id)
+            if one.value is None:
+                self.places_held += 1
+            else:
+                self.places_held += max(1, len(_names(one))) if left is None else len(left)
 
 
 def _names(one: HeldMessage) -> list[str]:

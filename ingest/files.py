@@ -1,0 +1,42 @@
+"""Files that several processes share: replaced in one step, and locked by one process at a time."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import lock_descriptor
+
+from precede.udfs.errors import Refused
+
+POLL_S = 0.01
+
+
+def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write the file as a whole: a crash leaves the old one or the new one, and where `durable` a power cut does too.
+
+    One process at a time may do this to a file: the caller holds a lock.
+    """
+    new = path.with_name(f"{path.name}.new")
+    with new.open("wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    new.replace(path)
+
+
+@contextmanager
+def locked(path: Path, *, refusal: str | None = None, tell: Callable[[], object] = lambda: None) -> Iterator[int]:
+    """Hold the lock of this file, and answer its descriptor; a process that ends in any way lets go of it.
+
+    Where another holds it this is refused with the sentence, or else, after `tell`, waits. A child process that
+    inherits the descriptor holds the lock too, for as long as it lives.
+    """
+    with path.open("ab") as file:
+        if not lock_descriptor(file.fileno(), blocking=False):
+            if refusal is not None:
+                raise Refused(refusal)
+            tell()
+            lock_descriptor(file.fileno(), poll_interval=POLL_S)
+        yield file.fileno()

@@ -1,0 +1,149 @@
+"""Reads a topic with either Kafka client, behind `precede.follow`: what both can do, and the one in pure Python.
+
+Both read committed transactions only and commit no offsets: the caller keeps its own position.
+"""
+
+import time
+from collections.abc import Callable
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, Protocol
+
+from precede.ingest.extras import need
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import TLS, Access, Address, access_to
+from precede.ingest.kafka.reading import BATCH_RECORDS, REQUEST_S, TopicReader
+from precede.udfs.records.messages import LogRecord
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+QUIET_S = 1.0
+
+
+class LogReader(Protocol):
+    """What both adapters can do."""
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        """The first, or next, offset of each partition; empty if the topic does not exist yet."""
+
+    def assign(self, topic: str, offsets: dict[int, int]) -> None:
+        """Read these partitions from these offsets."""
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        """New records; waits this long for the first one."""
+
+    def at_end(self) -> bool:
+        """Whether everything was read, according to the last reads."""
+
+    def close(self) -> None:
+        """Disconnect from the broker."""
+
+
+def open_reader(client: str, bootstrap: Address | str, *, request_s: float = REQUEST_S) -> LogReader:
+    readers: dict[str, Callable[[Address | str, float], LogReader]] = {
+        "confluent": TopicReader,
+        "kafka-python": KafkaPythonReader,
+    }
+    if client not in readers:
+        raise ValueError(f"client must be one of {', '.join(readers)}, not {client!r}")
+    return readers[client](bootstrap, request_s)
+
+
+def access_of_kafka_python(bootstrap: Address | str) -> dict[str, Any]:
+    """The access settings, in the terms of kafka-python."""
+    access = access_to(bootstrap)
+    return {
+        "security_protocol": access.protocol,
+        "ssl_context": _tls(access) if access.protocol in TLS else None,
+        "sasl_mechanism": access.mechanism,
+        "sasl_plain_username": access.username,
+        "sasl_plain_password": access.password,
+    }
+
+
+def _tls(access: Access) -> "SSLContext":
+    """The TLS context: whom we trust, and our own certificate."""
+    from ssl import create_default_context
+
+    context = create_default_context(cadata=access.ca)
+    if access.certificate is not None:
+        # Python loads its certificate only from a file; this one is private and removed at once.
+        with NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(f"{access.private_key}\n{access.certificate}")
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context
+
+
+class KafkaPythonReader:
+    """kafka-python: Python all the way."""
+
+    def __init__(self, bootstrap: Address | str, request_s: float = REQUEST_S) -> None:
+        need("kafka-python", 'client="kafka-python"')
+        from kafka import KafkaConsumer
+        from kafka.errors import KafkaError
+
+        try:
+            self._consumer: Any = KafkaConsumer(
+                bootstrap_servers=str(bootstrap),
+                **access_of_kafka_python(bootstrap),
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                auto_offset_reset="earliest",
+                fetch_max_wait_ms=100,
+                bootstrap_timeout_ms=int(request_s * 1000),
+                allow_auto_create_topics=False,
+            )
+        except KafkaError as error:
+            raise clients.unreachable(bootstrap) from error
+        self._bootstrap = bootstrap
+        self._topic = ""
+        self._looked_for: set[str] = set()
+        self._quiet_since = time.monotonic()
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        from kafka import TopicPartition
+
+        partitions = [TopicPartition(topic, number) for number in self._consumer.partitions_for_topic(topic) or ()]
+        if not partitions:
+            if topic not in self._looked_for:
+                # This client cannot distinguish a hidden topic from a missing one.
+                clients.check_may_see(self._bootstrap, topic)
+            self._looked_for.add(topic)
+            time.sleep(timeout_s)
+            return {}
+        offsets = self._consumer.end_offsets(partitions) if at_end else self._consumer.beginning_offsets(partitions)
+        return {partition.partition: offset for partition, offset in offsets.items()}
+
+    def assign(self, topic: str, offsets: dict[int, int]) -> None:
+        from kafka import TopicPartition
+
+        self._topic = topic
+        self._consumer.assign([TopicPartition(topic, partition) for partition in offsets])
+        for partition, offset in offsets.items():
+            self._consumer.seek(TopicPartition(topic, partition), offset)
+        self._quiet_since = time.monotonic()
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        from confluent_kafka import KafkaError
+        from kafka.errors import TopicAuthorizationFailedError
+
+        try:
+            found = self._consumer.poll(timeout_ms=int(timeout_s * 1000), max_records=BATCH_RECORDS)
+        except TopicAuthorizationFailedError as error:
+            code = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            raise clients.unreadable(self._bootstrap, self._topic, code) from error
+        if found:
+            self._quiet_since = time.monotonic()
+        return [
+            LogRecord(record.value, record.key, record.partition, record.offset, record.timestamp)
+            for records in found.values()
+            for record in records
+        ]
+
+    def at_end(self) -> bool:
+        # This client does not show the end of a partition with transactions, so a time without records stands for it.
+        return time.monotonic() - self._quiet_since > QUIET_S
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -1,0 +1,222 @@
+"""Reading topics with confluent-kafka: where partitions end, all there is up to there, and what comes after it.
+
+This is the only place that handles the end of a partition. Nothing is committed: where to go on is the caller's own
+business.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.retry import retry
+from precede.udfs.errors import PrecedeError, Unreachable
+from precede.udfs.records.messages import LogRecord
+
+REQUEST_S = 10.0  # how long one question to the broker may take
+RETRY_S = 0.1
+BATCH_RECORDS = 1000
+
+
+class End(NamedTuple):
+    """A partition was read up to here, and there was no more at that moment."""
+
+    partition: int
+    offset: int
+
+
+class TopicReader:
+    """Reads partitions of one topic, and knows which of them it has read to their end.
+
+    A patient one leaves it to the client to try again where a broker does not answer; another raises what it says.
+    `wait_ms` is how long the broker may wait for more records, and so how late it says that a partition has ended.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Address | str,
+        request_s: float = REQUEST_S,
+        *,
+        committed: bool = True,
+        patient: bool = True,
+        wait_ms: int = 100,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._request_s = request_s
+        self._patient = patient
+        self._consumer = Consumer(
+            clients.settings(bootstrap)
+            | {
+                "group.id": "precede-reads",  # asked for by the client; without subscribe and commit it names nothing
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": wait_ms,
+                "enable.partition.eof": True,
+            }
+        )
+        self._topic = ""
+        self._assigned: set[int] = set()
+        self._ended: set[int] = set()
+
+    def partitions(self, topic: str, timeout_s: float) -> list[int]:
+        """The numbers of the partitions; none where there is no such topic."""
+        found = self._consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+        if found.error is not None and found.error.code() in clients.NOT_ALLOWED:
+            raise KafkaException(found.error)
+        return [] if found.error is not None else list(found.partitions)
+
+    def ends(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, tuple[int, int]]:
+        """First and next offset of each of these partitions."""
+        return {
+            partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
+            for partition in partitions
+        }
+
+    def all_ends(self, topic: str) -> dict[int, tuple[int, int]]:
+        """The same of all partitions there are; one that is new is waited for."""
+        try:
+            found = retry(
+                lambda: self.ends(topic, self.partitions(topic, self._request_s), self._request_s),
+                passes=clients.is_new,
+                for_s=self._request_s,
+                pause_s=RETRY_S,
+            )
+        except KafkaException as error:
+            raise clients.unreadable(self._bootstrap, topic, error.args[0]) from error
+        return found or {}
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        """The first, or next, offset of each partition; where there is no such topic yet, nothing after so long."""
+        found = self.all_ends(topic)
+        if not found:
+            time.sleep(timeout_s)
+        return {partition: offsets[at_end] for partition, offsets in found.items()}
+
+    def assign(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Read these partitions from these offsets on."""
+        self._consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
+        self._topic, self._assigned, self._ended = topic, set(offsets), set()
+
+    def look(self, timeout_s: float) -> list[LogRecord | End]:
+        """What is there, waiting so long for the first of it."""
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return []
+        messages = [first, *self._consumer.consume(BATCH_RECORDS, timeout=0)]
+        return [found for message in messages if (found := self._take(message)) is not None]
+
+    def _take(self, message: Message) -> LogRecord | End | None:
+        error = message.error()
+        partition, offset = cast(int, message.partition()), cast(int, message.offset())
+        if error is None:
+            self._ended.discard(partition)
+            return LogRecord(message.value(), message.key(), partition, offset, message.timestamp()[1])
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._ended.add(partition)
+            return End(partition, offset)
+        if not self._patient or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise KafkaException(error)
+        return None
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        """The records that have come, waiting so long for the first."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            while True:
+                found = self.look(max(0.0, deadline - time.monotonic()))
+                records = [one for one in found if isinstance(one, LogRecord)]
+                if records or time.monotonic() >= deadline:
+                    return records
+        except KafkaException as error:
+            raise clients.unreadable(self._bootstrap, self._topic, error.args[0]) from error
+
+    def at_end(self) -> bool:
+        """Whether everything there was has been read, as far as the last reads showed."""
+        return self._ended >= self._assigned
+
+    def to_end(
+        self,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        upto: Mapping[int, int] | None = None,
+        quiet_s: float = REQUEST_S,
+        deadline: float = math.inf,
+    ) -> Iterator[LogRecord]:
+        """The records from these offsets on up to the end of each partition, which lies at least at `upto`.
+
+        Raises TimeoutError where nothing came for `quiet_s` seconds, or `deadline` is over.
+        """
+        self.assign(topic, offsets)
+        left = set(offsets)
+        quiet_at = time.monotonic() + quiet_s
+        while left:
+            # Counting offsets instead would wait for ever behind a transaction's own mark.
+            now = time.monotonic()
+            if now >= min(quiet_at, deadline):
+                raise TimeoutError
+            found = self.look(min(quiet_at, deadline) - now)
+            for one in found:
+                if isinstance(one, LogRecord):
+                    yield one
+                elif upto is None or one.offset >= upto[one.partition]:
+                    left.discard(one.partition)
+            if found:
+                quiet_at = time.monotonic() + quiet_s
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._consumer.close()
+
+
+def ends(bootstrap: Address | str, topic: str, partitions: int, *, committed: bool = True) -> list[tuple[int, int]]:
+    """First and next offset of every partition; of `committed` records, those before the first open transaction."""
+    reader = TopicReader(bootstrap, committed=committed)
+    try:
+        # A topic made a moment ago has no leader yet, and the client says so in several ways.
+        found = retry(
+            lambda: reader.ends(topic, range(partitions), REQUEST_S),
+            passes=lambda error: isinstance(error, KafkaException),
+            for_s=REQUEST_S,
+            pause_s=RETRY_S,
+        )
+        return list((found or {}).values())
+    except KafkaException as error:
+        raise Unreachable(f"Cannot read the ends of {topic} from Kafka at {bootstrap}.") from error
+    finally:
+        reader.close()
+
+
+def read_to_end(
+    bootstrap: Address | str, topic: str, partitions: int, *, settled: bool = False
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Every committed (key, value), in log order per partition.
+
+    A reader of committed records is shown nothing behind a transaction that is open, whoever opened it; `settled` waits
+    until that has ended, and what is committed behind it is read too.
+    """
+    upto = [end for _, end in ends(bootstrap, topic, partitions, committed=False)] if settled else [0] * partitions
+    reader = TopicReader(bootstrap, patient=False, wait_ms=10)
+    try:
+        for record in reader.to_end(topic, dict.fromkeys(range(partitions), 0), upto=dict(enumerate(upto))):
+            yield record.key, record.value
+    except TimeoutError as error:
+        hides = settled and reader.at_end()
+        why = " to its end: somebody's transaction is open in it" if hides else ""
+        raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}{why}.") from error
+    except KafkaException as error:
+        why = error.args[0].str()
+        raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}: {why}.") from error
+    finally:
+        reader.close()
+
+
+def why_unreadable(bootstrap: Address | str, topic: str, error: Unreachable) -> PrecedeError:
+    """What reading a topic failed for, as a person should be told it."""
+    cause = error.__cause__
+    return clients.unreadable(bootstrap, topic, cause.args[0]) if isinstance(cause, KafkaException) else error

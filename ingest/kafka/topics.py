@@ -1,0 +1,248 @@
+"""The topics precede needs, each with the settings its promises rest on.
+
+An absent topic is created. One that exists keeps what it has, unless a promise would break on it: then it is refused,
+with the command that mends it. Nothing is ever altered here, since a topic may serve others too.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types forget to export them
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.retry import retry
+from precede.udfs import sizes
+from precede.udfs.errors import Refused, Unreachable
+from precede.udfs.limits import Limits
+
+RAW_TOPIC = "precede.raw"
+ORDERED_TOPIC = "precede.ordered"
+DEAD_LETTER_TOPIC = "precede.dead-letters"
+PROGRESS_TOPIC = "precede.progress"
+CONTROL_TOPIC = "precede.control"
+
+RECORD_BYTES_MAX = 2 * 1024 * 1024
+BATCH_BYTES_MAX = RECORD_BYTES_MAX + 64 * 1024  # what a topic made here takes: a record, its key and what wraps them
+PROGRESS_SEGMENT_BYTES = 4 * 1024 * 1024
+PARTITIONS = 4
+REQUEST_S_MAX = 10.0
+REACH_S_MAX = 5.0  # after which a person is told that nobody answers
+RETRY_S = 2.0
+
+DEFAULTS = Limits()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One topic: what must hold of it, and what it is merely created with."""
+
+    name: str
+    partitions: int
+    exact: dict[str, str]  # settings whose every other value breaks a promise
+    at_least: dict[str, int]  # settings that may be larger
+    created_with: dict[str, str] = field(default_factory=dict)  # no less than the least, where there is one
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """All settings a new topic gets."""
+        return {name: str(least) for name, least in self.at_least.items()} | self.created_with | self.exact
+
+    def wrong(self, found: dict[str, str]) -> dict[str, str]:
+        """The settings to change, with the values they should have."""
+        changes = {name: value for name, value in self.exact.items() if found.get(name) != value}
+        too_small = [name for name, least in self.at_least.items() if int(found.get(name, "0")) < least]
+        return changes | {name: self.settings[name] for name in too_small}
+
+
+def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS, *, limits: Limits = DEFAULTS) -> Wanted:
+    """The log itself: arrival time is the broker's, and nothing is ever taken out, for positions are counted."""
+    log = {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "LogAppendTime",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+    }
+    # A new one takes more than any good record, so that most oversize ones arrive and get their dead letters instead
+    # of vanishing at the gateway.
+    larger = {"max.message.bytes": str(BATCH_BYTES_MAX)}
+    return Wanted(name, partitions, log, {"max.message.bytes": sizes.raw_bytes_max(limits)}, larger)
+
+
+def ordered(name: str = ORDERED_TOPIC, partitions: int = PARTITIONS, *, limits: Limits = DEFAULTS) -> Wanted:
+    """What was delivered, with what is appended to it."""
+    return output(name, partitions, sizes.ordered_bytes_max(limits))
+
+
+def output(name: str, partitions: int = PARTITIONS, largest: int = sizes.DEAD_LETTER_BYTES_MAX) -> Wanted:
+    """A topic of ordered records, dead letters or requests; kept for ever unless its owner decides otherwise."""
+    return Wanted(
+        name,
+        partitions,
+        {"cleanup.policy": "delete"},
+        {"max.message.bytes": largest},
+        {"max.message.bytes": str(BATCH_BYTES_MAX), "retention.ms": "-1", "retention.bytes": "-1"},
+    )
+
+
+def progress(name: str = PROGRESS_TOPIC) -> Wanted:
+    """The stream's token: the newest value per key is all that matters.
+
+    Kafka compacts full segments only, and a job reads all there is when it starts: with Kafka's own gibibyte that is
+    minutes.
+    """
+    return Wanted(name, 1, {"cleanup.policy": "compact"}, {}, {"segment.bytes": str(PROGRESS_SEGMENT_BYTES)})
+
+
+def wanted(
+    *,
+    raw_topic: str = RAW_TOPIC,
+    ordered_topic: str = ORDERED_TOPIC,
+    dead_letter_topic: str = DEAD_LETTER_TOPIC,
+    progress_topic: str = PROGRESS_TOPIC,
+    control_topic: str = CONTROL_TOPIC,
+    partitions: int = PARTITIONS,
+    limits: Limits = DEFAULTS,
+) -> list[Wanted]:
+    """The five topics of a stream, which must take the largest records that these limits allow."""
+    return [
+        raw(raw_topic, partitions, limits=limits),
+        ordered(ordered_topic, partitions, limits=limits),
+        output(dead_letter_topic, partitions),
+        progress(progress_topic),
+        output(control_topic, partitions),
+    ]
+
+
+def ensure(bootstrap: Address | str, topics: list[Wanted], *, replicas: int = -1) -> None:
+    """Create what is absent and refuse what is wrong; `replicas` -1 takes the broker's own default."""
+    admin = clients.admin(bootstrap)
+    present = names(admin, bootstrap)
+    _create(admin, bootstrap, [topic for topic in topics if topic.name not in present], replicas)
+    _check(admin, bootstrap, [topic for topic in topics if topic.name in present])
+
+
+def ensure_patiently(
+    bootstrap: Address | str,
+    topics: list[Wanted],
+    *,
+    replicas: int = -1,
+    patience_s: float = 300.0,
+    say: Callable[[str], None],
+) -> None:
+    """As `ensure`, but a broker that is away is waited for, and said so once."""
+    has_waited = False
+
+    def tell(away: Exception) -> None:
+        nonlocal has_waited
+        has_waited = True
+        say(f"{away} Trying again until it answers, for up to {patience_s:.0f} s.")
+
+    retry(
+        lambda: ensure(bootstrap, topics, replicas=replicas),
+        passes=lambda error: isinstance(error, Unreachable),
+        for_s=patience_s,
+        pause_s=RETRY_S,
+        tell=tell,
+    )
+    if has_waited:
+        say(f"Kafka answers at {bootstrap}.")
+
+
+def names(admin: AdminClient, bootstrap: Address | str) -> set[str]:
+    """The names of all topics there are."""
+    try:
+        return set(admin.list_topics(timeout=REACH_S_MAX).topics)
+    except KafkaException as error:
+        raise clients.unreachable(bootstrap) from error
+
+
+def _create(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted], replicas: int) -> None:
+    if not topics:
+        return
+    new = [
+        NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=replicas, config=topic.settings)
+        for topic in topics
+    ]
+    for name, future in admin.create_topics(new, operation_timeout=REQUEST_S_MAX).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            # Two programs may start at once; whoever comes second finds the topic as the first made it.
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                what = f"Kafka refused to create the topic {name}"
+                raise clients.refused(bootstrap, error.args[0], what) from error
+    _wait_for_leaders(admin, {topic.name for topic in topics})
+
+
+def _wait_for_leaders(admin: AdminClient, new: set[str]) -> None:
+    """A topic is of use once each partition has a leader; who asks sooner is told that there is no such partition."""
+    deadline = time.monotonic() + REQUEST_S_MAX
+    while time.monotonic() < deadline:
+        found = admin.list_topics(timeout=REQUEST_S_MAX).topics
+        partitions = [found[name].partitions.values() if name in found else () for name in new]
+        if all(ones and all(one.leader >= 0 for one in ones) for ones in partitions):
+            return
+        time.sleep(0.05)
+
+
+def _check(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted]) -> None:
+    if not topics:
+        return
+    resources = {ConfigResource(ResourceType.TOPIC, topic.name): topic for topic in topics}
+    found = admin.describe_configs(list(resources), request_timeout=REQUEST_S_MAX)
+    for resource, topic in resources.items():
+        try:
+            settings = {entry.name: str(entry.value) for entry in found[resource].result().values()}
+        except KafkaException as error:
+            what = f"Kafka did not tell the settings of {topic.name}"
+            raise clients.refused(bootstrap, error.args[0], what) from error
+        changes = topic.wrong(settings)
+        if changes:
+            raise Refused(_mend(bootstrap, topic.name, settings, changes))
+
+
+def _mend(bootstrap: Address | str, name: str, found: dict[str, str], changes: dict[str, str]) -> str:
+    has = ", ".join(f"{setting}={found.get(setting)}" for setting in changes)
+    config = ",".join(f"{setting}={value}" for setting, value in changes.items())
+    return (
+        f"The topic {name} has {has}, on which precede's promises break; mend it with: kafka-configs.sh "
+        f"--bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {name} --add-config {config}"
+    )
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as it is now; `id` tells it from one of the same name that was deleted."""
+
+    name: str
+    id: str
+    partitions: int
+
+
+def describe(bootstrap: Address | str, names: list[str]) -> dict[str, Topic]:
+    """Those of the topics that exist."""
+    try:
+        admin = clients.admin(bootstrap)
+        admin.list_topics(timeout=REQUEST_S_MAX)
+        futures = admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_S_MAX)
+    except KafkaException as error:
+        raise Unreachable(f"Cannot reach Kafka at {bootstrap}.") from error
+    topics: dict[str, Topic] = {}
+    for name, future in futures.items():
+        try:
+            found = future.result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                continue
+            why = error.args[0].str()
+            raise Unreachable(f"Kafka at {bootstrap} did not describe the topic {name}: {why}.") from error
+        topics[name] = Topic(name, str(found.topic_id), len(found.partitions))
+    return topics
