@@ -1,4 +1,4 @@
-"""`precede.register`: an order of one's own in the kernel and in `precede replay`."""
+"""`precede.register`: a user's order in the kernel and in `precede replay`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pairs() -> Iterator[type[precede.Order]]:
 
 def test_a_registered_order_decides_in_the_kernel(pairs: type[precede.Order]) -> None:
     assert precede.register(pairs) is pairs
-    assert precede.register(pairs) is pairs, "registered again it is the same one"
+    assert precede.register(pairs) is pairs, "a second registration changes nothing"
     kernel = precede.Holdback(order="pairs")
     for offset, line in enumerate(LOG.split(b"\n")):
         kernel.receive(line, offset=offset)

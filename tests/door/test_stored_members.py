@@ -1,4 +1,4 @@
-"""The state file of members as an older version wrote it: each goes on with its epoch, its seq and its stamps."""
+"""The state file of members from an older version: each continues with its epoch, seq and stamps."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def fixture(version: str) -> dict[str, Any]:
 
 @pytest.fixture
 def path(version: str, tmp_path: Path) -> Path:
-    """The state file, where it may be written."""
+    """A writable copy of the state file."""
     path = tmp_path / "members.json"
     path.write_text(fixture(version)["file"])
     return path
 
 
 class Taking(Publisher):
-    """Keeps what is published."""
+    """Keeps published records."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []

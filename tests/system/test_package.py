@@ -19,7 +19,7 @@ MEGABYTES_MAX = 60
 
 
 def elsewhere() -> dict[str, str]:
-    """The environment of somebody who has no checkout of this repository."""
+    """The environment of a user without a checkout of this repository."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
@@ -45,7 +45,7 @@ class Installed:
         subprocess.run([*pip, *pinned, self.wheel], check=True, cwd=folder, env=elsewhere())
 
     def run(self, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        """`precede` with these arguments, with nothing of this repository in reach."""
+        """Run `precede` with these arguments, without access to this repository."""
         return subprocess.run(
             [self.home / "bin" / "precede", *arguments],
             input=given,
@@ -59,7 +59,7 @@ class Installed:
 
 def build(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
-    copy = folder.with_name("source")  # building writes into the folder it builds from
+    copy = folder.with_name("source")  # the build writes into its source folder
     tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
     for name in filter(None, tracked):
         target = copy / name
