@@ -23,7 +23,7 @@ from precede.udfs.errors import Refused
 # Starts a broker, prints its address, and then sleeps like a busy program.
 PARENT = """
 import sys, time
-from precede.embedded_broker import Broker
+from precede.local.embedded_broker import Broker
 broker = Broker().start()
 print(broker.pid, broker.process.pid, broker.data, flush=True)
 time.sleep(600)
