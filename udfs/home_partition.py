@@ -1,8 +1,8 @@
-"""Where a group begins that one batch shows in several partitions: with the record of it that the log took first.
+"""Where a group begins whose records one batch brings from several partitions: with the one that the log took first.
 
-A group lives in the partition of its first accepted record. A batch is stepped through partition by partition, so that
-without this look ahead the lowest partition would win, and with it the batch cuts. The kernel itself says which record
-is accepted.
+A group lives in the partition of its first accepted record. A batch is stepped through partition by partition. Without
+this look ahead the lowest partition of the batch would win, so the result would depend on where batches are cut. The
+kernel itself decides which record is accepted.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ Row = tuple[int, int, bytes | None, bytes | None, int]
 
 
 def look_ahead(rows: list[Row], known: Container[bytes], look: Holdback, kernel: Holdback) -> None:
-    """Tell a kernel where such groups begin, before it begins any in rows in the order of (partition, offset).
+    """Tell a kernel where such groups begin, before it steps through rows in the order of (partition, offset).
 
     Known groups have begun already. `look` is an empty kernel, of the same order and limits as the other.
     """
@@ -48,7 +48,7 @@ def _by_partition(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def _strayed(parts: list[list[Row]], known: Container[bytes]) -> set[bytes]:
-    """The keys that stand in several partitions, as none does where producers hash as they must."""
+    """The keys that came in several partitions; there are none where producers hash as they must."""
     keys_of = [{row[2] for row in part} for part in parts]
     for keys in keys_of:
         keys.discard(None)
