@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from precede.command_files import open_input
 from precede.command_options import Config, WrongUse, done_when_the_reader_leaves, load_settings
 from precede.terminal_text import shown
 
@@ -84,12 +85,11 @@ def compare(
 
 
 def _read(file: str, trace: "Trace") -> None:
-    from precede.commands.replay import open_source
     from precede.reading.log_lines import LogLines, blocks
 
     with ExitStack() as files:
         lines = LogLines(trace)
-        for block in blocks(open_source(file, files)):
+        for block in blocks(open_input(file, files)):
             lines.feed(block)
 
 

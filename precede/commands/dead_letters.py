@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.command_options import Bootstrap, Config, WrongUse, done_when_the_reader_leaves, load_settings, say
+from precede.identifiers import id_text
 from precede.terminal_text import shown
 
 if TYPE_CHECKING:
@@ -124,8 +125,6 @@ def _print_table(chosen: "list[Found]", found: "list[Found]") -> None:
 
     from rich.console import Console
     from rich.table import Table
-
-    from precede.commands.send import id_text
 
     listed = chosen[:SHOWN_MAX]
     table = Table("arrived (UTC)", "group", "message", "code", "reason", "offset")

@@ -19,7 +19,7 @@ from precede.command_options import (
     say,
     state_file,
 )
-from precede.commands.send import check_name, id_text, parse_id
+from precede.identifiers import check_name, id_text, parse_id
 from precede.terminal_text import plain, shown
 
 if TYPE_CHECKING:

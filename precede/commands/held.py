@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.command_options import Checkpoint, Config, done_when_the_reader_leaves, load_settings, say
-from precede.commands.send import check_name
+from precede.identifiers import check_name, id_text
 from precede.terminal_text import shown
 
 if TYPE_CHECKING:
@@ -84,8 +84,6 @@ def table_of_gaps(gaps: "list[OpenGap]", now_ms: float) -> "Table":
     """A row for each gap."""
     from rich.table import Table
 
-    from precede.commands.send import id_text
-
     table = Table("group", "missing", "waited for by", "asked for", "since")
     for gap in gaps:
         missing = id_text((gap.sender, gap.epoch, gap.first)) + (f" to {gap.last}" if gap.last > gap.first else "")
@@ -99,8 +97,6 @@ def table_of_gaps(gaps: "list[OpenGap]", now_ms: float) -> "Table":
 
 def table_of_held(messages: "list[Held]", now_ms: float) -> "Table":
     from rich.table import Table
-
-    from precede.commands.send import id_text
 
     table = Table("group", "message", "waits for", "since")
     for message in messages:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from precede.command_files import open_input, open_output, write_all
 from precede.command_options import Config, Order, WrongUse, done_when_the_reader_leaves, load_settings, say
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def replay(
 
     holdback = Holdback(order=settings.order, limits=settings.limits, patience=_patience(settings))
     with ExitStack() as files, done_when_the_reader_leaves():
-        source = open_source(file, files)
-        outputs = [None if path is None else _target(path, source, files) for path in (dead_letters, held, own)]
+        source = open_input(file, files)
+        outputs = [None if path is None else open_output(path, source, files) for path in (dead_letters, held, own)]
         summary = _replay(holdback, source, outputs[0], outputs[2])
         if outputs[1] is not None:
             _write_held(holdback, outputs[1])
@@ -124,13 +125,13 @@ def _replay(holdback: "Holdback", source: int, dead_letters: int | None, own: in
             lines.feed(block)
             # Each block is written before the next is asked for: whoever reads a pipe waits for nothing but its input.
             if holdback.ordered:
-                write(output, one_line_each(holdback.ordered))
+                write_all(output, one_line_each(holdback.ordered))
             if holdback.dead and dead_letters is not None:
-                write(dead_letters, one_line_each(holdback.dead))
+                write_all(dead_letters, one_line_each(holdback.dead))
             elif holdback.dead:
                 summary.add(holdback.dead)
             if holdback.own and own is not None:
-                write(own, b"".join(map(own_line, holdback.own)))
+                write_all(own, b"".join(map(own_line, holdback.own)))
             holdback.clear()
     except KeyboardInterrupt:
         summary.stopped_after = lines.count
@@ -155,33 +156,4 @@ def _write_held(holdback: "Holdback", target: int) -> None:
     import msgspec
 
     encode = msgspec.json.Encoder().encode
-    write(target, b"".join(encode(message) + b"\n" for message in holdback.held()))
-
-
-def write(file: int, text: bytes) -> None:
-    """All of it: the system may take less than it is offered."""
-    view = memoryview(text)
-    while view:
-        view = view[os.write(file, view) :]
-
-
-def open_source(file: str, files: ExitStack) -> int:
-    """The file of that name, or standard input for -, ready to be read."""
-    if file == "-" and sys.stdin is None:
-        raise WrongUse("Standard input is closed, and - is to be read from there.")
-    if file == "-":
-        return sys.stdin.fileno()
-    try:
-        return files.enter_context(Path(file).open("rb", buffering=0)).fileno()
-    except OSError as error:
-        raise WrongUse(f"The file {file} cannot be read: {error.strerror}.") from error
-
-
-def _target(path: Path, source: int, files: ExitStack) -> int:
-    """Open for writing, but never what is being read: opening would empty it."""
-    try:
-        if path.is_file() and os.path.samestat(path.stat(), os.fstat(source)):
-            raise WrongUse(f"{path} is the file that is read; write to another.")
-        return files.enter_context(path.open("wb", buffering=0)).fileno()
-    except OSError as error:
-        raise WrongUse(f"The file {path} cannot be written: {error.strerror}.") from error
+    write_all(target, b"".join(encode(message) + b"\n" for message in holdback.held()))

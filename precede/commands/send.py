@@ -1,13 +1,11 @@
 """`precede send`: publish one message."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from precede.command_options import Bootstrap, Config, Key, State, WrongUse, load_settings, state_file
-
-if TYPE_CHECKING:
-    from precede.udfs.records.messages import Id
+from precede.identifiers import check_name, id_text, parse_id, utf8_size
 
 
 def send(
@@ -40,7 +38,7 @@ def send(
     settings = load_settings(config, bootstrap=bootstrap, key=key, state=state)
     check_name("GROUP", group)
     check_name("SENDER", sender)
-    _size("TEXT", text)
+    utf8_size("TEXT", text)
     parents = [] if after is None else [parse_id(after)]
     from precede.ingest.sending import send_one
     from precede.ingest.signing import key_in
@@ -56,51 +54,6 @@ def send(
         key=key_in(settings.key),
     )
     typer.echo(id_text(id_))
-
-
-def id_text(id_: "Id") -> str:
-    """An id as `--after` takes it: short where the epoch is 0."""
-    import msgspec
-
-    sender, epoch, seq = id_
-    short = epoch == 0 and not sender.startswith("[")  # that is how JSON begins
-    return f"{sender}:{seq}" if short else msgspec.json.encode(id_).decode()
-
-
-def parse_id(text: str, given: str = "--after") -> "Id":
-    """`sender:seq` stands for epoch 0; a sender's name may itself hold colons."""
-    import msgspec
-
-    from precede.udfs.records.messages import EPOCH_MAX, SEQ_MAX
-
-    sender, colon, seq = text.rpartition(":")
-    if not text.startswith("[") and colon and seq.isascii() and seq.isdecimal() and len(seq) <= len(str(SEQ_MAX)):
-        id_: Any = (sender, 0, int(seq))
-    else:
-        try:
-            id_ = msgspec.json.decode(text, type=tuple[str, int, int])
-        except (msgspec.DecodeError, UnicodeEncodeError):
-            raise WrongUse(f'{given} {text} is no id; write sender:seq or ["sender", epoch, seq].') from None
-    check_name(f"the sender in {given}", id_[0])
-    if not 0 <= id_[1] <= EPOCH_MAX or not 1 <= id_[2] <= SEQ_MAX:
-        raise WrongUse(f"{given} {text}: an epoch is 0 to {EPOCH_MAX}, a seq 1 to {SEQ_MAX}.")
-    return id_[0], id_[1], id_[2]
-
-
-def check_name(what: str, name: str) -> None:
-    from precede.udfs.records.messages import NAME_BYTES_MAX
-
-    size = _size(what, name)
-    if not 1 <= size <= NAME_BYTES_MAX:
-        raise WrongUse(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {size}.")
-
-
-def _size(what: str, text: str) -> int:
-    """In bytes; the shell lets through what is no text at all."""
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError:
-        raise WrongUse(f"{what} is not UTF-8.") from None
 
 
 def _json_text(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from precede.command_options import Bootstrap, Config, Seconds, done_when_the_reader_leaves, load_settings, say
-from precede.commands.send import check_name
+from precede.identifiers import check_name, id_text
 from precede.terminal_text import plain
 
 if TYPE_CHECKING:
@@ -92,8 +92,6 @@ def _deliveries(
 
 def delivery_line(delivery: "Delivery") -> str:
     """One delivered record for a person: where it stands, who says what, what it answers and how long it waited."""
-    from precede.commands.send import id_text
-
     place = delivery.group if delivery.destination is None else f"{delivery.group} for {delivery.destination}"
     seq = 0 if delivery.seq is None else delivery.seq
     who = (

@@ -12,7 +12,8 @@ import typer
 
 from precede.command_line import COMMANDS, application, main
 from precede.command_options import WrongUse
-from precede.commands.send import _json_text, id_text, parse_id
+from precede.commands.send import _json_text
+from precede.identifiers import id_text, parse_id
 from precede.ingest.kafka.reading import REQUEST_S
 from tests.door.command import ROOT, ids, lines, precede, raw
 

@@ -179,7 +179,7 @@ def test_a_member_changes_its_key_and_goes_on_with_the_new_one(
     with people.relay.member("ann", key=tmp_path / "ann2.key", **of) as member:
         assert member.send("with the new key") == ("ann", 2, 1)
     assert people.relay.dead == []
-    with people.groups("precede", key=tmp_path / "precede.commands.key") as service:
+    with people.groups("precede", key=tmp_path / "precede.key") as service:
         assert service.admit("vault", "ann", key=keys["ann3"]).epoch == 3
     with people.relay.member("ann", key=tmp_path / "ann3.key", **of) as member:
         assert member.send("after the old one was lost") == ("ann", 3, 1)
@@ -216,7 +216,7 @@ def test_a_newcomer_to_a_closed_group_with_keys_is_let_in_by_its_service_and_tol
     with member:
         with pytest.raises(Refused, match="closed and has no key of cem"):
             member.send("hello")
-        with people.groups("precede", key=tmp_path / "precede.commands.key") as service:
+        with people.groups("precede", key=tmp_path / "precede.key") as service:
             assert service.admit("vault", "cem", key=keys["cem"]) == (0, 2, True)
             assert service.admit("vault", "dan", key=keys["dan"]) == (0, 3, True)
         while not member.members.count("cem"):
