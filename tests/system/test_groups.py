@@ -193,7 +193,7 @@ def test_who_speaks_with_a_key_that_the_group_does_not_know_is_told_so(
         ann.create("open", keys={"ann": keys["ann"]})
         ann.create("clocks", order="lamport", keys={"ann": keys["ann"]})
     another = tmp_path / "ann2.key"
-    for key, why in ((None, "takes nothing unsigned"), (another, "is not the one that .* knows of ann")):
+    for key, why in ((None, "accepts only signed records"), (another, "is not the one that .* knows of ann")):
         of: dict[str, Any] = {"key": key, "state": tmp_path / "ann-as-a-member.json"}
         with people.relay.member("ann", group="open", **of) as member, pytest.raises(Refused, match=why):
             member.send("hello")
