@@ -1,4 +1,4 @@
-"""`precede send`: publish one message."""
+"""`precede send`: publishes one message."""
 
 from typing import Annotated
 
@@ -9,19 +9,22 @@ from precede.identifiers import check_name, id_text, parse_id, utf8_size
 
 
 def send(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group to speak to.")],
-    sender: Annotated[str, typer.Argument(metavar="SENDER", help="Who speaks.")],
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is said.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group to send to.")],
+    sender: Annotated[str, typer.Argument(metavar="SENDER", help="The name of the sender.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
     after: Annotated[
-        str | None, typer.Option(metavar="ID", help='What this answers: sender:seq, or JSON ["sender", epoch, seq].')
+        str | None,
+        typer.Option(
+            metavar="ID", help='The message that this one answers: sender:seq, or JSON ["sender", epoch, seq].'
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="TEXT is a JSON value, to be carried as it is.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="TEXT is a JSON value and is carried as it is.")] = False,
     state: State = None,
     key: Key = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """Publish one message, and print its id once Kafka has it.
+    """Publish one message, and print its id when Kafka has it.
 
     Examples:
 
@@ -29,9 +32,11 @@ def send(
 
       precede send travel bob --after ann:1 "I do."    prints bob:1
 
-    The last seq of each group and sender is kept in the state file. If it is lost, the log is asked: a sender that is
-    in it goes on under a new epoch, and its ids print as JSON. A message that Kafka did not confirm is sent again by
-    the next call; the same call again is a retry, not a second message.
+    The state file keeps the last seq of each sender in each group. If the file is lost, the log is read instead: a
+    sender that the log knows goes on with a new epoch, and its ids are printed as JSON.
+
+    A message that Kafka did not confirm is sent again by the next call. To repeat the same call is a retry, not a
+    second message.
     """
     import msgspec
 
@@ -57,7 +62,7 @@ def send(
 
 
 def _json_text(text: str) -> str:
-    """Checked by the standard reader, which takes numbers of any length if it need not count them; sent as written."""
+    """The text as written, if it is JSON; numbers may have any length, because they are not converted."""
     import json
 
     try:
