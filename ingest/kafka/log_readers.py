@@ -1,6 +1,6 @@
-"""Reading a topic with either Kafka client, behind `precede.follow`: what both can do, and the one in pure Python.
+"""Reads a topic with either Kafka client, for `precede.follow`: what both can do, and the one in pure Python.
 
-Both read committed transactions only and commit nothing: where to go on is the reader's own business.
+Both read only committed transactions, and commit nothing: the caller keeps its own place.
 """
 
 import time
@@ -23,22 +23,23 @@ class LogReader(Protocol):
     """What both clients can do."""
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
-        """The first, or next, offset of each partition; nothing where there is no such topic yet."""
+        """The first, or the next, offset of each partition; empty if the topic does not exist yet."""
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
         """Read these partitions from these offsets on."""
 
     def read(self, timeout_s: float) -> list[LogRecord]:
-        """What has come, waiting so long for the first record."""
+        """The records that have come; waits up to this time for the first one."""
 
     def at_end(self) -> bool:
-        """Whether everything there was has been read, as far as the last reads showed."""
+        """Whether everything has been read, as far as the last reads showed."""
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connection to the broker."""
 
 
 def open_reader(client: str, bootstrap: Address | str, *, request_s: float = REQUEST_S) -> LogReader:
+    """A reader with the client of this name."""
     readers: dict[str, Callable[[Address | str, float], LogReader]] = {
         "confluent": TopicReader,
         "kafka-python": KafkaPythonReader,
@@ -49,7 +50,7 @@ def open_reader(client: str, bootstrap: Address | str, *, request_s: float = REQ
 
 
 def access_of_kafka_python(bootstrap: Address | str) -> dict[str, Any]:
-    """How to get in, in the words of kafka-python."""
+    """The settings for kafka-python."""
     access = access_to(bootstrap)
     return {
         "security_protocol": access.protocol,
@@ -61,12 +62,12 @@ def access_of_kafka_python(bootstrap: Address | str) -> dict[str, Any]:
 
 
 def _tls(access: Access) -> "SSLContext":
-    """Whom we trust, and who we are."""
+    """The authority to trust, and the own certificate."""
     from ssl import create_default_context
 
     context = create_default_context(cadata=access.ca)
     if access.certificate is not None:
-        # Python takes its own certificate from a file alone; this one is nobody else's, and gone at once.
+        # Python reads its own certificate only from a file; only this user can read this one, which is deleted at once.
         with NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(f"{access.private_key}\n{access.certificate}")
             file.flush()
@@ -75,7 +76,7 @@ def _tls(access: Access) -> "SSLContext":
 
 
 class KafkaPythonReader:
-    """kafka-python: Python all the way."""
+    """A reader with kafka-python, which is pure Python."""
 
     def __init__(self, bootstrap: Address | str, request_s: float = REQUEST_S) -> None:
         from kafka import KafkaConsumer
@@ -105,8 +106,8 @@ class KafkaPythonReader:
         partitions = [TopicPartition(topic, number) for number in self._consumer.partitions_for_topic(topic) or ()]
         if not partitions:
             if topic not in self._looked_for:
-                # This client cannot tell what is hidden from what is not there.
-                clients.check_may_see(self._bootstrap, topic)
+                # This client cannot tell a hidden topic from an absent one.
+                clients.check_visible(self._bootstrap, topic)
             self._looked_for.add(topic)
             time.sleep(timeout_s)
             return {}
@@ -140,7 +141,7 @@ class KafkaPythonReader:
         ]
 
     def at_end(self) -> bool:
-        # This client shows no end of a partition with transactions in it, so a while without a record stands for it.
+        # This client does not see the end of a partition with transactions, so a time without records means the end.
         return time.monotonic() - self._quiet_since > QUIET_S
 
     def close(self) -> None:

@@ -105,7 +105,9 @@ def _refuse_options_before(context: typer.Context) -> None:
         source = context.get_parameter_source(str(option.name))
         if source is not None and source.name == "COMMANDLINE":  # an empty value counts, too
             flag = option.opts[0]
-            raise WrongUse(f"{flag} stands before {command}, which ignores it: see precede groups {command} --help.")
+            raise WrongUse(
+                f"{flag} stands before {command}, which would ignore it: see precede groups {command} --help."
+            )
 
 
 @groups.command()
