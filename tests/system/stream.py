@@ -26,7 +26,7 @@ HOME = Path(__file__).resolve().parent.parent.parent
 RUN = """
 import os, sys
 from precede.streaming.job import run, settings
-from udfs.errors import Refused
+from precede.udfs.errors import Refused
 try:
     run.run(settings.load({}, os.environ))
 except Refused as error:
