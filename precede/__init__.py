@@ -38,7 +38,7 @@ _HOMES = {
     "Groups": "precede.groups.manager",
     "Holdback": "precede.udfs.holdback",
     "Limits": "precede.udfs.limits",
-    "Member": "precede.member",
+    "Member": "precede.member.member",
     "ObjectHost": "precede.member.object_host",
     "Order": "precede.udfs.orders",
     "follow": "precede.reading.following",
