@@ -29,7 +29,7 @@ from precede.udfs.records.messages import Id
 from precede.udfs.records.signatures import sign
 
 SENT_MAX = 1_000
-"""How many of its own records a member keeps, to publish them again where the group asks."""
+"""How many of its own records a member keeps, to publish them again if the group requests them."""
 SENT_BYTES_MAX = 16 * 1024 * 1024
 
 
