@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol
 
+from precede.ingest.extras import need
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import TLS, Access, Address, access_to
 from precede.ingest.kafka.reading import BATCH_RECORDS, REQUEST_S, TopicReader
@@ -20,13 +21,13 @@ QUIET_S = 1.0
 
 
 class LogReader(Protocol):
-    """What both clients can do."""
+    """What both adapters can do."""
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
         """The first, or the next, offset of each partition; empty if the topic does not exist yet."""
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
-        """Read these partitions from these offsets on."""
+        """Read these partitions from these offsets."""
 
     def read(self, timeout_s: float) -> list[LogRecord]:
         """The records that have come; waits up to this time for the first one."""
@@ -79,6 +80,7 @@ class KafkaPythonReader:
     """A reader with kafka-python, which is pure Python."""
 
     def __init__(self, bootstrap: Address | str, request_s: float = REQUEST_S) -> None:
+        need("kafka-python", 'client="kafka-python"')
         from kafka import KafkaConsumer
         from kafka.errors import KafkaError
 

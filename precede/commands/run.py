@@ -57,6 +57,9 @@ def run(
 
       precede run --only order            history may run elsewhere
     """
+    from precede.ingest.extras import need
+
+    need("spark", "precede run")
     settings = load_settings(
         config,
         bootstrap=bootstrap,

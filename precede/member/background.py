@@ -152,6 +152,6 @@ class RepairTask(BackgroundTask):
         with self.member.lock:
             for seq in range(gap.first, min(gap.last, gap.first + SENT_MAX) + 1):
                 if gap.kind == "ask":
-                    knowledge.asked((gap.sender, gap.epoch, seq))
+                    knowledge.note_missing((gap.sender, gap.epoch, seq))
                 else:
                     knowledge.missing.pop((gap.sender, gap.epoch, seq), None)

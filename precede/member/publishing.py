@@ -9,9 +9,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import json
 
 from precede.ingest import sending
@@ -20,13 +19,16 @@ from precede.ingest.sender_state import Sender, SenderState
 from precede.ingest.signing import public_text
 from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
-from precede.udfs.member.raw_log_trust import hear
+from precede.udfs.member.raw_log_trust import read_trusted_clock
 from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.orders.lamport import LamportStamps
 from precede.udfs.orders.stamps import Stamps
 from precede.udfs.records.messages import Id
 from precede.udfs.records.signatures import sign
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SENT_MAX = 1_000
 """How many of its own records a member keeps, to publish them again if the group requests them."""
@@ -36,7 +38,9 @@ SENT_BYTES_MAX = 16 * 1024 * 1024
 class MemberPublisher:
     """The sending half of a member. Threads may share it."""
 
-    def __init__(self, state: SenderState, known: Sender, publisher: Publisher, key: Ed25519PrivateKey | None) -> None:
+    def __init__(
+        self, state: SenderState, known: Sender, publisher: Publisher, key: "Ed25519PrivateKey | None"
+    ) -> None:
         self.lock = threading.RLock()
         self.known = known
         self.knowledge = Knowledge()
@@ -106,17 +110,17 @@ class MemberPublisher:
         """Take note of a record of the group in the raw log, which anyone may have written."""
         with self.lock:
             known = min(self._highest_time, max(self._wanted_time, self.time) - 1)
-            said = hear(self.knowledge, self.known.group, value, above=known)
+            said = read_trusted_clock(self.knowledge, self.known.group, value, above=known)
             if said is not None:
-                self.observe_time(said.time, speaks=said.speaks)
+                self.observe_time(said.time, is_message=said.is_message)
 
-    def observe_time(self, linear: int, *, speaks: bool = True) -> None:
+    def observe_time(self, linear: int, *, is_message: bool = True) -> None:
         """Take note of a linear time that another member used; one beyond the group's window is ignored."""
         with self.lock:
             self._highest_time = max(self._highest_time, self.knowledge.time)
             if linear <= self._highest_time + self.knowledge.window:
                 self._highest_time = max(self._highest_time, linear)
-                if speaks:
+                if is_message:
                     self._wanted_time = max(self._wanted_time, linear + 1)
                     self._raise_clock()
 

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, Literal, NamedTuple
 
 from precede.ingest.sender_state import Sender
-from precede.reading.following import Token
+from precede.reading.following import FollowerToken
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.records.messages import EPOCH_MAX, LogRecord
 
@@ -43,10 +43,10 @@ class Start(NamedTuple):
     def token(self, topic: str, group: str, name: str) -> str:
         """What a follower resumes from."""
         last = [(group, None, self.position), (group, name, self.position)]
-        return Token(topic, self.offsets, last, from_beginning=False).text()
+        return FollowerToken(topic, self.offsets, last, from_beginning=False).text()
 
 
-def plan_reading(beginnings: dict[int, int], kept: Token | None, since: int | None, name: str) -> Reading:
+def plan_reading(beginnings: dict[int, int], kept: FollowerToken | None, since: int | None, name: str) -> Reading:
     """Read from the kept offsets on, unless the application names the position itself or nothing is kept."""
     if since is not None or kept is None:
         return Reading(beginnings, since, resumes=False)

@@ -8,10 +8,9 @@ so that it may answer them and its stamps are right. Every decision is made by `
 import warnings
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from precede.ingest import epochs
 from precede.ingest.kafka.access import Address
@@ -29,12 +28,15 @@ from precede.member.resume_plan import (
     plan_join,
     plan_reading,
 )
-from precede.reading.delta_history import Past
-from precede.reading.following import Delivery, Token, as_delivery
+from precede.reading.delta_history import DeltaHistory
+from precede.reading.following import Delivery, FollowerToken, as_delivery
 from precede.streaming.order import progress
 from precede.udfs.errors import Refused, Unreachable
-from precede.udfs.member.knowledge import heard
+from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.records.messages import Id
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 LOOK_S = 0.2
 PATIENCE_S = 60.0
@@ -65,7 +67,7 @@ class Startup:
     """What one member reads to be opened; `start_member` uses it."""
 
     def __init__(
-        self, publisher: MemberPublisher, reader: LogReader, log: Log, past: Callable[[], Past | None]
+        self, publisher: MemberPublisher, reader: LogReader, log: Log, past: Callable[[], DeltaHistory | None]
     ) -> None:
         self._publisher = publisher
         self._reader = reader
@@ -78,9 +80,11 @@ class Startup:
         """Read the group's records in the ordered topic, and decide where to begin."""
         known, knowledge = self._publisher.known, self._publisher.knowledge
         self._offsets = self._reader.starts(self._log.ordered, at_end=False, timeout_s=0.0)
-        kept = None if known.token is None or since is not None else msgspec.json.decode(known.token, type=Token)
+        kept = (
+            None if known.token is None or since is not None else msgspec.json.decode(known.token, type=FollowerToken)
+        )
         reading = plan_reading(self._offsets, kept, since, known.sender)
-        if reading.resumes and knowledge.is_of_old:
+        if reading.resumes and knowledge.is_legacy:
             self._learn_more()
         self._offsets = reading.offsets
         plan = self._read_into_plan(reading, history)
@@ -119,25 +123,25 @@ class Startup:
         """Learn from Delta who joined and left before the topic begins."""
         past = self._past()
         for delivery in [] if past is None else past.views():
-            fields = heard(delivery.record)
+            fields = read_without_data(delivery.record)
             self._publisher.knowledge.learn(fields)
             self._publisher.adopt_order(fields["order"])
 
     # ── epoch and membership ──────────────────────────────────────────────────────────────────────────────────────
 
-    def settle_epoch(self, key: Ed25519PrivateKey | None, *, is_new: bool) -> None:
+    def settle_epoch(self, key: "Ed25519PrivateKey | None", *, is_new: bool) -> None:
         """Go on under the kept epoch, or begin a new one."""
         publisher, known, knowledge = self._publisher, self._publisher.known, self._publisher.knowledge
         where = self._log.bootstrap, self._log.raw, known.group
         if knowledge.order is None:
             default = self._default_order()
             created = epochs.created_as(*where)
-            publisher.adopt_order(default if created is None else knowledge.created(created, default))
+            publisher.adopt_order(default if created is None else knowledge.apply_create(created, default))
         deadline = monotonic() + ADMISSION_S  # the service may have admitted it a moment ago
         while awaits_admission(knowledge, known.sender) and monotonic() < deadline:
             self._learn_more()
         if needs_new_epoch(known, knowledge, is_new=is_new, seq_in_log=self._seq_in_log):
-            free = epochs.free_epoch(*where, known.sender, key, above=knowledge.last_over(known.sender))
+            free = epochs.free_epoch(*where, known.sender, key, above=knowledge.last_ended_epoch(known.sender))
             if free != known.epoch:
                 publisher.begin_epoch(free)
 
@@ -192,7 +196,7 @@ class Startup:
 
 
 def start_member(
-    startup: Startup, *, history: History, since: int | None, key: Ed25519PrivateKey | None, is_new: bool
+    startup: Startup, *, history: History, since: int | None, key: "Ed25519PrivateKey | None", is_new: bool
 ) -> Place:
     """Open the member: the epoch depends on what was read, and the join on the epoch."""
     place = startup.find_place(history=history, since=since)
@@ -212,7 +216,7 @@ def records_of(reader: LogReader, topic: str, group: str, offsets: dict[int, int
         records = reader.read(LOOK_S)
         for record in records:
             if record.key == key and record.value is not None:
-                yield record, heard(record.value)
+                yield record, read_without_data(record.value)
         if records:
             deadline = monotonic() + PATIENCE_S
         elif reader.at_end():

@@ -11,8 +11,6 @@ from precede.ingest.files import replace_file
 from precede.udfs.shard import NOTHING_WAITS, Records, Waiting
 
 FILE = "held.json"
-CODE_AT = len(b'{"code":"')
-"""A dead letter begins with its code."""
 
 
 @dataclass
@@ -51,8 +49,7 @@ class Counts:
         self.delivered += len(records.ordered)
         self.dead += len(records.dead)
         self.duplicates += records.duplicates
-        for letter in records.dead:
-            self.codes[letter[CODE_AT : letter.index(b'"', CODE_AT)].decode()] += 1
+        self.codes.update(records.dead_codes)
 
     def add(self, batch: "Counts") -> None:
         """A batch is out."""

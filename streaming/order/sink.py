@@ -27,7 +27,7 @@ from precede.streaming.monitoring import counts
 from precede.streaming.monitoring.counts import Counts
 from precede.streaming.order.progress import Owner, Token, read_progress, same_source, same_topics, still_there
 from precede.udfs.errors import Refused
-from precede.udfs.records.job_records import Own
+from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.signatures import sign
 from precede.udfs.shard import Records, unpack
 from precede.udfs.sizes import batch_bytes_max
@@ -267,7 +267,7 @@ class Sink:
                 except BufferError:
                     poll(0.05)
 
-    def _produce_own(self, records: list[Own], partition: int) -> None:
+    def _produce_own(self, records: list[JobRecord], partition: int) -> None:
         """What the job itself has to say; what it writes into the log goes where the group lives."""
         for one in records:
             if one.topic == "raw":
@@ -390,4 +390,5 @@ def above(next_offset: int, records: Records) -> Records:
         records.waiting,
         records.state_bytes,
         [one for one in records.own if one.offset >= next_offset],
+        [code for code, new in zip(records.dead_codes, dead, strict=True) if new],
     )
