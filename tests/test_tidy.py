@@ -317,10 +317,20 @@ def test_the_anchors_of_links_are_headings(page: Path) -> None:
         assert anchor in anchors_of(page.parent / target if target else page), f"{target}#{anchor} is not there"
 
 
+OLD_WORDS = r"\b(whoever|whosoever|nobody|anew|thereof|thence|lest)\b"
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=short)
 def test_pages_use_words_of_today(page: Path) -> None:
-    found = re.search(r"\b(whoever|whosoever|nobody|anew|thereof|thence|lest)\b", page.read_text(), re.IGNORECASE)
+    found = re.search(OLD_WORDS, page.read_text(), re.IGNORECASE)
     assert found is None, f"{short(page)} says {found[0]}"
+
+
+@pytest.mark.parametrize("room", ["ingest", "precede"])
+def test_sources_use_words_of_today(room: str) -> None:
+    for path in of_room(room):
+        found = re.search(OLD_WORDS, path.read_text(), re.IGNORECASE)
+        assert found is None, f"{short(path)} says {found[0]}"
 
 
 def test_every_page_of_the_site_is_in_its_contents() -> None:

@@ -110,9 +110,9 @@ class MemberPublisher:
         """Take note of a record of the group in the raw log, which anyone may have written."""
         with self.lock:
             known = min(self._highest_time, max(self._wanted_time, self.time) - 1)
-            said = read_trusted_clock(self.knowledge, self.known.group, value, above=known)
-            if said is not None:
-                self.observe_time(said.time, is_message=said.is_message)
+            clock = read_trusted_clock(self.knowledge, self.known.group, value, above=known)
+            if clock is not None:
+                self.observe_time(clock.time, is_message=clock.is_message)
 
     def observe_time(self, linear: int, *, is_message: bool = True) -> None:
         """Take note of a linear time that another member used; one beyond the group's window is ignored."""
