@@ -241,4 +241,4 @@ def test_a_certificate_of_one_s_own_opens_the_door_to_every_client_and_its_key_s
 def test_who_brings_no_certificate_where_one_is_asked_for_is_told_so(guarded: Guarded) -> None:
     refused = clients.unreachable(Address(guarded.certified, Access(protocol="SSL", ca=guarded.ca_file.read_text())))
     assert isinstance(refused, AccessDenied)
-    assert "asks who it is by a certificate of its own: set ssl_certificate_file and ssl_key_file" in str(refused)
+    assert "asks for a client certificate: set ssl_certificate_file and ssl_key_file" in str(refused)
