@@ -14,7 +14,7 @@ from tests.door.command import ROOT
 NAMED = set(re.findall(r"^    (\w+\.\w+)(?: |$)", faults.__doc__ or "", re.MULTILINE))
 
 PASSES = """
-from streaming.faults import around, reach
+from precede.streaming.job.faults import around, reach
 for number in range(3):
     reach("order.open")
     reach("order.out")

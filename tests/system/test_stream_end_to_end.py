@@ -215,9 +215,9 @@ def test_a_stream_begun_anew_on_a_log_whose_beginning_is_gone_orders_what_is_lef
 def test_records_larger_than_a_slice_come_out_once_and_in_order(
     broker: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from precede.streaming.order import sink as transaction
+    from precede.streaming.order import packed_rows
 
-    monkeypatch.setattr(transaction, "SLICE_BYTES_MAX", 2 * 1024 * 1024)
+    monkeypatch.setattr(packed_rows, "SLICE_BYTES_MAX", 2 * 1024 * 1024)
     stream = Stream(broker.bootstrap, tmp_path, only="order", shards=2)
     text = b'"' + b"x" * 400_000 + b'"'
     stream.send(

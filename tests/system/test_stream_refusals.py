@@ -193,7 +193,7 @@ def publish_once(stream: Stream) -> None:
     sink = Sink(stream.settings, found[stream.settings.raw_topic], found[stream.settings.progress_topic])
     sink.open()
     assert sink._producer is not None
-    sink._producer.begin_transaction()
+    sink._producer.begin()
     sink._commit(sink._producer, {0: 3})
     sink.close()
 
@@ -263,11 +263,11 @@ def test_a_topic_that_is_not_there_is_refused(stream: Stream, tmp_path: Path) ->
 
 def test_a_second_job_with_the_same_checkpoint_is_refused(stream: Stream) -> None:
     with (
-        checkpoint.alone(Path(stream.settings.checkpoint), "order"),
+        checkpoint.lock_part(Path(stream.settings.checkpoint), "order"),
         pytest.raises(Refused, match="Another job is at work with the order part of the checkpoint"),
     ):
         start(stream)
-    with checkpoint.alone(Path(stream.settings.checkpoint), "order"), pytest.raises(SparkStarted):
+    with checkpoint.lock_part(Path(stream.settings.checkpoint), "order"), pytest.raises(SparkStarted):
         start(stream, only="history")
 
 

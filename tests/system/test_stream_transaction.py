@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types forget to export them
     AdminClient,
     AlterConfigOpType,
@@ -22,9 +22,12 @@ from precede.ingest.kafka import topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import describe
 from precede.local.embedded_broker import HOST, Broker
-from precede.streaming.order import sink as transaction
+from precede.streaming.order import sink as sinks
+from precede.streaming.order import transaction
+from precede.streaming.order.notices import NO_MORE_SENTENCES, SENTENCES_MAX
 from precede.streaming.order.progress import read_progress
-from precede.streaming.order.sink import SAID_ENOUGH, SAID_MAX, Sink
+from precede.streaming.order.sink import Sink
+from precede.streaming.order.transaction import TransactionalProducer, TransactionError
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.records.job_records import Own, encode_sentence
 from precede.udfs.records.wire import LETTER_BYTES_MAX
@@ -59,7 +62,7 @@ def batch(first: int, last: int, *, partition: int = 0) -> Any:
 
 @pytest.fixture(autouse=True)
 def rows_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "packed_rows", lambda batch: iter(batch.rows))
+    monkeypatch.setattr(sinks, "packed_rows", lambda batch: iter(batch.rows))
 
 
 @pytest.fixture
@@ -125,8 +128,8 @@ def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_
     one = sink()
     for _ in range(2):
         one.publish(rows)
-        one.listen(lambda sentence, **_: said.append(sentence))
-    assert said == [f"Group {number} lacks a key." for number in range(SAID_MAX)] + [SAID_ENOUGH]
+        one.announce(lambda sentence, **_: said.append(sentence))
+    assert said == [f"Group {number} lacks a key." for number in range(SENTENCES_MAX)] + [NO_MORE_SENTENCES]
 
 
 def test_a_batch_is_published_with_its_token(stream: Stream, sink: Callable[[], Sink]) -> None:
@@ -139,7 +142,7 @@ def test_a_batch_is_published_with_its_token(stream: Stream, sink: Callable[[], 
     assert len(published(stream)) == 10
     assert token == {0: 10}
     assert owner is not None
-    assert owner.job == one.job
+    assert owner.job == one.ownership.job
 
 
 def test_a_batch_offered_again_or_cut_otherwise_publishes_only_what_is_new(
@@ -182,20 +185,17 @@ def test_a_commit_of_unknown_outcome_is_settled_by_the_token(
 ) -> None:
     one = sink()
     one.publish(batch(0, 4))
-    commit = Sink._commit
+    commit = TransactionalProducer.commit
     failed: list[int] = []
 
-    def fail_once(self: Sink, producer: Any, upto: dict[int, int]) -> None:
-        if failed:
-            return commit(self, producer, upto)
+    def fail_once(self: TransactionalProducer) -> None:
         failed.append(1)
-        if happened:
-            before = dict(self.token)
-            commit(self, producer, upto)
-            self.token = before
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "nobody knows"))
+        if happened or len(failed) > 1:
+            commit(self)
+        if len(failed) == 1:
+            raise TransactionError(KafkaError(KafkaError._TIMED_OUT, "nobody knows"))
 
-    monkeypatch.setattr(Sink, "_commit", fail_once)
+    monkeypatch.setattr(TransactionalProducer, "commit", fail_once)
     one.publish(batch(5, 9))
     assert published(stream) == [b"0:%d" % at for at in range(10)]
     assert one.token == {0: 10}
@@ -224,9 +224,9 @@ def test_what_a_dead_job_left_open_is_never_seen(stream: Stream, sink: Callable[
     dying = sink()
     dying.open()
     assert dying._producer is not None
-    dying._producer.begin_transaction()
-    dying._producer.produce(stream.settings.ordered_topic, b"half a batch", b"g")
-    dying._producer.flush()
+    dying._producer.begin()
+    dying._producer.produce(stream.settings.ordered_topic, [b"half a batch"], [b"g"])
+    dying._producer._producer.flush()
     sink().publish(batch(0, 4))
     assert published(stream) == [b"0:%d" % at for at in range(5)]
 
@@ -339,7 +339,7 @@ def test_a_log_that_ends_before_what_is_out_is_refused_and_what_comes_there_is_n
 def test_an_owner_of_version_1_is_taken_with_the_topics_as_they_are(stream: Stream, sink: Callable[[], Sink]) -> None:
     first = sink()
     first.publish(batch(0, 4))
-    known = msgspec.to_builtins(first._owner())
+    known = msgspec.to_builtins(first.ownership.record())
     for name in ("partitions", "ordered_topic_id", "ordered_partitions", "dead_letter_topic_id"):
         del known[name]
     key = msgspec.json.encode([stream.settings.ordered_topic])
