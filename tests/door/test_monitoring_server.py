@@ -203,7 +203,7 @@ def test_a_port_that_is_taken_is_refused_in_a_sentence(ask: Callable[[str], tupl
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(Refused, match=f"The setting metrics is {port}, but nothing can listen there"):
+        with pytest.raises(Refused, match=f"The setting metrics is {port}, but the job cannot listen there"):
             MonitoringServer(Settings(metrics=str(port)))
 
 

@@ -247,11 +247,13 @@ def test_history_goes_on_where_it_was_and_refuses_tables_it_did_not_write(
     with pytest.raises(Refused, match=r"holds a history that the checkpoint .* did not write"):
         stream.once(spark, checkpoint=str(tmp_path / "fresh"))
     with pytest.raises(
-        Refused, match=r"not of one moment: the table has those up to [12], the checkpoint those up to 0"
+        Refused,
+        match=r"from different times: the table has the batches up to [12], the checkpoint has the batches up to 0",
     ):
         stream.once(spark, checkpoint=str(tmp_path / "before" / "checkpoint"))
     with pytest.raises(
-        Refused, match=r"not of one moment: the table has those up to 0, the checkpoint those up to [12]"
+        Refused,
+        match=r"from different times: the table has the batches up to 0, the checkpoint has the batches up to [12]",
     ):
         stream.once(spark, delta=str(tmp_path / "before" / "delta"))
     shutil.rmtree(tmp_path / "before" / "checkpoint" / "history")
