@@ -211,7 +211,7 @@ def test_messages_that_are_gone_before_they_were_ordered_are_told_and_not_passed
 def test_a_log_that_ends_before_the_checkpoint_is_refused(stream: Stream) -> None:
     through(stream, {0: 0, 1: 4})
     with pytest.raises(
-        Refused, match=r"has lost its end: its partition 1 ends at offset 0, and everything below 4 has been processed"
+        Refused, match=r"has lost its end: its partition 1 ends at offset 0, but everything below 4 has been processed"
     ):
         start(stream)
 
