@@ -59,9 +59,8 @@ def _start(settings: Settings, stack: ExitStack) -> "SparkSession":
 
     from precede.streaming.job import jars, session
 
-    home = Path(settings.jars).expanduser() if settings.jars else None
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="precede-held-")))
-    spark = session.start(settings, jars.ensure("spark", home=home), folder)
+    spark = session.start(settings, jars.ensure("spark", home=settings.jars_home), folder)
     stack.callback(spark.stop)
     return spark
 

@@ -53,6 +53,11 @@ def ignore_time(_query: str, _phase: str, _seconds: float) -> None:
     """Used in place of metrics where none are served."""
 
 
+def history_name(table: str) -> str:
+    """The name of a table's history query, as sentences and metrics show it."""
+    return f"history of {table}"
+
+
 def run(
     settings: Settings,
     *,
@@ -124,8 +129,7 @@ class Job:
     def _start_spark(self, stack: ExitStack) -> "SparkSession":
         from precede.streaming.job import jars, session
 
-        home = Path(self.settings.jars).expanduser() if self.settings.jars else None
-        needed = jars.ensure("spark", home=home, say=self.say)
+        needed = jars.ensure("spark", home=self.settings.jars_home, say=self.say)
         self.say("Starting Spark.")
         spark = session.start(self.settings, needed, self.settings.logs)
         stack.callback(_stop_spark, spark)
@@ -213,7 +217,7 @@ class Job:
             return
         self._watch(order)  # history last, so that it finds all that was ordered
         if self._patiently(self._is_control_topic_empty):
-            history = [watch for watch in history if watch.name != f"history of {GAPS}"]
+            history = [watch for watch in history if watch.name != history_name(GAPS)]
         self._watch(history)
 
     def _watches(self, spark: "SparkSession") -> tuple[list[QueryWatch], list[QueryWatch]]:
@@ -228,7 +232,7 @@ class Job:
         patience_s = math.inf if self.orders and not settings.once else settings.patience_s
         history = [
             QueryWatch(
-                f"history of {table}",
+                history_name(table),
                 partial(history_query.start, spark, settings, table, drain=settings.once),
                 self.say,
                 patience_s,
@@ -283,7 +287,7 @@ class Job:
             self.status.counts, self.status.is_kafka_away = self.sink.counts, self.sink.notices.is_kafka_away
         if self.sink is not None and self.ticker is not None:
             self.ticker.tick_if_due(self.sink.counts.held_now if self.sink.counts.held else None)
-        self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", f"history of {GAPS}"))
+        self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", history_name(GAPS)))
         self.status.batches |= {watch.name: watch.batch for watch in watches if watch.batch >= 0}
         line = self.status.line_if_due()
         if line:

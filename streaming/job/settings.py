@@ -99,6 +99,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return Path(self.checkpoint) / "order"
 
     @property
+    def jars_home(self) -> Path | None:
+        """Where jars are kept; None for the default place."""
+        return Path(self.jars).expanduser() if self.jars else None
+
+    @property
     def logs(self) -> Path:
         """Where Spark's log files are."""
         return Path(self.checkpoint) / "logs"

@@ -84,4 +84,4 @@ class Status:
             ends = reading.ends(settings.bootstrap, settings.raw_topic, max(next_offsets) + 1)
         except Unreachable:
             return None
-        return sum(max(0, end - max(first, next_offsets.get(at, 0))) for at, (first, end) in enumerate(ends))
+        return sum(self.counts.lag(dict(enumerate(ends))).values())

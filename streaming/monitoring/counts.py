@@ -1,6 +1,7 @@
 """What was processed since the job began, and what each shard holds, counted on the driver from the packed rows."""
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,10 @@ class Counts:
         for name in ("codes", "next", "held", "waiting", "state_bytes", "seconds"):
             mine = getattr(self, name)
             mine.update(getattr(batch, name))
+
+    def lag(self, ends: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Raw records not yet processed, by partition; `ends` are the first and next offset of each partition."""
+        return {at: max(0, end - max(first, self.next.get(at, 0))) for at, (first, end) in ends.items()}
 
     @property
     def held_now(self) -> int:

@@ -69,7 +69,7 @@ class Metrics(Collector):
         if settings.only != "history":
             yield from self._ordering(self.sink.counts if self.sink else self._at_start)
             if self.sink and self.sink.is_token_known:  # without it the lag would be the whole log
-                yield self._lag(self.sink.counts.next)
+                yield self._lag(self.sink.counts)
         yield from self._queries()
         yield self._disks()
 
@@ -89,10 +89,10 @@ class Metrics(Collector):
         age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
         yield GaugeMetricFamily("precede_held_oldest_seconds", "How long the oldest held message has waited.", age_s)
 
-    def _lag(self, next_offsets: dict[int, int]) -> Metric:
+    def _lag(self, counts: Counts) -> Metric:
         lag = GaugeMetricFamily("precede_lag_records", "Raw records not yet processed.", labels=["partition"])
-        for partition, (first, end) in sorted(self.broker.ends.copy().items()):
-            lag.add_metric([str(partition)], max(0, end - max(first, next_offsets.get(partition, 0))))
+        for partition, records in counts.lag(dict(sorted(self.broker.ends.copy().items()))).items():
+            lag.add_metric([str(partition)], records)
         return lag
 
     def _queries(self) -> Iterator[Metric]:

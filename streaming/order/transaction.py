@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.topics import BATCH_BYTES_MAX
 
 TRANSACTION_S = 120
 """The broker aborts a transaction that is open for longer, so readers wait no longer than this for a dead job's."""
@@ -57,7 +58,7 @@ class TransactionalProducer:
             "linger.ms": 5,
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": QUEUE_KIB_MAX,
-            "message.max.bytes": 2 * 1024 * 1024 + 64 * 1024,
+            "message.max.bytes": BATCH_BYTES_MAX,
             "batch.size": batch_bytes_max,  # the default makes batches of small records that the topic may refuse
         }
         with _as_transaction_error():
