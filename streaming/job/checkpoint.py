@@ -198,18 +198,6 @@ def check_history(settings: Settings, found: HistoryPart | None, topics: dict[st
     return HistoryPart(ordered, dead_letters, found.tables, control)
 
 
-def is_cut(settings: Settings, ends: list[tuple[int, int]]) -> bool:
-    """Whether the log's beginning is gone; refused unless accept_cut_log is set, since positions count from there."""
-    cut = [partition for partition, (first, _) in enumerate(ends) if first > 0]
-    if cut and not settings.accept_cut_log:
-        raise Refused(
-            f"The beginning of the raw topic {settings.raw_topic} is gone (partition {cut[0]} starts at offset "
-            f"{ends[cut[0]][0]}), so a fresh start would count positions from what is left; "
-            "if you want that, set accept_cut_log."
-        )
-    return bool(cut)
-
-
 def changed_limits(before: Limits, now: Limits) -> str:
     """The limits that differ, with both values, as a part of a sentence."""
     names = [name for name in Limits.__struct_fields__ if getattr(before, name) != getattr(now, name)]

@@ -14,6 +14,7 @@ from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.history import tables
 from precede.streaming.history.tables import TABLES
 from precede.streaming.job import checkpoint, spark_files
+from precede.streaming.job.announcer import Say
 from precede.streaming.job.checkpoint import HistoryPart, OrderPart
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.ownership import check_log_reaches
@@ -43,8 +44,15 @@ def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, To
 
 def _check_fresh_start(settings: Settings, topics: dict[str, Topic], ends: list[tuple[int, int]], ask: Ask) -> None:
     """The log must be whole, unless positions may be counted from what is left and no output was made from the rest."""
-    if not checkpoint.is_cut(settings, ends):
+    cut = [partition for partition, (first, _) in enumerate(ends) if first > 0]
+    if not cut:
         return
+    if not settings.accept_cut_log:
+        raise Refused(
+            f"The beginning of the raw topic {settings.raw_topic} is gone (partition {cut[0]} starts at offset "
+            f"{ends[cut[0]][0]}), so a fresh start would count positions from what is left; "
+            "if you want that, set accept_cut_log."
+        )
     progress = topics[settings.progress_topic]
     known = ask(lambda: read_progress(settings.bootstrap, progress, settings.ordered_topic))
     if known is not None and known[1]:
@@ -76,7 +84,7 @@ def check_history(settings: Settings, kept: HistoryPart | None, topics: dict[str
 
 
 def rebuild_history(
-    settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic], ask: Ask, say: Callable[[str], object]
+    settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic], ask: Ask, say: Say
 ) -> HistoryPart:
     """Remove the tables, provided that the topics still have everything that was in them."""
     now = checkpoint.check_history(settings, kept, topics)  # a mistyped topic must not empty a table

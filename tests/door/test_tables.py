@@ -61,7 +61,9 @@ def test_a_table_and_a_checkpoint_of_two_moments_are_refused(settings: Settings)
     with pytest.raises(Refused, match=r"table has the batches up to 1, the checkpoint has no batches.*--rebuild-d"):
         tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
     shutil.rmtree(folder)
-    with pytest.raises(Refused, match=r"no longer knows how far the Delta table .* is written; restore .*--rebuild-delta"):
+    with pytest.raises(
+        Refused, match=r"no longer knows how far the Delta table .* is written; restore .*--rebuild-delta"
+    ):
         tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
 
 
