@@ -1,1 +1,1 @@
-"""Benchmarks: every figure is a ratio to the plain way, measured in the same run by turns."""
+"""Benchmarks: every figure is a ratio to a plain solution, measured alternately in the same run."""

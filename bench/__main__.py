@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# Set before Spark's gateway is launched: workers import what is measured from where this process has it.
+# Set before Spark's gateway starts: workers must import the same code as this process.
 os.environ.setdefault("PYTHONHASHSEED", "0")
 
 from rich.console import Console
@@ -49,21 +49,19 @@ RESULTS = Path(__file__).with_name("figures.json")
 
 
 def main() -> int:
-    """Run those asked for, or all; 1 where a target is missed, but not of figures that mean nothing."""
+    """Run the chosen benchmarks, or all; returns 1 if a target is missed, ignoring figures without meaning."""
     if sys.argv[1:2] == ["beside"]:
         return beside.main(sys.argv[2:])
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="precede against the plain ways, as ratios. `python -m bench beside COMMIT` compares two commits.",
     )
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"any of {', '.join(BENCHMARKS)}; all, where none is given"
-    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(BENCHMARKS)}; all by default")
     parser.add_argument(
         "--quick", action="store_true", help="the smallest sizes, to see that everything runs; the figures mean nothing"
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="where the figures are kept (without --quick: bench/figures.json)"
+        "--json", type=Path, metavar="FILE", help="where to save the figures (without --quick: bench/figures.json)"
     )
     asked = parser.parse_args()
     unknown = set(asked.names) - set(BENCHMARKS)

@@ -1,14 +1,14 @@
-"""This tree's rates beside those of another commit, measured by turns in one run.
+"""Compares this tree's rates with those of another commit, measured alternately in one run.
 
     python -m bench beside COMMIT [NAME ...] [--rounds N] [--quick] [--json FILE]
 
-The files of the commit are put into a temporary folder. For each of the two trees a process of its own runs
-bench/one_side.py, with that tree's packages and that tree's own benchmarks around it, wherever that commit has its
-modules. Both read the same messages from one file. Each has its own broker and its own Spark, and only one of them
-works at a time: new, old, new, old. The first rounds warm both and do not count.
+The files of the commit go into a temporary folder. For each of the two trees a separate process runs
+bench/one_side.py, with that tree's packages and benchmarks, wherever that commit has its modules. Both read the same
+messages from one file. Each has its own broker and its own Spark, and only one of them works at a time: new, old, new,
+old. The first rounds warm both up and do not count.
 
-A rate of the stream is known no better than the machine is quiet. So the processor time that the whole of each side
-took, Spark and its workers and the broker, is compared beside it: what else the machine does hardly touches that.
+A rate of the stream is only as exact as the machine is quiet. So the total processor time of each side, with Spark, its
+workers and the broker, is compared too: other load on the machine hardly affects it.
 """
 
 import argparse
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ONE_SIDE = Path(__file__).with_name("one_side.py")
 NEW = "this tree"
 LEAST = 0.97
-"""What a change that is not about speed may cost: less than the machine's own noise lets anybody see."""
+"""What a change that is not about speed may cost: less than the noise of the machine."""
 ROUNDS = 9
 WARM_ROUNDS = 2
 GROUPS = 1_000
@@ -48,7 +48,7 @@ MEASURED = {
     "order-query": 800_000,
     "exactly-once": 800_000,
 }
-"""What can be measured, each with its number of messages; all but `replay` within one process for each tree."""
+"""The measurements, each with its number of messages; all but `replay` run in one process per tree."""
 
 STREAM = ("order-query", "exactly-once")
 
@@ -65,24 +65,24 @@ class Side:
         self.tree = tree
         self.messages = messages
         self.by_processor: dict[str, list[float]] = {}
-        """Messages a second of processor time, of each measurement of the stream."""
+        """Messages per second of processor time, for each measurement of the stream."""
         self._process: subprocess.Popen[str] | None = None
 
     def stream(self, what: str, count: int) -> float:
-        """Measure the stream once; messages a second."""
+        """Measure the stream once; returns messages per second."""
         before = self._spent_s()
         rate = self.ask(what, count)
         self.by_processor.setdefault(what, []).append(count / max(self._spent_s() - before, 0.01))
         return rate
 
     def _spent_s(self) -> float:
-        """The processor time of this side's process and of all below it, those that have ended included."""
+        """The processor time of this side's process and of all its descendants, including ended ones."""
         own = psutil.Process((self._process or self._start()).pid)
         spent = [process.cpu_times() for process in (own, *own.children(recursive=True))]
         return float(sum(one.user + one.system + one.children_user + one.children_system for one in spent))
 
     def ask(self, what: str, count: int) -> float:
-        """Measure once; messages a second."""
+        """Measure once; returns messages per second."""
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -94,7 +94,7 @@ class Side:
         return rate
 
     def replay(self, count: int) -> float:
-        """Messages a second of processor time of `precede replay`, from the start of its process to its end."""
+        """Messages per second of processor time of `precede replay`, from the start of its process to its end."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-P", "-m", "precede", "replay", str(self.messages)]
         with TemporaryDirectory() as folder, (Path(folder) / "out").open("w+b") as out:
@@ -118,7 +118,7 @@ class Side:
         return self._process
 
     def _environment(self) -> dict[str, str]:
-        """Only this tree's packages are found, by Spark's workers, too; both trees are compiled in the first round."""
+        """An environment with only this tree's packages, even for Spark's workers; round one compiles both trees."""
         of_this_tree = {"PYTHONPATH": str(self.tree), "PYTHONPYCACHEPREFIX": str(self.messages.parent / "compiled")}
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         return inherited | of_this_tree | {"PYTHONHASHSEED": "0"}
@@ -127,7 +127,7 @@ class Side:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        """The process ends when nothing more can be asked of it, and ends its broker and its Spark first."""
+        """Close its input: the process then ends its broker and its Spark, and itself."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -140,7 +140,7 @@ class Side:
 
 
 def main(words: list[str]) -> int:
-    """Measure, print, keep; 1 where this tree is slower than it may be."""
+    """Measure, print, save; returns 1 if this tree is slower than allowed."""
     parser = argparse.ArgumentParser(prog="python -m bench beside", description="This tree beside another commit.")
     parser.add_argument("commit", help="any name that git has for it")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(MEASURED)}; all, if none is given")
@@ -171,7 +171,7 @@ def main(words: list[str]) -> int:
 
 
 def measure(commit: str, names: list[str], rounds: int, quick: bool) -> Report:
-    """All that is asked for, as ratios of this tree's rate to the commit's."""
+    """The chosen measurements, as ratios of this tree's rate to the commit's."""
     found: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="precede-beside-")))
@@ -207,7 +207,7 @@ def measure(commit: str, names: list[str], rounds: int, quick: bool) -> Report:
 
 
 def files_of(commit: str, folder: Path) -> str:
-    """Put the commit's files into the folder; its short name."""
+    """Put the commit's files into the folder; returns its short name."""
     try:
         name = subprocess.check_output(
             ["git", "rev-parse", "--short", "--verify", f"{commit}^{{commit}}"],
@@ -224,19 +224,19 @@ def files_of(commit: str, folder: Path) -> str:
 
 
 def lines(count: int) -> bytes:
-    """The messages that both trees read, a line each."""
+    """The messages that both trees read, one per line."""
     return b"\n".join(value for _, value in traffic.whole(GROUPS, count)) + b"\n"
 
 
 def measured(side: Side, name: str, count: int) -> Measure:
-    """What measures this once on that side."""
+    """A function that measures this once on that side."""
     if name == "replay":
         return partial(side.replay, count)
     return partial(side.stream if name in STREAM else side.ask, name, count)
 
 
 def _table(found: dict[str, dict[str, list[float]]], other: str) -> Lookup:
-    """How far the single rounds lie apart: a ratio is known no better than that."""
+    """The spread of the rounds: a ratio is no more exact than that."""
     rows: list[list[str]] = []
     for name, of in found.items():
         ratios = [new / old for new, old in zip(of[NEW], of[other], strict=True)]
@@ -248,7 +248,7 @@ def _table(found: dict[str, dict[str, list[float]]], other: str) -> Lookup:
 
 
 def _quartile(values: list[Any], number: int) -> float:
-    """Without statistics.quantiles, which wants more than one value."""
+    """Not statistics.quantiles, which needs more than one value."""
     at = (len(values) - 1) * number / 4
     low, ordered = int(at), sorted(values)
     high = min(low + 1, len(ordered) - 1)

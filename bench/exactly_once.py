@@ -1,4 +1,4 @@
-"""Kafka to the ordered topic in transactions, against Spark's own at-least-once sink behind the identity function."""
+"""Kafka to the ordered topic in transactions, against Spark's at-least-once sink with the identity function."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ COPY = "JVM copy, at least once"
 
 
 def run(stage: Stage, quick: bool) -> Report:
-    """The same raw topic three ways into a topic."""
+    """The same raw topic written to a topic in three ways."""
     count, groups, repeats = (4_000, 5, 1) if quick else (400_000, 1_000, 3)
     topic = stage.settings()
     stage.send(topic, Conversation(groups).take(count))
@@ -47,7 +47,7 @@ def measure_precede(stage: Stage, topic: Settings, count: int) -> float:
 
 
 def publish(stage: Stage, settings: Settings, count: int) -> float:
-    """Order all there is into the ordered topic; messages a second."""
+    """Order everything into the ordered topic; returns messages per second."""
     topics = describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()

@@ -13,7 +13,7 @@ Measure = Callable[[], float]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure; `target` None is a figure printed beside the others."""
+    """One figure; with `target` None it is only printed."""
 
     what: str
     value: float
@@ -21,7 +21,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     target: float | None = None
     more_is_better: bool = True
     sides: dict[str, float] = {}
-    """What the ratio is of: medians of the two sides."""
+    """The two sides of the ratio: their medians."""
     sides_unit: str = "messages/s"
 
     @property
@@ -40,7 +40,7 @@ class Lookup(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What one benchmark found, and the sizes and load it found it at."""
+    """The results of one benchmark, with its sizes and load."""
 
     name: str
     sizes: str
@@ -51,7 +51,7 @@ class Report(msgspec.Struct):
 
 
 def by_turns(sides: dict[str, Measure], repeats: int) -> dict[str, list[float]]:
-    """Each side once, then each again: whatever else the machine does falls on all of them alike."""
+    """Run each side once, then each again, so that other load on the machine affects all alike."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(repeats):
         for name, measure in sides.items():
@@ -70,7 +70,7 @@ def ratio(
     more_is_better: bool = True,
     unit: str = "messages/s",
 ) -> Figure:
-    """The median over the repeats of ours to theirs."""
+    """The median ratio of ours to theirs over the repeats."""
     ratios = [mine / plain for mine, plain in zip(found[ours], found[theirs], strict=True)]
     return Figure(
         what=what,
@@ -83,7 +83,7 @@ def ratio(
 
 
 def show(report: Report, console: Console) -> None:
-    """The report for a person."""
+    """The report as text."""
     table = Table(title=f"{report.name}: {report.sizes}", title_justify="left", expand=False)
     for column in ("figure", "found", "target", "", "of"):
         table.add_column(column, justify="right" if column in ("found", "target") else "left")
@@ -116,7 +116,7 @@ class Results(msgspec.Struct):
 
 
 def keep(path: Path, machine: dict[str, str], report: Report) -> None:
-    """Put a report into the file; what other benchmarks found stays."""
+    """Put a report into the file; the reports of other benchmarks stay."""
     results = Results(machine, {})
     if path.exists():
         results.reports = msgspec.json.decode(path.read_bytes(), type=Results).reports

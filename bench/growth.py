@@ -1,8 +1,8 @@
-"""What a message costs while more and more are held: no order may look through what it holds.
+"""The cost of a message while more and more are held: no order may search through what it holds.
 
-Everything is held and then let go, in two ways: all arrives backwards; and, where clocks decide, all but one member
-have spoken, and that one then says its part, message by message. Processor time, all of it, by the messages; the least
-of the repeats, since what else the machine does only adds to it.
+Everything is held and then released, in two ways: all arrives backwards; or, where clocks decide, all but one member
+have sent, and that one then sends message by message. Measured is total processor time per message, the least of the
+repeats, since other load only adds to it.
 """
 
 import gc
@@ -20,7 +20,7 @@ from precede.udfs.orders import ORDERS
 
 MEMBERS = 10
 GROWTH_MAX = 2.5
-"""Ten times as much held may cost a message so much more, for caches are small; a square would cost it ten times."""
+"""How much more a message may cost with ten times as many held, as caches are small; quadratic cost would be 10."""
 PICTURE = Path(__file__).parents[1] / "docs" / "internals" / "growth.svg"
 
 NAMES = stamped.Conversation(MEMBERS, 1).names
@@ -29,7 +29,7 @@ Log = list[bytes]
 
 
 def run(_stage: Stage, quick: bool) -> Report:
-    """Each order at growing numbers of held messages; the figure is the last against a tenth of it."""
+    """Each order with growing numbers of held messages; the figure compares the last with a tenth of it."""
     sizes, repeats = ((300, 3_000), 1) if quick else ((1_000, 3_000, 10_000, 30_000, 100_000), 3)
     costs: dict[str, list[float]] = {}
     for name, (row, log_of, options) in cases().items():
@@ -57,7 +57,7 @@ def run(_stage: Stage, quick: bool) -> Report:
 
 
 def cases() -> dict[str, tuple[str, Callable[[str, int], Log], dict[str, int]]]:
-    """What is held and how: what is measured, its log for so many held messages, and the options of the group."""
+    """A way of holding: what is measured, its log for a number of held messages, and the options of the group."""
     found: dict[str, tuple[str, Callable[[str, int], Log], dict[str, int]]] = {}
     for row in stamped.STAMPS:
         if row != "total":  # nothing is ever held

@@ -37,7 +37,7 @@ COLUMNS = [
 
 
 def run(stage: Stage, quick: bool) -> Report:
-    """The same ordered topic, written in transactions, into a new table each time."""
+    """The same ordered topic, written in transactions, goes into a new table each time."""
     count, groups, repeats = (4_000, 5, 1) if quick else (400_000, 1_000, 3)
     topic = stage.settings()
     stage.send(topic, Conversation(groups).take(count))
@@ -80,7 +80,7 @@ def _plainly(stage: Stage, topic: Settings) -> list[dict[str, Any]]:
 
 
 def parsed(records: "DataFrame") -> "DataFrame":
-    """The columns of the table `deliveries` as from_json finds them."""
+    """The columns of the table `deliveries`, parsed by from_json."""
     record = records.selectExpr("string(value) AS record")
     message = record.selectExpr("record", f"from_json(record, '{FIELDS}') AS message")
     return message.selectExpr(*COLUMNS)

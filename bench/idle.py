@@ -1,7 +1,7 @@
-"""What an idle job costs: the processor time of a running job where nobody talks.
+"""The cost of an idle job: the processor time of a running job without messages.
 
-Each tick is a batch that every shard takes part in. With nothing held there is a tenth of them; with one message
-held for long there is one a second, and each shard's state is looked through for what is due, but not changed.
+Each tick is a batch in every shard. With nothing held there is a tick every ten seconds; with one message held for long
+there is one per second, and each shard's state is searched for what is due, but not changed.
 """
 
 import os
@@ -21,7 +21,7 @@ from precede.udfs.records.wire import encode_message
 
 HOME = Path(__file__).resolve().parent.parent
 CORES_MAX = 0.25
-"""Of one core, while nothing is held."""
+"""The share of one core while nothing is held."""
 
 RUN = "import os; from precede.streaming.job import run, settings; run.run(settings.load({}, os.environ))"
 HELD = "a group that waits"
@@ -36,7 +36,7 @@ def run(stage: Stage, quick: bool) -> Report:
     job = _start(settings)
     try:
         _await_output(settings, groups, job)
-        _cores(job, 30 if not quick else 1)  # what the JVM still compiles is not asked
+        _cores(job, 30 if not quick else 1)  # without the time in which the JVM still compiles
         quiet = _cores(job, seconds)
         waits = encode_message(HELD, "bob", 0, 1, after=[("ann", 0, 1)])
         stage.send(settings, [(HELD.encode(), waits)])
@@ -71,7 +71,7 @@ def _start(settings: Settings) -> "subprocess.Popen[bytes]":
 
 
 def _await_output(settings: Settings, records: int, job: "subprocess.Popen[bytes]") -> None:
-    """Until all that was sent is ordered; transactions leave a few offsets more."""
+    """Wait until all that was sent is ordered; transactions add a few offsets."""
     until = time.monotonic() + 300
     while sum(end for _, end in reading.ends(settings.bootstrap, settings.ordered_topic, PARTITIONS)) < records:
         assert job.poll() is None, "the job ended"
@@ -80,7 +80,7 @@ def _await_output(settings: Settings, records: int, job: "subprocess.Popen[bytes
 
 
 def _cores(job: "subprocess.Popen[bytes]", seconds: float) -> float:
-    """The processor time that the job and all its processes take meanwhile, a second."""
+    """The processor time that the job and all its processes use per second."""
     before = _cpu_s(job)
     began = time.monotonic()
     time.sleep(seconds)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 HOME = Path(__file__).resolve().parent.parent
-WARM_S = 30  # a job runs for weeks; what the JVM still compiles in its first half minute is not what is asked
+WARM_S = 30  # a job runs for weeks, so the first half minute, in which the JVM compiles, does not count
 TARGET = 3.0
 
 
 def run(stage: Stage, quick: bool) -> Report:
-    """Both jobs by turns at each rate; one runs at a time."""
+    """Run both jobs alternately at each rate, one at a time."""
     warm_s, seconds, repeats = (1, 3, 1) if quick else (WARM_S, 15, 3)
     rates = (200,) if quick else (1_000, 5_000)
     figures: list[Figure] = []
@@ -76,7 +76,7 @@ def _copy(stage: Stage, per_s: int, warm_s: int, seconds: int) -> Times:
 
 
 def _under_load(query: "StreamingQuery", settings: Settings, per_s: int, warm_s: int, seconds: int) -> Times:
-    """Send and read in a process of its own, so that this one has its hands free to publish."""
+    """Send and read in a separate process, so that this one is free to publish."""
     try:
         command = [sys.executable, "-m", "bench.load", str(settings.bootstrap), settings.raw_topic]
         command += [settings.ordered_topic, str(per_s), str(warm_s), str(seconds)]

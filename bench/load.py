@@ -1,4 +1,4 @@
-"""A process that sends at a steady rate and reads what comes out; latency.py starts it."""
+"""A process that sends at a steady rate and reads the output; latency.py starts it."""
 
 import sys
 import time
@@ -77,7 +77,7 @@ def _consumer(bootstrap: str, topic: str) -> Consumer:
 
 
 def _messages() -> Iterator[tuple[bytes, bytes]]:
-    """In order and in turn by all groups, each an answer to the last; %d is for the moment it is sent."""
+    """In order, for all groups in turn, each an answer to the last; %d is for the time of sending."""
     seq = 0
     while True:
         seq += 1

@@ -1,4 +1,4 @@
-"""What it is measured on, without the names of anybody's machines."""
+"""The machine of a measurement, without its name."""
 
 import os
 import platform

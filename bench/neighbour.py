@@ -1,4 +1,4 @@
-"""A noisy neighbour: what is left for the other groups while one sends only messages that can never be delivered."""
+"""A noisy neighbour: the rate of other groups while one sends only undeliverable messages."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -11,11 +11,11 @@ from precede.streaming.job.settings import Settings
 
 ALONE = "the others, alone"
 BESIDE = "the others, beside it"
-EVERY = 4  # of the others' messages, one of the flood, until its group holds as many as it may
+EVERY = 4  # one flood message per this many others, until its group holds as many as allowed
 
 
 def run(stage: Stage, quick: bool) -> Report:
-    """The same talk with and without the flood; the rate is that of the talk."""
+    """The same messages with and without the flood; the rate is that of the other groups."""
     count, groups, batch, repeats = (2_000, 5, 1_000, 1) if quick else (800_000, 1_000, 50_000, 3)
     alone = stage.settings(max_offsets_per_trigger=batch)
     stage.send(alone, Conversation(groups).take(count))
@@ -38,7 +38,7 @@ def run(stage: Stage, quick: bool) -> Report:
 
 
 def flooded(talk: list[Pair]) -> Iterator[Pair]:
-    """The talk, and between its messages those of one group whose parents nobody ever sends."""
+    """The messages, mixed with those of one group whose parents are never sent."""
     for number, pair in enumerate(talk, start=1):
         yield pair
         if number % EVERY == 0:
@@ -47,6 +47,6 @@ def flooded(talk: list[Pair]) -> Iterator[Pair]:
 
 
 def measure(stage: Stage, topic: Settings, count: int, total: int) -> float:
-    """Messages a second of the talk."""
+    """Messages per second of the other groups."""
     settings = {"max_offsets_per_trigger": topic.max_offsets_per_trigger}
     return order_query.measure_order(stage, topic, total, **settings) * count / total

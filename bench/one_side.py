@@ -1,8 +1,9 @@
-"""One of the two trees of `python -m bench beside`: measures what it is asked, with the packages of its own tree.
+"""One of the two trees of `python -m bench beside`: measures on request, with the packages of its own tree.
 
-Run as a file, with the tree as PYTHONPATH. It uses only what every commit has had in one place: `precede.Holdback`, and
-of that tree's own benchmarks Stage, order_query.measure_order and exactly_once.measure_precede. A line of standard
-input is a question, [what, how many messages], a line of standard output the answer, in messages a second.
+Run as a file, with the tree as PYTHONPATH. It uses only names that are in the same place in every commit:
+`precede.Holdback`, and from that tree's benchmarks Stage, order_query.measure_order and exactly_once.measure_precede. A
+line of standard input is a request, [what, how many messages]; a line of standard output is its result, in messages per
+second.
 """
 
 import gc
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 BATCH = 100
-"""After so many records the kernel's lists are emptied, as the stream does."""
+"""After this many records the kernel's lists are cleared, as in the stream."""
 
 
 class Tree:
-    """The tree that this process has its packages from."""
+    """The tree that this process imports from."""
 
     def __init__(self, tree: Path, messages: Path) -> None:
         import precede
@@ -32,7 +33,7 @@ class Tree:
 
     @cached_property
     def topic(self) -> Any:
-        """A raw topic with the messages in it; broker and Spark begin with it."""
+        """A raw topic with the messages; starts the broker and Spark."""
         from bench.stage import Stage
 
         self._stage = Stage()
@@ -54,7 +55,7 @@ class Tree:
         return float(exactly_once.measure_precede(self._stage, topic, count))
 
     def _kernel(self) -> float:
-        """Messages a second of processor time, through the kernel alone."""
+        """Messages per second of processor time, through the kernel alone."""
         from precede import Holdback
 
         holdback = Holdback()
@@ -79,9 +80,9 @@ class Tree:
 
 
 def main() -> None:
-    """Answer until nothing more is asked."""
+    """Answer requests until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed, by Spark too, is no answer
+    os.dup2(2, 1)  # other output, such as Spark's, is no answer
     tree = Tree(Path(sys.argv[1]), Path(sys.argv[2]))
     try:
         for question in sys.stdin:

@@ -1,4 +1,4 @@
-"""The order query to nothing against the identity function in the same place; many groups; small batches and shards."""
+"""The order query without a sink, against the identity function; with many groups, small batches and shards."""
 
 import sys
 from functools import partial
@@ -76,13 +76,13 @@ def run(stage: Stage, quick: bool) -> Report:
 
 
 def measure_order(stage: Stage, topic: Settings, count: int, **more: int) -> float:
-    """Messages a second through the kernel."""
+    """Messages per second through the kernel."""
     settings = stage.again(topic, **more)
     return rate(drained(plain.to_nothing(_rows(stage, settings), settings.checkpoint), count))
 
 
 def measure_identity(stage: Stage, topic: Settings, count: int) -> float:
-    """Messages a second through the identity function."""
+    """Messages per second through the identity function."""
     rows = plain.through_identity(stage.spark, topic)
     return rate(drained(plain.to_nothing(rows, stage.checkpoint()), count))
 
@@ -92,7 +92,7 @@ def _rows(stage: Stage, settings: Settings) -> "DataFrame":
 
 
 def _with_shards(stage: Stage, topic: Settings, count: int, more: list[Pair], shards: int) -> list[str]:
-    """A backlog under this number of shards, then what comes after it in small batches."""
+    """A backlog with this number of shards, then small batches after it."""
     settings = stage.again(topic, shards=shards)
     backlog = rate(drained(plain.to_nothing(_rows(stage, settings), settings.checkpoint), count))
     stage.send(topic, more)

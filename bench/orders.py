@@ -1,4 +1,4 @@
-"""Each order in the kernel, against `s_b` in the same run: what its stamps and its waiting cost."""
+"""Each order in the kernel, against `s_b` in the same run: the cost of its stamps and its waiting."""
 
 import gc
 import random
@@ -11,12 +11,12 @@ from bench.stage import Stage
 from precede.udfs.holdback import Holdback
 
 ENTRIES_MAX = 2_000_000
-"""Vectors of 1,000 members are long: so many entries in all, and no more messages than that."""
+"""Vectors of 1,000 members are long: this total number of entries limits the number of messages."""
 TARGETS = {(stamped.SPARSE, 10): 0.5}
 
 
 def run(_stage: Stage, quick: bool) -> Report:
-    """Messages a second of processor time, 30 % out of order, one group."""
+    """Messages per second of processor time, 30 % out of order, one group."""
     sizes, most, repeats = ((3,), 300, 1) if quick else ((10, 1_000), 30_000, 5)
     figures: list[Figure] = []
     for members in sizes:
@@ -43,7 +43,7 @@ def _rate(row: str, members: int, log: list[bytes]) -> float:
     holdback.receive(stamped.created(row, names, accuracy_ms=5), stamped.GROUP)
     receive = holdback.receive
     gc.collect()
-    gc.disable()  # as where the kernel runs: in replay and in the shard function
+    gc.disable()  # as in replay and in the shard function
     began = time.process_time()
     for number, line in enumerate(log):
         receive(line, stamped.GROUP, 0, number + 1, number)

@@ -1,4 +1,4 @@
-"""The plain ways: what anybody would write with Spark alone for the same place."""
+"""The plain solutions: what one would write with Spark alone for the same task."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ ROW_TYPE = "key binary, value binary"
 
 
 def identity(_key: tuple[Any, ...], frames: Iterable[pd.DataFrame], _state: Any) -> Iterator[pd.DataFrame]:
-    """What comes in goes out, and nothing is kept: the least that a function in this place can do."""
+    """Returns its input and keeps nothing: the least that a function in this place can do."""
     for frame in frames:
         yield frame[["key", "value"]]
 
@@ -27,12 +27,12 @@ def through_identity(spark: "SparkSession", settings: Settings) -> "DataFrame":
 
 
 def copy(spark: "SparkSession", settings: Settings) -> "DataFrame":
-    """The raw topic with no function at all: it never leaves the JVM."""
+    """The raw topic without a function: it never leaves the JVM."""
     return order_query.rows(spark, settings).select("key", "value")
 
 
 def to_topic(rows: "DataFrame", settings: Settings, checkpoint: str, *, drain: bool) -> "StreamingQuery":
-    """Into the ordered topic by Spark's own Kafka sink, which is at-least-once."""
+    """Into the ordered topic by Spark's Kafka sink, which is at-least-once."""
     writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", str(settings.bootstrap))
     writer = writer.option("topic", settings.ordered_topic).option("checkpointLocation", checkpoint)
     if drain:

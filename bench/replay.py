@@ -1,6 +1,6 @@
 """`precede replay` against a plain loop of json.loads and json.dumps over the same lines.
 
-Each side is one thread that computes, so processor time is what counts: it leaves out what else the machine does.
+Each side is one computing thread, so processor time is measured: it excludes other load on the machine.
 """
 
 import gc
@@ -27,7 +27,7 @@ CHAIN_S_MAX = 1.0
 
 
 def run(stage: Stage, quick: bool) -> Report:
-    """Both as processes of their own, then both loops in this one; and a chain that arrives backwards."""
+    """Both as separate processes, then both loops in this one; and a chain that arrives backwards."""
     count, groups, length, repeats = (2_000, 10, 1_000, 1) if quick else (200_000, 1_000, 100_000, 7)
     lines = [value for _, value in traffic.whole(groups, count)]
     path = stage.folder / "messages.jsonl"
@@ -60,7 +60,7 @@ def run(stage: Stage, quick: bool) -> Report:
 
 
 def _process(count: int, path: Path, command: list[str]) -> float:
-    """Messages a second of processor time, from start to end of a process that writes to a file."""
+    """Messages per second of processor time, from start to end of a process that writes to a file."""
     with path.with_suffix(".out").open("wb") as out:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *command, str(path)], stdout=out, check=True)
@@ -75,7 +75,7 @@ def _kernel(lines: list[bytes]) -> float:
     holdback = Holdback()
     receive = holdback.receive
     delivered = 0
-    gc.disable()  # as `precede replay` and the stream do
+    gc.disable()  # like `precede replay` and the stream
     began = time.process_time()
     for number, line in enumerate(lines):
         receive(line, OWN_KEY, 0, number, 0)

@@ -1,8 +1,8 @@
 """`python -m bench.soak`: the job under load for long, with disorder, loss, copies, membership churn and restarts.
 
 First its capacity is measured on a backlog; then it gets a share of that, and is soon stopped once and killed once.
-From then on one process lives to the end, and what it needs must be the same late as early: memory, state, latency.
-Prints a verdict; exit status 1 where it is not so.
+From then on one process runs to the end, and its memory, state and latency must be the same late as early. Prints a
+verdict; the exit status is 1 if they are not.
 """
 
 import argparse
@@ -35,19 +35,19 @@ GROUPS = 1_000
 BATCH = 20_000
 SAMPLE_S = 2.0
 MEMORY = "1g"
-"""Of the JVM: so small a heap is full early, and what grows after that is a leak."""
+"""A small JVM heap is full early, so later growth is a leak."""
 MINUTES_MIN = 10.0
-"""A job that is started again needs a minute to be warm and another to catch up; both end before the early part."""
+"""A restarted job needs a minute to warm up and another to catch up; both end before the early part."""
 START_S_MAX = 600
 DRAIN_S_MAX = 240
 STOPPED_AT, KILLED_AT = 0.04, 0.1
 EARLY, LATE = (0.35, 0.55), (0.8, 1.0)
-"""The parts of the run that are compared: of one process, which began after the job was killed."""
+"""The compared parts of the run, both of the process that started after the kill."""
 
 
 @dataclass
 class Sample:
-    """One look at everything."""
+    """One sample of everything."""
 
     at: float
     memory_mb: float
@@ -55,12 +55,12 @@ class Sample:
     held: float
     lag: float
     latency_ms: tuple[float, float] | None
-    """Median, and what one of a hundred waits longer than."""
+    """Median and 99th percentile."""
 
 
 @dataclass
 class Job:
-    """The job as a process, looked at through its own metrics."""
+    """The job as a process, observed through its metrics."""
 
     settings: Settings
     port: int
@@ -86,7 +86,7 @@ class Job:
             time.sleep(0.2)
 
     def told(self, name: str) -> float | None:
-        """The sum of a metric over its labels; None while nobody answers, or nothing of that name is told."""
+        """The sum of a metric over its labels; None if there is no answer or no such metric."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", "/metrics")
@@ -99,7 +99,7 @@ class Job:
         return sum(map(float, values)) if values else None
 
     def memory_mb(self) -> float:
-        """Of the driver, the JVM and the workers together."""
+        """The memory of the driver, the JVM and the workers together."""
         assert self.process is not None
         whole = psutil.Process(self.process.pid)
         total = 0
@@ -120,7 +120,7 @@ class Job:
 
 
 def capacity(stage: Stage, job: Job, count: int) -> float:
-    """Messages a second on a backlog, from the end of the first batch on."""
+    """Messages per second on a backlog, after the first batch."""
     stage.send(job.settings, Conversation(GROUPS, seed=99).take(count))
     job.start()
     first: tuple[float, float] | None = None
@@ -130,17 +130,17 @@ def capacity(stage: Stage, job: Job, count: int) -> float:
             first = time.monotonic(), read
         if read >= count:
             assert first is not None
-            assert read > first[1], "the backlog went through in one batch: it is too short to measure"
+            assert read > first[1], "the backlog fits into one batch: it is too short to measure"
             return (read - first[1]) / (time.monotonic() - first[0])
         time.sleep(0.1)
 
 
 def run(minutes: float, share: float, backlog: int) -> bool:
-    """Measure, load, look, judge."""
+    """Measure, load, observe, judge."""
     console = Console(width=110)
     console.print(" · ".join(machine.describe().values()), f"load {machine.load()}")
     with Stage() as stage:
-        # The backlog has a stream of its own, so that its messages are none of those that are counted.
+        # The backlog has its own stream, so that its messages are not counted.
         probe = Job(stage.settings(max_offsets_per_trigger=BATCH, memory=MEMORY), free_port())
         try:
             can = capacity(stage, probe, backlog)
@@ -166,7 +166,7 @@ def run(minutes: float, share: float, backlog: int) -> bool:
 
 
 def _watch(job: Job, reader: Reader, seconds: float) -> list[Sample]:
-    """Look every few seconds, and stop and kill the job at their moments."""
+    """Take a sample every few seconds, and stop and kill the job at the set times."""
     began = time.monotonic()
     events = [(STOPPED_AT, False), (KILLED_AT, True)]
     samples: list[Sample] = []
@@ -185,7 +185,7 @@ def _watch(job: Job, reader: Reader, seconds: float) -> list[Sample]:
 
 
 def _drain(job: Job, reader: Reader, sender: Sender) -> bool:
-    """Wait until everything that was sent, or given up, has come out."""
+    """Wait until everything that was sent or abandoned has come out."""
     deadline = time.monotonic() + DRAIN_S_MAX
     while time.monotonic() < deadline:
         if reader.count >= sender.expected and job.told("precede_held_messages") == 0:
@@ -198,7 +198,7 @@ def _verdict(
     console: Console, samples: list[Sample], reader: Reader, sender: Sender, drained: bool, seconds: float
 ) -> bool:
     early, late = ([one for one in samples if begin <= one.at <= end] for begin, end in (EARLY, LATE))
-    # Columns of medians and of percentiles; zeros, which no row takes for good, where nothing came out.
+    # Columns of medians and of percentiles; zeros, which no row accepts, if nothing came out.
     (early_p50, early_p99), (late_p50, late_p99) = (
         (median(column) for column in zip(*[one.latency_ms for one in part if one.latency_ms] or [(0, 0)], strict=True))
         for part in (early, late)
@@ -239,10 +239,10 @@ def _median(samples: list[Sample], name: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description="The job under load for long.")
     parser.add_argument("--minutes", type=float, default=30.0, help=f"{MINUTES_MIN:g} at least")
-    parser.add_argument("--share", type=float, default=0.7, help="of its capacity on a backlog")
-    parser.add_argument("--backlog", type=int, default=200_000, help="messages that the capacity is measured on")
+    parser.add_argument("--share", type=float, default=0.7, help="share of its capacity on a backlog")
+    parser.add_argument("--backlog", type=int, default=200_000, help="messages for measuring the capacity")
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does, and its job with it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it and its job, like Ctrl-C
     if asked.minutes < MINUTES_MIN:
         parser.error(f"in less than {MINUTES_MIN:g} minutes a job that was stopped and killed is not itself again")
     return 0 if run(asked.minutes, asked.share, asked.backlog) else 1

@@ -1,4 +1,4 @@
-"""The two sides of a soak: members who speak at a steady rate over a bad network, and a reader who applies the rule."""
+"""The two sides of a soak: members that send at a steady rate over a bad network, and a reader by the rule."""
 
 import heapq
 import random
@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.traffic import Conversation, Pair
 
-LOST = 0.005  # of the messages do not arrive when they are sent
-GONE = 0.1  # of the lost never do: somebody gives up on them
+LOST = 0.005  # share of messages that do not arrive when sent
+GONE = 0.1  # share of the lost that never arrive and are abandoned
 TWICE = 0.02
 AGAIN_S = (2.0, 8.0)
 GIVEN_UP_S = 10.0
@@ -33,13 +33,13 @@ _read_id = msgspec.json.Decoder(_Id).decode
 
 
 class Sender:
-    """Sends in a thread until it is stopped; then what is still under way arrives."""
+    """Sends in a thread until stopped; then messages on their way still arrive."""
 
     def __init__(self, bootstrap: str, topic: str, groups: int, per_s: float) -> None:
         self.per_s = per_s
         self.groups = groups
         self.expected = 0
-        """Ordered records that must come of what was sent so far, once all of it is there."""
+        """Ordered records expected for everything sent so far, once all of it has arrived."""
         self.copies = self.again = self.given_up = self.churn = 0
         self._topic = topic
         self._producer = Producer(
@@ -68,7 +68,7 @@ class Sender:
         self._thread.start()
 
     def stop(self) -> None:
-        """What is on its way still arrives, at once; what was taken out of order from the talk too."""
+        """Let everything on its way arrive at once, including messages held back for disorder."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(60)
@@ -89,7 +89,7 @@ class Sender:
                 self._produce(*heapq.heappop(self._later)[2])
             self._producer.poll(0)
             self._stopping.wait(SLICE_S)
-        # The talk ends in the middle: those that answer what is not sent any more must not wait for ever.
+        # The talk stops abruptly: answers to messages that are never sent must not wait for ever.
         for key, value in self._talk.finish():
             self._say(key, value, 0.0, lossy=False)
         for _, _, pair in sorted(self._later):
@@ -119,7 +119,7 @@ class Sender:
         heapq.heappush(self._later, (when, self.expected, (key, value)))
 
     def _churn(self) -> None:
-        """A visitor comes to a group, or the one who is there leaves."""
+        """A visitor joins a group, or the current one leaves."""
         key = b"room-%d" % self._chance.randrange(min(self.groups, 20))
         stays = self._epochs.get(key, 0)
         record: dict[str, Any] = {"group": key.decode(), "sender": "visitor", "epoch": (stays + 2) // 2}
@@ -138,7 +138,7 @@ class Sender:
 
 
 class Reader:
-    """Reads committed records in a thread, as an application does, and counts what must not be."""
+    """Reads committed records in a thread, like an application, and counts errors."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.count = 0
@@ -168,7 +168,7 @@ class Reader:
             self._thread.join(10)
 
     def latency_ms(self) -> tuple[float, float] | None:
-        """From the raw log to here, of the record that let a message go; median and 99th percentile of the latest."""
+        """Time from the releasing raw record to here; median and 99th percentile of the latest."""
         waits = sorted(self._waits_ms.copy())
         self._waits_ms.clear()
         return (median(waits), waits[int(len(waits) * 0.99)]) if waits else None
@@ -189,7 +189,7 @@ class Reader:
 
 
 def _number(value: bytes, name: bytes) -> int:
-    """A number among what precede has appended; reading the whole record would take a core of its own."""
+    """A number among the fields that precede appends; reading whole records would need a full core."""
     at = value.rindex(name) + len(name)
     end = at
     while value[end] in b"0123456789":

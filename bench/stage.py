@@ -1,4 +1,4 @@
-"""What benchmarks share: a broker, a Spark session as the job's own, topics with messages in them."""
+"""Shared by the benchmarks: a broker, a Spark session like the job's, topics with messages."""
 
 import shutil
 import tempfile
@@ -26,7 +26,7 @@ PARTITIONS = 4
 
 
 class Stage:
-    """Everything is started when first asked for, and ended with the stage."""
+    """Starts everything on first use, and ends it with the stage."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="precede-bench-"))
@@ -45,14 +45,14 @@ class Stage:
 
     @cached_property
     def spark(self) -> "SparkSession":
-        """Set up as the job sets up its own, but that it remembers every batch's progress."""
+        """A session like the job's, except that it remembers every batch's progress."""
         session.FIXED["spark.sql.streaming.numRecentProgressUpdates"] = "1000"
         spark = session.start(Settings(memory="3g"), jars.ensure("spark"), self.folder / "logs", name="precede-bench")
         self._stack.callback(spark.stop)
         return spark
 
     def settings(self, **more: Any) -> Settings:
-        """A stream of its own: new topics, new checkpoint, the defaults for the rest."""
+        """A new stream: new topics, a new checkpoint, defaults for the rest."""
         name = uuid.uuid4().hex[:8]
         settings = Settings(
             bootstrap=self.broker.bootstrap,
@@ -79,7 +79,7 @@ class Stage:
         return settings
 
     def again(self, settings: Settings, **more: Any) -> Settings:
-        """The same raw topic for another run from its beginning, everything else new."""
+        """The same raw topic for another run from its beginning, with everything else new."""
         return self.settings(raw_topic=settings.raw_topic, **more)
 
     def send(self, settings: Settings, pairs: Iterable[Pair]) -> None:
@@ -103,12 +103,12 @@ class Stage:
         assert producer.flush(120) == 0, "not all messages were published"
 
     def checkpoint(self) -> str:
-        """Where a query that is only compared with keeps its own."""
+        """The checkpoint of a query for comparison."""
         return str(self.folder / uuid.uuid4().hex)
 
 
 def drained(query: "StreamingQuery", expected: int | None) -> list[dict[str, Any]]:
-    """Wait for a query that ends by itself; the progress of its batches that read something."""
+    """Wait for a query that ends by itself; returns the progress of its non-empty batches."""
     query.awaitTermination()
     batches = [msgspec.json.decode(progress.json) for progress in query.recentProgress]
     batches = [batch for batch in batches if batch["numInputRows"]]
@@ -118,7 +118,7 @@ def drained(query: "StreamingQuery", expected: int | None) -> list[dict[str, Any
 
 
 def rate(batches: list[dict[str, Any]]) -> float:
-    """Messages a second, from the beginning of each batch to its end."""
+    """Messages per second, from the beginning of each batch to its end."""
     return float(sum(batch["numInputRows"] for batch in batches) * 1000 / sum(map(took_ms, batches)))
 
 

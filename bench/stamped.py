@@ -1,6 +1,6 @@
-"""Messages of one group that carry the stamps of one order: what is measured order by order.
+"""Messages of one group with the stamps of one order, to measure order by order.
 
-Every member has heard all that was said when it speaks, so vectors are as long, and clocks as close, as they can be.
+Every member has received all earlier messages when it sends, so vectors are as long, and clocks as close, as possible.
 """
 
 import json
@@ -12,13 +12,13 @@ from bench.traffic import Pair
 
 GROUP = b"group"
 SPARSE = "causal, sparse"
-"""`causal`, of each vector only what has changed since the sender's last message."""
+"""`causal` with only the entries that changed since the sender's last message."""
 
 Ids = list[list[Any]]
 
 
 class Conversation:
-    """What all members know, and the stamps they put on what they say."""
+    """The common knowledge of all members, and the stamps of their messages."""
 
     def __init__(self, members: int, seed: int) -> None:
         self.names = [f"member-{number:04}" for number in range(members)]
@@ -30,7 +30,7 @@ class Conversation:
         self.sent: dict[str, list[Any]] = {}
 
     def say(self, stamp: "Stamp", sender: str | None = None) -> bytes:
-        """The next message, of this sender or any."""
+        """The next message, of this sender or of any."""
         name = self.chance.choice(self.names) if sender is None else sender
         self.time += 1
         seq = self.seqs[name] = self.seqs.get(name, 0) + 1
@@ -52,7 +52,7 @@ class Conversation:
         return [[name, 0, seq] for name, seq in self.seqs.items() if name == sender or knew.get(name) != seq]
 
     def addressed(self, sender: str) -> dict[str, Any]:
-        """To two members, each of whom was sent something before; the rest of the table is known to be delivered."""
+        """To two members that got messages before; the rest of the table is known to be delivered."""
         to = self.chance.sample(self.names, min(2, len(self.names)))
         stamp = {name: [self.sent[name]] for name in to if name in self.sent}
         own = [sender, 0, self.seqs[sender]]
@@ -73,7 +73,7 @@ STAMPS: dict[str, Stamp] = {
     "two_clock": lambda talk, _: {"time": talk.time, "clock_ms": 10 * talk.time},
     "object": lambda talk, _: {"after": talk.answered(2)},
 }
-"""By what is measured; the order is what stands before a comma."""
+"""By the name of the measurement; the order is the part before a comma."""
 
 
 def order_of(row: str) -> str:
@@ -81,13 +81,13 @@ def order_of(row: str) -> str:
 
 
 def created(row: str, names: list[str], **options: int) -> bytes:
-    """The record that begins the group; where clocks decide, everybody has to be known."""
+    """The record that creates the group; where clocks decide, all members must be known."""
     record = {"group": GROUP.decode(), "kind": "create", "options": {"order": order_of(row), **options}}
     return json.dumps({**record, "members": names}).encode()
 
 
 def sent(row: str, members: int, count: int, *, seed: int = 1) -> Iterator[Pair]:
-    """So many messages of any member, as they were sent."""
+    """This many messages of any members, in the order they were sent."""
     talk = Conversation(members, seed)
     for _ in range(count):
         yield GROUP, talk.say(STAMPS[row])

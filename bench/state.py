@@ -1,4 +1,4 @@
-"""The bytes that groups with nothing held leave in the state."""
+"""The size of groups with nothing held in the state."""
 
 from bench import traffic
 from bench.figures import Figure, Report
@@ -11,7 +11,7 @@ SENDER_BYTES_MAX = 150
 
 
 def run(_stage: Stage, quick: bool) -> Report:
-    """The same talk with one sender a group and with four: the difference is three senders, the rest is the group."""
+    """The same messages with one and with four senders per group: the difference is three senders."""
     count, groups = (5_000, 10) if quick else (1_000_000, 100)
     one, four = (_bytes(groups, count, senders) / groups for senders in (1, 4))
     sender = (four - one) / 3

@@ -1,4 +1,4 @@
-"""The messages that are measured: talk of many groups, some of it late, the same for the same seed."""
+"""The messages for measurements: many groups, some messages late, determined by a seed."""
 
 import random
 from collections import deque
@@ -14,7 +14,7 @@ WAIT_MAX = 50_000
 
 
 class Late:
-    """A message on its way: how many of its group shall still overtake it, and when it comes at the latest."""
+    """A message on its way: how many of its group will still overtake it, and when it arrives at the latest."""
 
     __slots__ = ("deadline", "gone", "left", "pair")
 
@@ -26,10 +26,10 @@ class Late:
 
 
 class Conversation:
-    """Endless talk of `groups` groups, each message an answer to one of the last four of its group.
+    """Endless messages of `groups` groups, each an answer to one of the last four of its group.
 
-    The fraction `late` of the messages arrives only after 1 to 10 later messages of the same group were sent (or
-    50,000 messages of any group, whichever is first), and so out of order.
+    The fraction `late` of the messages arrives out of order, after 1 to 10 later messages of the same group, or after
+    50,000 messages of any group, whichever is first.
     """
 
     def __init__(self, groups: int, *, late: float = 0.3, senders: int = 4, seed: int = 1) -> None:
@@ -38,17 +38,17 @@ class Conversation:
         self._stream = arrivals(sent, late, random.Random(seed + 1))
 
     def take(self, count: int) -> list[Pair]:
-        """The next so many messages, as they arrive."""
+        """The next messages, in order of arrival."""
         return list(islice(self._stream, count))
 
     def finish(self) -> list[Pair]:
-        """Nobody says anything more; what is still on its way."""
+        """End the talk; returns the messages still on their way."""
         self._ended = True
         return list(self._stream)
 
 
 def whole(groups: int, count: int, *, late: float = 0.3, senders: int = 4, seed: int = 1) -> list[Pair]:
-    """A conversation of `count` messages that ends with all of them there."""
+    """A conversation of `count` messages, all of which arrive."""
     sent = islice(_sent(groups, senders, random.Random(seed)), count)
     return list(arrivals(sent, late, random.Random(seed + 1)))
 

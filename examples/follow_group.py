@@ -1,11 +1,11 @@
-"""An application that follows one group and goes on where it stopped, with kafka-python as its client.
+"""An application that follows one group and resumes where it stopped, with kafka-python as its client.
 
     precede broker --port 9092 --data kafka/      in one terminal
     precede run                                   in another
     python examples/follow_group.py travel        here; stop it with Ctrl-C, start it again
 
-What is made of a message and the token belong together: who writes both in one step handles each message exactly
-once. Here the making is printing, and the token goes into a file.
+Save the result of a message and the token in one step, and each message is handled exactly once. Here the result is a
+printed line, and the token goes into a file.
 """
 
 import sys
@@ -15,7 +15,7 @@ import precede
 
 group = sys.argv[1] if len(sys.argv) > 1 else "travel"
 bootstrap = sys.argv[2] if len(sys.argv) > 2 else "localhost:9092"
-patience_s = float(sys.argv[3]) if len(sys.argv) > 3 else None  # how long to wait for more before it ends by itself
+patience_s = float(sys.argv[3]) if len(sys.argv) > 3 else None  # how long to wait for more before it ends
 token_file = Path(f"{group}.token")
 token = token_file.read_text() if token_file.exists() else None
 

@@ -1,4 +1,4 @@
-"""A group behind two gateways that delay, reorder, repeat and lose, and what the kernel makes of it: no Kafka needed.
+"""Two gateways delay, reorder, repeat and lose a group's messages, and the kernel orders them: no Kafka needed.
 
 python examples/lossy_gateways.py
 """
@@ -42,6 +42,6 @@ delivered = [json.loads(record) for record in holdback.ordered]
 waited = sum(record["released_offset"] != record["offset"] for record in delivered)
 held = list(holdback.held())
 missing = {tuple(id_) for one in held for id_ in one.missing}
-print(f"{MESSAGES} said, {sum(gateway.lost for gateway in gateways)} lost, {len(log)} arrived")
+print(f"{MESSAGES} sent, {sum(gateway.lost for gateway in gateways)} lost, {len(log)} arrived")
 print(f"{len(delivered)} delivered, {waited} of them after a wait; {holdback.duplicates} copies dropped")
-print(f"{len(held)} still held, for want of {len(missing)} messages")
+print(f"{len(held)} still held, waiting for {len(missing)} missing messages")

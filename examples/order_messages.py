@@ -1,4 +1,4 @@
-"""The kernel alone: no Spark, no Kafka, messages in any order in, one order out.
+"""The kernel alone, without Spark and Kafka: messages go in out of order and come out in order.
 
 python examples/order_messages.py
 """

@@ -1,9 +1,9 @@
-"""A shared counter and a bank account, replicated, invoked by several clients over gateways that delay and reorder.
+"""A replicated counter and bank account, invoked by several clients over gateways that delay and reorder.
 
 python examples/shared_objects.py
 
-Requests that conflict are executed in one order at every replica; requests that do not never wait for each other. No
-Kafka is needed: the kernel stands for the stream. With it, a member's `send` and its messages take the kernel's place.
+Conflicting requests run in the same order at every replica; other requests never wait for each other. No Kafka is
+needed: the kernel replaces the stream. With Kafka, use a member's `send` and its messages in place of the kernel.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ REPLICAS = ("east", "west")
 
 
 class Shared:
-    """What every replica holds: one counter, one account, and what was done in which order."""
+    """The state of a replica: one counter, one account, and what was done in which order."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -60,7 +60,7 @@ class Shared:
         return self.money
 
     def audit(self) -> Any:
-        """A method that invokes another one, at another object, and runs until that has answered."""
+        """A method that invokes one of another object, and waits for its answer."""
         noted = yield Call("ledger", "note", (self.money,))
         self.done.append(f"audit {self.money} as entry {noted}")
         return noted
@@ -94,18 +94,23 @@ seqs: dict[str, int] = {}
 now_s = 0.0
 
 
-def sender(name: str) -> Any:
-    def send(data: Any, **stamp: Any) -> tuple[str, int, int]:
-        seqs[name] = seqs.get(name, 0) + 1
-        gateways[len(seqs) % 2].take(encode_message("shop", name, 0, seqs[name], data=data, **stamp), now_s=now_s)
-        return (name, 0, seqs[name])
+class Speaker:
+    """Stands for a `precede.Member`: a name, the group's conflicts, and a way to send."""
 
-    return send
+    conflicts = CONFLICTS
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def send(self, data: Any, **stamp: Any) -> tuple[str, int, int]:
+        seq = seqs[self.name] = seqs.get(self.name, 0) + 1
+        gateways[len(seqs) % 2].take(encode_message("shop", self.name, 0, seq, data=data, **stamp), now_s=now_s)
+        return (self.name, 0, seq)
 
 
 targets = {"east": Shared(), "west": Shared(), "ledger": Ledger()}
 for name in ("east", "west", "ledger", "ann", "bob", "cem"):
-    hosts[name] = ObjectHost(name, sender(name), targets.get(name), conflicts=CONFLICTS)
+    hosts[name] = ObjectHost(Speaker(name), targets.get(name))
 
 PLAN: list[tuple[Any, ...]] = [
     ("increment",),
@@ -138,4 +143,4 @@ alike = all(one.result["east"] == one.result["west"] for _, one in invoked)
 print(f"{len(invoked)} requests to 2 replicas, all answered: {all(one.done for _, one in invoked)}")
 print(f"the same answers from both: {alike}")
 print(f"count {east.count} and {west.count}, money {east.money} and {west.money}, audited as entry {audit.result}")
-print(f"the last of it: {', '.join(east.done[-3:])}")
+print(f"the last steps: {', '.join(east.done[-3:])}")

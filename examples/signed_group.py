@@ -1,4 +1,4 @@
-"""A group with keys: its members sign, and nobody speaks in another's name. No Kafka needed.
+"""A group with keys: members sign, so no one can send in another's name. No Kafka needed.
 
 python examples/signed_group.py
 """
@@ -22,9 +22,9 @@ holdback.receive(json.dumps(create).encode())
 
 question = encode_message("travel", "ann", 0, 1, after=[], data="Who comes along?")
 answer = encode_message("travel", "bob", 0, 1, after=[("ann", 0, 1)], data="I do.")
-holdback.receive(sign(answer, keys["bob"]))  # arrived first, and waits for what it answers
-holdback.receive(question.replace(b"Who comes along?", b"Nobody comes!"))  # by a stranger, who cannot sign
-holdback.receive(sign(question, keys["bob"]))  # by bob, in ann's name
+holdback.receive(sign(answer, keys["bob"]))  # arrives first, and waits for the message it answers
+holdback.receive(question.replace(b"Who comes along?", b"Nobody comes!"))  # from a stranger, who cannot sign
+holdback.receive(sign(question, keys["bob"]))  # from bob, in ann's name
 holdback.receive(sign(question, keys["ann"]))
 
 for record in map(json.loads, holdback.ordered):

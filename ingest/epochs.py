@@ -11,10 +11,10 @@ elsewhere nobody's word is proven and all count, unless they leave no epoch free
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 from confluent_kafka import KafkaException
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
@@ -25,9 +25,12 @@ from precede.udfs.limits import Limits
 from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import EPOCH_MAX, Create
-from precede.udfs.records.signatures import is_by, read_key, signature_in
+from precede.udfs.records.signatures import is_signed_by, read_key, signature_in
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 READ_S_MAX = 5.0
 
@@ -49,7 +52,7 @@ class _TooLong(Exception):
 
 
 def free_epoch(
-    bootstrap: Address | str, topic: str, group: str, sender: str, key: Ed25519PrivateKey | None, *, above: int = -1
+    bootstrap: Address | str, topic: str, group: str, sender: str, key: "Ed25519PrivateKey | None", *, above: int = -1
 ) -> int:
     """0 for a sender the log has never seen, else one more than its largest epoch there, and than `above`."""
     epochs = Epochs(sender, None if key is None else key.public_key().public_bytes_raw())
@@ -127,7 +130,7 @@ def _is_signed(value: bytes, keys: set[bytes]) -> bool:
     """Whether one of the keys has signed this record."""
     record = value.strip(SPACE)
     signature = signature_in(record)
-    return signature is not None and any(is_by(key, signature, record) for key in keys)
+    return signature is not None and any(is_signed_by(key, signature, record) for key in keys)
 
 
 def created_as(bootstrap: Address | str, topic: str, group: str) -> Create | None:

@@ -7,10 +7,9 @@ before it is sent: what the group would refuse as malformed is refused here.
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from precede.ingest import epochs, sender_state
 from precede.ingest.producer import Publisher
@@ -25,6 +24,9 @@ from precede.udfs.records.messages import EPOCH_MAX, Id
 from precede.udfs.records.signatures import read_key, sign
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 class Written(NamedTuple):
@@ -43,7 +45,7 @@ class Writer:
     """
 
     def __init__(
-        self, publisher: Publisher, log: str, state_file: Path | None, name: str, key: Ed25519PrivateKey | None = None
+        self, publisher: Publisher, log: str, state_file: Path | None, name: str, key: "Ed25519PrivateKey | None" = None
     ) -> None:
         self.name = name
         self._key = key

@@ -1,9 +1,9 @@
 """Sending one message as a sender whose memory is a file: what `precede send` does."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from precede.ingest import epochs, sender_state
 from precede.ingest.kafka import clients, topics
@@ -14,6 +14,9 @@ from precede.udfs.errors import AccessDenied, Refused
 from precede.udfs.records.messages import EPOCH_MAX, Id
 from precede.udfs.records.signatures import sign
 from precede.udfs.records.wire import encode_message
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 REQUEST_S_MAX = 10.0
 
@@ -27,7 +30,7 @@ def send_one(
     sender: str,
     after: list[Id],
     data: object,
-    key: Ed25519PrivateKey | None = None,
+    key: "Ed25519PrivateKey | None" = None,
 ) -> Id:
     """Publish one message under the sender's next seq, signed where there is a key; answer its id once Kafka has it.
 
@@ -53,7 +56,7 @@ def send_one(
         return (sender, known.epoch, known.seq)
 
 
-def _record(known: Sender, after: list[Id], data: object, key: Ed25519PrivateKey | None) -> bytes:
+def _record(known: Sender, after: list[Id], data: object, key: "Ed25519PrivateKey | None") -> bytes:
     """The message under the sender's last seq. Signing twice gives the same bytes, so a retry is an exact copy."""
     record = encode_message(known.group, known.sender, known.epoch, known.seq, after=after, data=data)
     return record if key is None else sign(record, key)

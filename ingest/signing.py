@@ -5,23 +5,23 @@ import stat
 from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
-
+from precede.ingest.extras import need
 from precede.udfs.errors import Refused
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 OWNER_ONLY = 0o600
 
 
-def make_key(path: Path) -> Ed25519PrivateKey:
+def make_key(path: Path) -> "Ed25519PrivateKey":
     """Make a key pair; the private key goes into a new file, for a key that is overwritten is lost for ever."""
+    need("keys", "A key")
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
@@ -48,8 +48,13 @@ def make_key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def load_key(path: str | Path) -> Ed25519PrivateKey:
+def load_key(path: str | Path) -> "Ed25519PrivateKey":
     """The private key in a file; nothing of what stands there is ever said."""
+    need("keys", "A key")
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     path = Path(path).expanduser()
     try:
         with path.open("rb") as file:
@@ -68,11 +73,11 @@ def load_key(path: str | Path) -> Ed25519PrivateKey:
     return key
 
 
-def key_in(file: str | Path | None) -> Ed25519PrivateKey | None:
+def key_in(file: str | Path | None) -> "Ed25519PrivateKey | None":
     """The private key in a file, where one is named."""
     return None if file is None else load_key(file)
 
 
-def public_text(key: Ed25519PrivateKey) -> str:
+def public_text(key: "Ed25519PrivateKey") -> str:
     """The public key, as `create` and `join` name it."""
     return b64encode(key.public_key().public_bytes_raw()).decode()

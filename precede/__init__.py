@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from precede.udfs.holdback import Holdback as Holdback
     from precede.udfs.limits import Limits as Limits
     from precede.udfs.orders import Order as Order
+    from precede.udfs.orders import register as register
 
 __version__ = "0.1.0"
 
@@ -38,10 +39,11 @@ _HOMES = {
     "Groups": "precede.groups.manager",
     "Holdback": "precede.udfs.holdback",
     "Limits": "precede.udfs.limits",
-    "Member": "precede.member",
+    "Member": "precede.member.member",
     "ObjectHost": "precede.member.object_host",
     "Order": "precede.udfs.orders",
     "follow": "precede.reading.following",
+    "register": "precede.udfs.orders",
 }
 
 __all__ = [  # noqa: RUF100, F822
@@ -64,6 +66,7 @@ __all__ = [  # noqa: RUF100, F822
     "Unreachable",
     "__version__",
     "follow",
+    "register",
 ]
 
 

@@ -1,9 +1,9 @@
-"""A group whose members come, go, crash and come back over a bad network, with a job that evicts and repairs.
+"""A group whose members join, leave, crash and return over a bad network, with a job that evicts and repairs.
 
-Members hear each other directly now and then, read the ordered records at their own pace (some twice), and publish
-through gateways that lose, repeat and reorder. What the kernel says of itself on reading a tick is done as the running
-job does it: a request for repair goes to whoever has the message, an `abandon` or `evict` into the log. Where nobody
-waits for members, a person puts out who crashed. All of it is in the log, which can be played again and cut anywhere.
+Members sometimes hear each other directly, read the ordered records at their own pace (some twice), and publish through
+gateways that lose, repeat and reorder. The kernel's own records on a tick are handled as in the running job: a request
+for repair goes to a member that has the message, an `abandon` or `evict` into the log. In orders that do not wait for
+members, a person evicts crashed ones. Everything is in the log, which can be replayed and cut anywhere.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 
 from precede.udfs.holdback import Holdback
 from precede.udfs.orders import ORDERS
-from precede.udfs.peers.views import View, members, raise_to, standings
-from precede.udfs.records.job_records import Own
+from precede.udfs.peers.views import View, members, raise_standing, standings
+from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.wire import encode_message
 from precede.udfs.ticks.patience import ASK_AGAIN_MS_MAX, Patience
 from tests.simulation import GROUP, NAMES, Arrival, Id, created
 
 PATIENCE = Patience(ask_after_ms=30, give_up_ms=400, silent_ms=500)
 ROUNDS_MAX = 80
-"""In so many rounds without loss and without news everything must have come to rest."""
+"""After this many rounds without losses and new messages, everything must be settled."""
 
 
 @dataclass
 class Member:
-    """One member in one epoch: what it said, what it heard, and what it read of the ordered records."""
+    """One member in one epoch: what it sent, what it received, and which ordered records it read."""
 
     name: str
     epoch: int
@@ -40,16 +40,16 @@ class Member:
     begins: int
     """The position after which it reads."""
     read: int = 0
-    """How many of the ordered records it has looked at."""
+    """How many of the ordered records it has read."""
     is_in: bool = False
     is_out: bool = False
     said: dict[Id, bytes] = field(default_factory=dict)
     texts: dict[Id, bytes] = field(default_factory=dict)
-    """What it could publish again."""
+    """The messages that it can publish again."""
     past: set[Id] = field(default_factory=set)
     position: int = 0
     sequence: list[bytes] = field(default_factory=list)
-    """The ordered records it took, by the consumer's rule."""
+    """The ordered records that it accepted by the consumer's rule."""
 
     @property
     def who(self) -> tuple[str, int]:
@@ -57,7 +57,7 @@ class Member:
 
 
 class Churn:
-    """One group, its members, the way to the log, and the log."""
+    """One group: its members, the path to the log, and the log."""
 
     def __init__(self, random: Random, order: str, *, closed: bool, loss: float = 0.15, repeats: float = 0.1) -> None:
         self.random = random
@@ -76,7 +76,7 @@ class Churn:
         self.alive: dict[str, Member] = {}
         self.gone: list[Member] = []
         self.pasts: dict[Id, frozenset[Id]] = {}
-        """What each message's sender had said or heard by then: what causally precedes it, itself included."""
+        """What each message's sender had sent or received by then: its causal past, including itself."""
         self.parents: dict[Id, Id | None] = {}
         self.to: dict[Id, list[str]] = {}
         self.did: Counter[str] = Counter()
@@ -88,10 +88,10 @@ class Churn:
         for name in first:
             self.alive[name] = self._member(name)
 
-    # ── the log and the way to it ─────────────────────────────────────────────────────────────────────────────────
+    # ── the log and the path to it ────────────────────────────────────────────────────────────────────────────────
 
     def append(self, value: bytes) -> None:
-        """The log takes a record, and the kernel at once."""
+        """Append a record to the log, and pass it to the kernel at once."""
         key = None if value == TICK else GROUP.encode()
         self.log.append(Arrival(value, key, 0, len(self.log), self.now))  # type: ignore[arg-type]  # a tick has no key
         self.kernel.receive(*self.log[-1])
@@ -100,14 +100,14 @@ class Churn:
             self.ordered.append(record)
             fields = json.loads(record)
             for name, standing in standings(fields):
-                raise_to(self.view, name, standing)
+                raise_standing(self.view, name, standing)
         said = list(self.kernel.own)
         self.kernel.clear()
         for own in said:
             self._do(own)
 
-    def _do(self, own: Own) -> None:
-        """What the job does with a record of its own: into the log in time, or to the members, who may not hear it."""
+    def _do(self, own: JobRecord) -> None:
+        """Do what the job does with its own record: write it to the log, or send it to members, who may miss it."""
         record = json.loads(own.value)
         if own.topic == "raw":
             self.did["given up" if record["kind"] == "abandon" else "evicted"] += 1
@@ -118,7 +118,7 @@ class Churn:
                 self._repair(self.alive[name], record)
 
     def _repair(self, member: Member, gap: dict[str, Any]) -> None:
-        """A member publishes again what it has of a gap, byte for byte."""
+        """A member publishes the messages of a gap that it has again, byte for byte."""
         for seq in range(gap["first"], gap["last"] + 1):
             value = member.texts.get((gap["sender"], gap["epoch"], seq))
             if value is not None:
@@ -126,7 +126,7 @@ class Churn:
                 self.did["repaired"] += 1
 
     def publish(self, value: bytes, *, loss: float) -> None:
-        """Send a record on its way to the log, which loses, delays and repeats."""
+        """Send a record to the log over a path that loses, delays and repeats."""
         if self.random.random() < loss:
             self.did["lost"] += 1
             return
@@ -142,12 +142,12 @@ class Churn:
     # ── members ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _member(self, name: str, epoch: int = 0) -> Member:
-        # Who must know how far the clocks have come reads from the beginning; others may begin where they are.
+        # A member that needs the current clocks reads from the beginning; others may begin at the end.
         begins = 0 if self.by_clocks or self.by_destination else self.random.choice([0, len(self.ordered)])
         return Member(name, epoch, ORDERS[self.order].stamps_of(name, epoch), begins, read=begins, position=begins)
 
     def come(self, name: str) -> None:
-        """Somebody new joins, or somebody who was here comes back with a larger epoch."""
+        """A new member joins, or an earlier one returns with a larger epoch."""
         epoch = self._epochs[name] = self._epochs[name] + 1
         member = self.alive[name] = self._member(name, epoch)
         self.publish(self._join(member), loss=self.loss)
@@ -162,19 +162,19 @@ class Churn:
         self.did["left"] += 1
 
     def crash(self, member: Member) -> None:
-        """It stops, and may not know that the group goes on without it."""
+        """A member stops; it may not know that the group goes on without it."""
         self.gone.append(self.alive.pop(member.name))
         self.did["crashed"] += 1
 
     def come_back(self, member: Member) -> None:
-        """It was put out though it lived, for it was silent too long: it learns that, and joins anew."""
+        """A live member was evicted because it was silent too long: it learns that, and joins again."""
         self.gone.append(self.alive.pop(member.name))
         self.come(member.name)
 
     def speak(self, member: Member) -> None:
-        """A member answers something it heard or said, or begins anew; some of the others hear it directly."""
+        """A member answers a message it knows, or starts a thread; some of the others hear it directly."""
         if self.by_clocks and not member.is_in and member.epoch > 0:
-            return  # it learns how far the clocks are by seeing its own join
+            return  # its own join shows it the current clocks
         known = [id_ for id_ in list(member.texts)[-5:] if id_ in self.parents]
         parent = self.random.choice(known) if known and self.random.random() < 0.7 else None
         to = self.random.sample(NAMES, self.random.randint(1, 3)) if self.by_destination else list(NAMES)
@@ -202,7 +202,7 @@ class Churn:
         return next(one.said[id_] for one in [*self.alive.values(), *self.gone] if id_ in one.said)
 
     def look(self, member: Member, at_most: int) -> None:
-        """A member reads on in the ordered records, perhaps some again, and keeps the consumer's rule."""
+        """A member reads more ordered records, perhaps some again, and applies the consumer's rule."""
         begin = max(member.begins, member.read - self.random.choice([0, 0, 3]))
         end = min(len(self.ordered), member.read + at_most)
         for record in self.ordered[begin:end]:
@@ -230,14 +230,14 @@ class Churn:
                 member.is_out = is_out or epoch > member.epoch
 
     def heartbeat(self, member: Member, *, loss: float) -> None:
-        """A sign of life is an event of its own, so it moves the linear clock: who only listens would stand still, for
-        what waits for its clock is not delivered to it.
+        """A heartbeat is an event, so it advances the linear clock. Otherwise the clock of a mere listener would stand
+        still, because messages that wait for its clock are not delivered to it.
         """
         if self.by_clocks and (member.is_in or member.epoch == 0):
             member.stamps.time += 5
             self.publish(_record(**member.stamps.heartbeat(clock_ms=self.now)), loss=loss)
 
-    # ── what is done from outside ─────────────────────────────────────────────────────────────────────────────────
+    # ── operations from outside ───────────────────────────────────────────────────────────────────────────────────
 
     def put_out_who_crashed(self) -> None:
         for name, epoch in members(self.view).items():
@@ -250,7 +250,7 @@ class Churn:
         return name in self.alive and self.alive[name].epoch == epoch
 
     def _contiguous(self, name: str, epoch: int) -> int:
-        """The cut: the last seq up to which the log has all of a member's messages."""
+        """The last seq up to which the log has all of a member's messages."""
         settled = {one[2] for one in self._settled() if one[:2] == (name, epoch)}
         return next(seq - 1 for seq in count(1) if seq not in settled)
 
@@ -263,7 +263,7 @@ class Churn:
     # ── the run ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, steps: int) -> None:
-        """So many random events, then rest: nothing is lost any more, and everything must come to an end."""
+        """This many random events, then rest: nothing more is lost, and everything must settle."""
         for _ in range(steps):
             self.now += self.random.randint(1, 5)
             self.arrive()
@@ -274,7 +274,7 @@ class Churn:
                     self.come_back(member)
         self.loss = 0.0
         for _ in range(ROUNDS_MAX):
-            # What the job gave up on it does again after some minutes; but who is silent for so long is put out.
+            # The job repeats its requests after some minutes, but evicts members that are silent for that long.
             self.now += 100 if self.by_clocks else ASK_AGAIN_MS_MAX // 10
             self.arrive()
             for member in list(self.alive.values()):
@@ -316,7 +316,7 @@ class Churn:
             self.append(TICK)
 
     def _finish(self) -> None:
-        """Who is still here says what it knows not to have arrived: its join, its messages, that it lives."""
+        """Each remaining member sends what it knows is missing: its join, its messages, a heartbeat."""
         settled = set(self._settled())
         for member in self.alive.values():
             if not member.is_in and member.epoch > 0:

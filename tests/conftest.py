@@ -1,4 +1,4 @@
-"""What all tests share: a level for each, from the folder it stands in, and the slow things made once a session."""
+"""Shared by all tests: a level for each, from its folder, and slow fixtures created once per session."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 
-# In the order they run, with the seconds one test may take, what it shares with others included.
+# In running order, with the seconds allowed for one test, including shared fixtures.
 LEVELS = {"tidy": 60, "kernel": 60, "scenarios": 60, "door": 60, "shard": 60, "spark": 300, "system": 300}
 
 
 def level_of(path: Path) -> str:
-    """The folder under tests/ names the level; what stands in tests/ itself is about the sources."""
+    """The folder under tests/ names the level; tests directly in tests/ check the sources."""
     folder = path.relative_to(HERE).parts[0]
     return folder if folder in LEVELS else "tidy"
 
 
 def pytest_configure() -> None:
-    """Who starts the tests in the background may have Ctrl-C ignored, and what they start would ignore it, too."""
+    """Tests started in the background may ignore Ctrl-C, and their child processes would ignore it too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite-scenarios", action="store_true", help="write the traces of tests/scenarios anew")
+    parser.addoption("--rewrite-scenarios", action="store_true", help="rewrite the traces in tests/scenarios")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its level and run the fast levels first: a broken kernel shows before a broker is started."""
+    """Mark each test with its level and run fast levels first: a broken kernel shows before a broker starts."""
     rank = {level: number for number, level in enumerate(LEVELS)}
     items.sort(key=lambda item: rank[level_of(item.path)])
     for item in items:
@@ -49,20 +49,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """One real broker for the whole run; each test makes topics of its own in it, with names nobody else takes."""
+    """One real broker for the whole run; each test creates its own topics, with unique names."""
     with Broker() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def spark_jars() -> list[Path]:
-    """The jars of a Spark session, fetched now if this machine has never had them."""
+    """The jars of a Spark session, fetched if this machine does not have them yet."""
     return jars.ensure("spark")
 
 
 @pytest.fixture(scope="session")
 def spark(spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark session for the whole run, set up as the job sets up its own."""
+    """One Spark session for the whole run, configured like the job's."""
     from precede.streaming.job import session
     from precede.streaming.job.settings import Settings
 

@@ -1,11 +1,11 @@
-"""Are the kernel's tests any good? Break the kernel one small thing at a time, in a copy, and see that they notice.
+"""Checks the kernel's tests: breaks the kernel in a copy, one small thing at a time, and sees whether tests fail.
 
     make test-mutations ARGS="--count 50 --seed 7 --only group"
 
-Each mutation swaps a comparison, an `and`, a sign, a number, a truth value, or leaves out a statement. What no test
-notices is printed with its line: either the change makes no difference (say so to yourself, then move on), or a test is
-missing. Takes some seconds for each that is noticed and a minute for each that is not. The tests first run on the copy
-as it is: where they fail there, every mutation would pass for noticed.
+Each mutation swaps a comparison, an `and`, a sign, a number or a truth value, or drops a statement. A mutation that no
+test detects is printed with its line: either the change makes no difference, or a test is missing. A detected mutation
+takes some seconds, an undetected one a minute. The tests first run on the unchanged copy: if they failed there, every
+mutation would seem detected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 COPIED = ("udfs", "tests", "precede", "streaming", "ingest", "bench", "docs", "pyproject.toml", "CONTRIBUTING.md")
 NOT_THE_KERNEL = {"shard.py", "__init__.py"}
-SECONDS_MAX = 240  # a mutation that makes the kernel run for ever is noticed too
+SECONDS_MAX = 240  # also detects a mutation that makes the kernel run for ever
 SLOW = "not 100_000 and not 50_000 and not however_long and not hypothesis"
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -48,14 +48,14 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 class Mutation(NamedTuple):
-    """The `number`th thing in a file that can be broken."""
+    """The `number`th possible mutation in a file."""
 
     path: Path
     number: int
 
 
 class Breaker(ast.NodeTransformer):
-    """Counts what can be broken in a file, and breaks one of it."""
+    """Counts the possible mutations in a file, and applies one."""
 
     def __init__(self, target: int = -1) -> None:
         self.target = target
@@ -128,11 +128,11 @@ class Breaker(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         if node.value is not None:
             node.value = self.visit(node.value)
-        return node  # annotations are the wire's types; tests/kernel/test_wire.py holds them
+        return node  # annotations are the wire types; tests/kernel/test_wire.py checks them
 
 
 def mutations(only: str) -> Iterator[Mutation]:
-    """All there are, or those of the files whose name holds `only`."""
+    """All mutations, or those in files whose name contains `only`."""
     for path in sorted((ROOT / "udfs").rglob("*.py")):
         if path.name in NOT_THE_KERNEL or only not in path.name:
             continue
@@ -142,7 +142,7 @@ def mutations(only: str) -> Iterator[Mutation]:
 
 
 def noticed(mutation: Mutation, copy: Path) -> tuple[bool, str]:
-    """Whether the tests fail with this mutation, and what it is."""
+    """Whether the tests fail with this mutation, and its description."""
     path = copy / mutation.path
     source = path.read_text()
     breaker = Breaker(mutation.number)
@@ -166,11 +166,11 @@ def run(copy: Path) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> int:
-    """Try some mutations and say which went unnoticed."""
+    """Try some mutations and print which were not detected."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=30, help="how many to try, drawn by the seed; 0 for all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="only files whose name holds this")
+    parser.add_argument("--only", default="", help="only files whose name contains this")
     chosen = parser.parse_args()
     found = list(mutations(chosen.only))
     random.Random(chosen.seed).shuffle(found)

@@ -1,4 +1,4 @@
-"""Raw records for the tests of the stream: talk that arrives out of order, and the kernel's own answer to it."""
+"""Raw records for the tests of the stream: messages out of order, and the kernel's own output for them."""
 
 import random
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ Row = tuple[bytes | None, bytes | None, int, int, int]
 def conversation(
     count: int, *, groups: int = 5, seed: int = 1, late: float = 0.3, twice: float = 0.05
 ) -> list[tuple[bytes, bytes]]:
-    """(key, value) of messages of several groups, each answering the one before; some come late, some twice.
+    """(key, value) of messages of several groups, each answering the one before; some arrive late, some twice.
 
-    Each has a linear time, too, for groups whose order asks for one.
+    Each also has a linear time, for groups whose order needs one.
     """
     chance = random.Random(seed)
     seqs: dict[tuple[str, str], int] = {}
@@ -36,7 +36,7 @@ def conversation(
 
 
 def log(pairs: list[tuple[bytes, bytes]], *, partitions: int = 2, start_ms: int = 1_700_000_000_000) -> list[Row]:
-    """The pairs as a log with partitions took them; a group keeps to its partition."""
+    """The pairs as rows of a log with partitions; each group stays in one partition."""
     following = [0] * partitions
     rows: list[Row] = []
     for at, (key, value) in enumerate(pairs):
@@ -47,7 +47,7 @@ def log(pairs: list[tuple[bytes, bytes]], *, partitions: int = 2, start_ms: int 
 
 
 def by_kernel(rows: list[Row], order: str = "s_b") -> tuple[dict[bytes, list[bytes]], list[bytes]]:
-    """What the kernel alone makes of a log: ordered records by group, and the dead letters, sorted."""
+    """The kernel's output for a log: ordered records by group, and the dead letters, sorted."""
     holdback = Holdback(order=order, limits=Limits())
     for key, value, partition, offset, timestamp_ms in sorted(rows, key=lambda row: row[2:4]):
         holdback.receive(value, key, partition, offset, timestamp_ms)
@@ -55,7 +55,7 @@ def by_kernel(rows: list[Row], order: str = "s_b") -> tuple[dict[bytes, list[byt
 
 
 def by_group(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
-    """Values by key, in the order they came."""
+    """Values by key, in order of arrival."""
     groups: dict[bytes, list[bytes]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)

@@ -1,4 +1,4 @@
-"""Keys for tests: each is made of a word, so that the same test signs the same bytes on every run."""
+"""Keys for tests, each derived from a word, so that a test signs the same bytes on every run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 def private(word: str) -> Ed25519PrivateKey:
-    """The private key of a word."""
+    """The private key derived from a word."""
     return Ed25519PrivateKey.from_private_bytes(sha256(word.encode()).digest())
 
 
 def public_bytes(word: str) -> bytes:
-    """The public key of a word."""
+    """The public key derived from a word."""
     return private(word).public_key().public_bytes_raw()
 
 
 def public(word: str) -> str:
-    """The public key of a word, as `create` and `join` name it."""
+    """The public key derived from a word, as `create` and `join` write it."""
     return b64encode(public_bytes(word)).decode()
 
 
 def publics(*words: str) -> dict[str, str]:
-    """The public keys of senders whose words are their names."""
+    """The public keys of senders, derived from their names."""
     return {word: public(word) for word in words}

@@ -1,9 +1,9 @@
-"""A group of peers over a bad network, with the truth kept beside it.
+"""A group of peers over a bad network, with a record of what really happened.
 
-Peers talk over a broadcast medium that loses, repeats and reorders, and publish what they say through several gateways,
-each with its own delays and retries; so a reply may reach the log before what it answers. The simulation writes down
-what really happened: who answered what, and what each peer had heard when it spoke. Orders are judged against that,
-never against the stamps they carry.
+Peers send over a broadcast medium that loses, repeats and reorders. They publish each message through several gateways,
+each with its own delays and retries, so a reply may reach the log before its question. The simulation records which
+message answers which, and what each peer had received when it sent. Orders are judged against this record, never
+against the stamps.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ GROUP = "chat"
 NAMES = ("ann", "bob", "cem", "dil", "eva", "fay")
 
 
-class Said(NamedTuple):
-    """One message as it really was."""
+class SentMessage(NamedTuple):
+    """One message, as it really happened."""
 
     id: Id
     parent: Id | None
-    """What it answers."""
+    """The message it answers."""
     past: frozenset[Id]
-    """All that its sender had said or heard by then, and all that those had: what causally precedes it."""
+    """Its causal past: all that its sender had sent or received by then, and the past of those."""
     value: bytes
-    """The raw record its sender published."""
+    """The raw record that its sender published."""
     to: tuple[str, ...] = ()
-    """To whom alone, in the orders that have destinations."""
+    """Its recipients, in orders with destinations."""
 
 
 class Arrival(NamedTuple):
@@ -51,16 +51,16 @@ class Arrival(NamedTuple):
 
 @dataclass
 class History:
-    """What was said, in the order it was said, and what the log took."""
+    """The messages in the order they were sent, and the log."""
 
     order: str
-    said: dict[Id, Said] = field(default_factory=dict)
+    said: dict[Id, SentMessage] = field(default_factory=dict)
     log: list[Arrival] = field(default_factory=list)
-    last_words: list[bytes] = field(default_factory=list)
-    """A heartbeat of each peer when all was said and heard, for the orders that wait for a word of everybody."""
+    final_heartbeats: list[bytes] = field(default_factory=list)
+    """A final heartbeat of each peer, for the orders that wait for every member."""
 
     def first_arrivals(self) -> dict[Id, int]:
-        """At which offset each message first reached the log."""
+        """The offset at which each message first reached the log."""
         id_of = {one.value: one.id for one in self.said.values()}
         first: dict[Id, int] = {}
         for arrival in self.log:
@@ -69,11 +69,11 @@ class History:
         return first
 
     def lost(self) -> set[Id]:
-        """What never reached the log."""
+        """The messages that never reached the log."""
         return self.said.keys() - self.first_arrivals().keys()
 
     def ancestors(self, id_: Id) -> set[Id]:
-        """The message, what it answers, what that answers, and so on to the root."""
+        """The message, the one it answers, and so on to the root."""
         chain = set()
         at: Id | None = id_
         while at is not None:
@@ -82,22 +82,22 @@ class History:
         return chain
 
     def earlier_of_sender(self, id_: Id) -> set[Id]:
-        """The message and all that its sender said before."""
+        """The message and all earlier ones of its sender."""
         name, epoch, seq = id_
         return {(name, epoch, number) for number in range(1, seq + 1)}
 
     def sent_before(self, id_: Id, at: str | None = None) -> set[Id]:
-        """The message and all that precedes it at this destination; without one, at any of its own."""
+        """The message and all that precedes it at this destination, or at any of its own if None."""
         places = self.said[id_].to if at is None else (at,)
         return {one for one in self.said[id_].past if set(self.said[one].to) & set(places)} | {id_}
 
     def places(self, id_: Id) -> tuple[str | None, ...]:
-        """Where a message is delivered: at each destination, or (None) in the one sequence of the group."""
+        """Where a message is delivered: at each destination, or in the group's one sequence (None)."""
         return self.said[id_].to or (None,)
 
 
-# What must be in the log before a message may go, itself included, as it really was: with this a message is delivered,
-# and in the very step that brings the last of it.
+# What must really be in the log before a message may be released, itself included. The message is delivered in exactly
+# the step that brings the last of these.
 NEEDS: dict[str, Any] = {
     "s_b": History.ancestors,
     "fifo": History.earlier_of_sender,
@@ -109,13 +109,13 @@ NEEDS: dict[str, Any] = {
 
 
 def needs(history: History, id_: Id, at: str | None) -> set[Id]:
-    """What a message needs at one of its places."""
+    """What a message needs at one of its destinations."""
     found: set[Id] = NEEDS[history.order](history, id_) if at is None else history.sent_before(id_, at)
     return found
 
 
 def step(history: History, id_: Id, at: str | None, first: dict[Id, int]) -> int | None:
-    """The offset of the record that must release a message there, by the closed formula; None: it must be held."""
+    """The offset of the record that must release a message there, by formula; None if it must stay held."""
     needed = needs(history, id_, at)
     if any(one not in first for one in needed):
         return None
@@ -126,16 +126,16 @@ def step(history: History, id_: Id, at: str | None, first: dict[Id, int]) -> int
 class _Peer:
     name: str
     seq: int = 0
-    heard: list[Id] = field(default_factory=list)
+    received: list[Id] = field(default_factory=list)
     past: set[Id] = field(default_factory=set)
     got: set[Id] = field(default_factory=set)
     stamps: Any = None
     skew: int = 0
 
-    def hear(self, history: History, id_: Id) -> None:
-        """A message reaches this peer, and before it all that precedes it and is for this peer, too."""
+    def receive(self, history: History, id_: Id) -> None:
+        """Receive a message, after everything for this peer that precedes it."""
         said = history.said[id_]
-        self.heard.append(id_)
+        self.received.append(id_)
         for known in ({id_} | said.past) - self.got:
             if not history.said[known].to or self.name in history.said[known].to:
                 self.stamps.observe(json.loads(history.said[known].value))
@@ -159,16 +159,16 @@ def converse(
     least: int = 0,
     options: dict[str, Any] | None = None,
 ) -> History:
-    """Play one conversation; `loss` is of the way to the log, where a lost message stays lost.
+    """Play one conversation. `loss` applies to the path to the log, where a lost message stays lost.
 
-    For orders by clocks: `beats` is how often a heartbeat goes along with a message, `skew` by how much a clock may
-    be wrong, `least` how long a message is at least under way between peers, `options` those of the group.
+    For orders by clocks: `beats` is how often a message brings a heartbeat, `skew` the largest error of a clock,
+    `least` the minimal delay between peers, `options` those of the group.
     """
     history = History(order)
     group = [_Peer(name, stamps=ORDERS[order].stamps_of(name)) for name in NAMES[:peers]]
     slowness = [random.randint(1, delay) for _ in range(gateways)]
     events: list[tuple[int, int, str, Any]] = []
-    if ORDERS[order].by_clocks:  # these wait for every member, so they have to know them all from the start
+    if ORDERS[order].by_clocks:  # these wait for every member, so they must know them all from the start
         history.log.append(Arrival(created(order, NAMES[:peers], **(options or {})), GROUP.encode(), 0, 0, 0))
     for one in group:
         one.skew = random.randint(-skew, skew)
@@ -188,7 +188,7 @@ def converse(
             for other in group:
                 is_for = other.name in said.to if said.to else other is not subject
                 if is_for and random.random() > 0.2:  # the medium loses one in five
-                    later(least + random.randint(0, delay), "hear", (other, said.id))
+                    later(least + random.randint(0, delay), "receive", (other, said.id))
             if random.random() < beats:
                 fellow = random.choice(group)
                 later(random.randint(0, random.choice(slowness)), "arrive", heartbeat(fellow.stamps, now + fellow.skew))
@@ -196,43 +196,43 @@ def converse(
                 later(random.randint(0, random.choice(slowness)), "arrive", said)
                 while random.random() < repeats:
                     later(random.randint(0, 3 * delay), "arrive", said)
-        elif what == "hear":
+        elif what == "receive":
             peer, id_ = subject
-            peer.hear(history, id_)
+            peer.receive(history, id_)
         else:
-            value = subject.value if isinstance(subject, Said) else subject
+            value = subject.value if isinstance(subject, SentMessage) else subject
             history.log.append(Arrival(value, GROUP.encode(), 0, len(history.log), now))
     if ORDERS[order].by_clocks:
         for peer in group:
             for known in history.said.keys() - peer.past:
                 peer.stamps.observe(json.loads(history.said[known].value))
-            history.last_words.append(heartbeat(peer.stamps, now + peer.skew))
+            history.final_heartbeats.append(heartbeat(peer.stamps, now + peer.skew))
     return history
 
 
 def heartbeat(stamps: Any, clock_ms: int) -> bytes:
-    """The promise a member can make at this moment."""
+    """The promise that a member can make now."""
     return json.dumps({"group": GROUP, **stamps.heartbeat(clock_ms=clock_ms)}).encode()
 
 
 def created(order: str, members: Iterable[str], **options: Any) -> bytes:
-    """The record that begins the group."""
+    """The record that creates the group."""
     record = {"group": GROUP, "kind": "create", "options": {"order": order, **options}, "members": list(members)}
     return json.dumps(record).encode()
 
 
-def _speak(random: Random, peer: _Peer, history: History, replies: float, now: int, to: list[str]) -> Said:
-    """A peer answers something it heard or said itself, or begins anew."""
+def _speak(random: Random, peer: _Peer, history: History, replies: float, now: int, to: list[str]) -> SentMessage:
+    """A peer answers a message it knows, or starts a thread."""
     peer.seq += 1
     id_ = (peer.name, 0, peer.seq)
-    parent = random.choice(peer.heard[-4:]) if peer.heard and random.random() < replies else None
+    parent = random.choice(peer.received[-4:]) if peer.received and random.random() < replies else None
     stamp = peer.stamps.stamp(after=[] if parent is None else [parent], to=to, clock_ms=now + peer.skew)
     fields = {name: value for name, value in stamp.items() if name not in ("sender", "epoch", "seq")}
     value = encode_message(GROUP, peer.name, 0, peer.seq, data=f"message {len(history.said)}", **fields)
-    said = Said(id_, parent, frozenset(peer.past), value, tuple(to))
+    said = SentMessage(id_, parent, frozenset(peer.past), value, tuple(to))
     history.said[id_] = said
     if not to:
         peer.got.add(id_)
-    peer.heard.append(id_)
+    peer.received.append(id_)
     peer.past.add(id_)
     return said

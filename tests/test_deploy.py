@@ -1,4 +1,4 @@
-"""The image and the compose file cannot be run by tests: what can be seen to be wrong without running is looked for."""
+"""Tests cannot run the image and the compose file; these find the mistakes that show without running."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_service_comes_from_something_that_exists_and_has_a_version(name: 
 def test_every_volume_is_declared_and_every_declared_one_is_used(name: str) -> None:
     mounted = {volume.split(":")[0] for service in SERVICES.values() for volume in service["volumes"]}
     assert mounted == set(COMPOSE["volumes"])
-    assert SERVICES[name]["volumes"], "what is kept must outlive its container"
+    assert SERVICES[name]["volumes"], "stored data must outlive its container"
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -124,7 +124,7 @@ FROM_PROMETHEUS = {"up"}
 
 
 def told_metrics() -> dict[str, set[str]]:
-    """The names in what a job tells, as Prometheus knows them, with their labels."""
+    """The metrics of a job, by their Prometheus names, with their labels."""
     settings = Settings(metrics="0")
     metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
     metrics.broker.ends[0] = (0, 1)
@@ -146,7 +146,7 @@ def test_an_alarm_speaks_of_metrics_and_labels_that_exist(name: str) -> None:
     named = re.findall(r"\b((?:precede|process)_\w+)(?:\{([^}]*)\})?", expression)
     assert named or set(re.findall(r"^\w+", expression)) <= FROM_PROMETHEUS
     for metric, selectors in named:
-        assert metric in told, f"{name} speaks of {metric}, which no job tells"
+        assert metric in told, f"{name} names {metric}, which no job exports"
         for label, value in re.findall(r'(\w+)=~?"([^"]*)"', selectors):
             assert label in told[metric] | {"job"}
             assert label != "code" or value in CODES

@@ -14,8 +14,8 @@ from precede.streaming.history.tables import COLUMNS
 from precede.streaming.job.settings import OTHER_VARIABLES
 from precede.udfs.codes import CODES
 from precede.udfs.limits import Limits
+from precede.udfs.records.dead_letters import DeadLetter
 from precede.udfs.records.messages import KINDS, Create, Message, Options
-from precede.udfs.records.wire import DeadLetter
 from tests.test_tidy import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -26,7 +26,7 @@ def page(name: str) -> str:
 
 
 def section(text: str, title: str) -> str:
-    """What stands under a heading, up to the next one of its level or above."""
+    """The text under a heading, up to the next one of its level or above."""
     level = re.match(r"#+", title)
     assert level is not None
     assert f"\n{title}\n" in text, f"there is no section {title!r}"
@@ -34,7 +34,7 @@ def section(text: str, title: str) -> str:
 
 
 def first_cells(text: str) -> set[str]:
-    """The names between backticks in the first column of the tables."""
+    """The names in backticks in the first column of the tables."""
     rows = re.findall(r"^\| (`[^|]*`) \|", text.replace(r"\|", "/"), re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`([^`]*)`", row)}
 

@@ -1,4 +1,4 @@
-"""House rules, read from the sources: what is checked here need not be remembered."""
+"""House rules, checked on the sources, so that no one has to remember them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import typer
 import precede
 from precede import __version__
 from precede.command_line import COMMANDS, application
+from precede.ingest.extras import EXTRAS
 from precede.streaming.job.settings import Settings
 from precede.udfs.orders import ORDERS
 
@@ -27,7 +28,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def tracked() -> list[Path]:
-    """The files of the repository; where it was copied without its history, all that is not hidden, built or cached."""
+    """The files of the repository; in a copy without history, all that are not hidden, built or cached."""
     try:
         listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True, stderr=subprocess.DEVNULL)
         names = [name for name in listed.split("\0") if name]
@@ -53,8 +54,8 @@ ROOMS = {
 
 ERRORS = ("Refused", "Unreachable", "AccessDenied", "Unconfirmed", "Hole", "CallFailed")
 
-# The kernel computes and does nothing else. What is not named here reaches out of it (files, clocks, chance, threads),
-# or writes what another version cannot read (pickle), and the same log would no longer give the same bytes.
+# The kernel only computes. Other modules reach outside (files, clocks, chance, threads) or write what another version
+# cannot read (pickle), and then the same log would no longer give the same bytes.
 KERNEL_MAY_IMPORT = {
     *("__future__", "abc", "base64", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum", "functools"),
     *("hashlib", "heapq", "itertools", "json", "math", "operator", "re", "string", "struct", "typing", "zlib"),
@@ -102,12 +103,22 @@ def top_level(name: str) -> str:
     return room if first == "precede" and room in ROOMS else first
 
 
+def name_of(requirement: str) -> str:
+    """The distribution that a line of pyproject.toml or constraints.txt names."""
+    return re.split(r"[=<>\[]", requirement)[0].replace("_", "-").lower()
+
+
+def of_extras(*extras: str) -> list[str]:
+    """What these extras bring."""
+    return [line for extra in extras for line in PROJECT["project"]["optional-dependencies"][extra]]
+
+
 def of_room(room: str) -> list[Path]:
     return [path for path in SOURCES if short(path).startswith(f"{room}/")]
 
 
 def flags_of(command: str) -> set[str]:
-    """The flags that a command of the command line takes, and its subcommands."""
+    """The flags of a command and its subcommands."""
     app = typer.main.get_command(application([command]))
     assert hasattr(app, "commands")
     found = app.commands[command]
@@ -125,7 +136,7 @@ def test_imports_point_one_way(room: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_is_imported_is_declared(room: str) -> None:
     distributions = packages_distributions()
-    declared = {re.split("[=<>]", line)[0].replace("_", "-").lower() for line in PROJECT["project"]["dependencies"]}
+    declared = {name_of(line) for line in [*PROJECT["project"]["dependencies"], *of_extras(*EXTRAS)]}
     for path in of_room(room):
         for name in set(imports(path)) - set(ROOMS) - sys.stdlib_module_names:
             homes = {home.replace("_", "-").lower() for home in distributions.get(name, [])}
@@ -169,10 +180,10 @@ def test_every_error_is_defined_once() -> None:
 
 
 def test_every_kafka_client_gets_in_by_the_settings() -> None:
-    homes = {"ingest/kafka/clients.py"}  # all others take theirs from here, password and all
-    homes.add("precede/local/embedded_broker.py")  # it looks at a broker of its own, to see that it has started
+    homes = {"ingest/kafka/clients.py"}  # all others get theirs from here, including passwords
+    homes.add("precede/local/embedded_broker.py")  # it checks whether its own broker has started
     for path in [path for room in ROOMS for path in of_room(room) if short(path) not in homes]:
-        assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client past the settings"
+        assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client without the settings"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +213,7 @@ def test_every_order_has_its_file_tests_story_page_and_row_in_the_tables(order: 
         assert re.search(part, docstring), f"the docstring of {order} lacks {part!r} (the last is its worked example)"
     assert (ROOT / "tests" / "kernel" / f"test_{order}.py").exists()
     stories = (ROOT / "tests" / "scenarios").glob("*.txt")
-    assert any(re.search(rf"\b{order}\b", story.read_text()) for story in stories), f"no scenario tells of {order}"
+    assert any(re.search(rf"\b{order}\b", story.read_text()) for story in stories), f"no scenario uses {order}"
     assert re.search(rf"^\| `{order}` \|", (ROOT / "README.md").read_text(), re.MULTILINE), (
         f"README has no row for {order}"
     )
@@ -227,9 +238,9 @@ def test_the_settings_have_the_defaults_that_the_reference_and_the_help_name() -
     defaults = {field.name: field.default for field in msgspec.structs.fields(Settings)}
     for name, text in told.items():
         default = defaults[name.removeprefix("--")]
-        if default not in (None, -1, 0) or text == "0":  # those are said in words
+        if default not in (None, -1, 0) or text == "0":  # the table has words for these
             plain = str(default).lower().removesuffix(".0")
-            assert text.strip("`").replace(",", "") == plain, f"{name} is {plain} unless told"
+            assert text.strip("`").replace(",", "") == plain, f"the default of {name} is {plain}"
     assert defaults.keys() - told.keys() == {"limits", "once", "rebuild_delta"}, (
         "the page has all settings that are not flags alone"
     )
@@ -288,7 +299,7 @@ def test_every_promise_rests_on_something_and_names_tests_that_exist() -> None:
     for promise in promises:
         sentence, _, body = promise.partition("\n")
         assert sentence.endswith("."), f"{sentence!r} is not a sentence"
-        assert "- **Rests on** " in body, f"{sentence!r} rests on nothing"
+        assert "- **Rests on** " in body, f"{sentence!r} does not say what it rests on"
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", body.partition("- **Tests**")[2])
         assert named, f"{sentence!r} names no test"
         for path, test in named:
@@ -311,17 +322,30 @@ def test_spark_and_its_jars_are_of_one_version() -> None:
         r'name="spark-sql-kafka[^"]*" rev="([^"]+)"', (ROOT / "streaming" / "job" / "ivy.xml").read_text()
     )
     assert revision is not None
-    assert f"pyspark=={revision[1]}" in PROJECT["project"]["dependencies"]
+    assert f"pyspark=={revision[1]}" in PROJECT["project"]["optional-dependencies"]["spark"]
 
 
 def test_every_dependency_is_pinned_to_one_version() -> None:
-    groups = [PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"].values()]
-    groups.append([line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")])
-    assert [line for group in groups for line in group if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[\w-]+==[\w.]+", line)] == []
+    pinned = {name_of(line) for line in lines}
+    named = [*PROJECT["project"]["dependencies"], *of_extras(*PROJECT["project"]["optional-dependencies"])]
+    assert {name_of(line) for line in named} - pinned - {"precede"} == set()
+
+
+def test_the_extras_bring_what_the_sentences_about_them_say() -> None:
+    assert set(EXTRAS) | {"all", "dev", "docs"} == set(PROJECT["project"]["optional-dependencies"])
+    assert PROJECT["project"]["optional-dependencies"]["all"] == [f"precede[{','.join(EXTRAS)}]"]
+    distributions = packages_distributions()
+    for extra, modules in EXTRAS.items():
+        brought = {name_of(line) for line in of_extras(extra)}
+        homes = {home.replace("_", "-").lower() for module in modules for home in distributions[module]}
+        assert brought <= homes, f"precede[{extra}] brings {brought - homes}, which no sentence asks for"
+        assert all(brought & {home.replace("_", "-").lower() for home in distributions[module]} for module in modules)
 
 
 def test_no_file_names_a_machine_or_a_registry() -> None:
-    # Each is written so that this file does not name it either.
+    # Written so that this file does not contain them itself.
     paths = r"/(wor[k]|roo[t]|hom[e]/\w+|User[s]/\w+)/|/tmp/tea[m]|\.pyen[v]"
     hosts = r"repo1?\.mave[n]|repo\.mave[n]|pypi\.or[g]|pythonhoste[d]|npmj[s]\.org|dock[e]r\.io|gh[c]r\.io|qua[y]\.io"
     for path in TRACKED:
@@ -351,3 +375,8 @@ def test_tests_are_named_by_sentences_and_stand_in_a_level() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 assert len(node.name.split("_")) > 3, f"{short(path)}: {node.name} is not a sentence"
+
+
+@pytest.mark.parametrize("name", precede.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(precede, name) is not None

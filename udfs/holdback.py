@@ -75,6 +75,7 @@ class Holdback:
         self.ordered_keys = self.outbox.ordered_keys
         self.dead = self.outbox.dead
         self.dead_keys = self.outbox.dead_keys
+        self.dead_codes = self.outbox.dead_codes
         self.own = self.outbox.own
         """What the job itself has to say: requests for repair, and records for the raw log."""
         self.clear = self.outbox.clear

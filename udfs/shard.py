@@ -21,7 +21,7 @@ from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.home_partition import Row, look_ahead
 from precede.udfs.limits import Limits
-from precede.udfs.records.job_records import Own
+from precede.udfs.records.job_records import JobRecord
 from precede.udfs.ticks.patience import Patience
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Records(msgspec.Struct, array_like=True, gc=False):
     held: int  # messages the whole shard holds after this row
     waiting: Waiting | None = None  # of the whole shard after the batch; in a shard's last row alone
     state_bytes: int = 0  # what Spark keeps of the shard after the batch; in a shard's last row alone
-    own: list[Own] = []  # what the job itself has to say, each with the raw offset that made it
+    own: list[JobRecord] = []  # what the job itself has to say, each with the raw offset that made it
+    dead_codes: list[str] = []  # why, for each dead letter
 
 
 _encode = msgspec.msgpack.encode
@@ -176,15 +177,17 @@ def _pieces(
 ) -> Iterator[tuple[Records, bool]]:
     """What is in the holdback's lists now, in as many rows as its bytes ask for; the last one carries the counts."""
     ordered, ordered_keys, dead, dead_keys = holdback.ordered, holdback.ordered_keys, holdback.dead, holdback.dead_keys
-    own = holdback.own
+    own, codes = holdback.own, holdback.dead_codes
     if sum(map(len, ordered)) + sum(map(len, dead)) + sum(len(one.value) for one in own) <= BYTES_MAX:
-        yield Records(ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets, *counts, own=own), True
+        lists = (ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets)
+        yield Records(*lists, *counts, own=own, dead_codes=codes), True
         return
     nothing = (0, 0, counts[2])
     for cut in _cuts(ordered):
         yield Records(ordered[cut], ordered_keys[cut], ordered_offsets[cut], [], [], [], *nothing), False
     for cut in _cuts(dead):
-        yield Records([], [], [], dead[cut], dead_keys[cut], dead_offsets[cut], *nothing), False
+        lists = ([], [], [], dead[cut], dead_keys[cut], dead_offsets[cut])
+        yield Records(*lists, *nothing, dead_codes=codes[cut]), False
     for cut in _cuts([one.value for one in own]):
         yield Records([], [], [], [], [], [], *nothing, own=own[cut]), False
     yield Records([], [], [], [], [], [], *counts), True

@@ -3,8 +3,8 @@
 from precede.udfs.engine.outbox import destination_form
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
+from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
 from precede.udfs.records.messages import NAME_BYTES_MAX
-from precede.udfs.records.wire import LETTER_BYTES_MAX
 
 ESCAPED = 6
 """Bytes of JSON for one byte of text at most: a control character becomes backslash, u and four digits."""
@@ -15,7 +15,7 @@ WRAPPED_BYTES = 128
 OWN_BYTES_MAX = 64 * 1024
 """A record of the job's own, which names 20 ids and some at most."""
 
-DEAD_LETTER_BYTES_MAX = (ESCAPED + 1) * LETTER_BYTES_MAX + 16 * 1024 + WRAPPED_BYTES
+DEAD_LETTER_BYTES_MAX = (ESCAPED + 1) * EXCERPT_BYTES_MAX + 16 * 1024 + WRAPPED_BYTES
 """The head of the value with every byte escaped, the head of the key, and names and sentence beside them.
 
 The control topic must take as much, although its records are smaller: one producer writes both, in batches of one size.

@@ -1,6 +1,6 @@
-"""Reading a topic with either Kafka client, behind `precede.follow`: what both can do, and the one in pure Python.
+"""Reads a topic with either Kafka client, behind `precede.follow`: what both can do, and the one in pure Python.
 
-Both read committed transactions only and commit nothing: where to go on is the reader's own business.
+Both read committed transactions only and commit no offsets: the caller keeps its own position.
 """
 
 import time
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol
 
+from precede.ingest.extras import need
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import TLS, Access, Address, access_to
 from precede.ingest.kafka.reading import BATCH_RECORDS, REQUEST_S, TopicReader
@@ -20,22 +21,22 @@ QUIET_S = 1.0
 
 
 class LogReader(Protocol):
-    """What both clients can do."""
+    """What both adapters can do."""
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
-        """The first, or next, offset of each partition; nothing where there is no such topic yet."""
+        """The first, or next, offset of each partition; empty if the topic does not exist yet."""
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
-        """Read these partitions from these offsets on."""
+        """Read these partitions from these offsets."""
 
     def read(self, timeout_s: float) -> list[LogRecord]:
-        """What has come, waiting so long for the first record."""
+        """New records; waits this long for the first one."""
 
     def at_end(self) -> bool:
-        """Whether everything there was has been read, as far as the last reads showed."""
+        """Whether everything was read, according to the last reads."""
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""
 
 
 def open_reader(client: str, bootstrap: Address | str, *, request_s: float = REQUEST_S) -> LogReader:
@@ -49,7 +50,7 @@ def open_reader(client: str, bootstrap: Address | str, *, request_s: float = REQ
 
 
 def access_of_kafka_python(bootstrap: Address | str) -> dict[str, Any]:
-    """How to get in, in the words of kafka-python."""
+    """The access settings, in the terms of kafka-python."""
     access = access_to(bootstrap)
     return {
         "security_protocol": access.protocol,
@@ -61,12 +62,12 @@ def access_of_kafka_python(bootstrap: Address | str) -> dict[str, Any]:
 
 
 def _tls(access: Access) -> "SSLContext":
-    """Whom we trust, and who we are."""
+    """The TLS context: whom we trust, and our own certificate."""
     from ssl import create_default_context
 
     context = create_default_context(cadata=access.ca)
     if access.certificate is not None:
-        # Python takes its own certificate from a file alone; this one is nobody else's, and gone at once.
+        # Python loads its certificate only from a file; this one is private and removed at once.
         with NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(f"{access.private_key}\n{access.certificate}")
             file.flush()
@@ -78,6 +79,7 @@ class KafkaPythonReader:
     """kafka-python: Python all the way."""
 
     def __init__(self, bootstrap: Address | str, request_s: float = REQUEST_S) -> None:
+        need("kafka-python", 'client="kafka-python"')
         from kafka import KafkaConsumer
         from kafka.errors import KafkaError
 
@@ -105,7 +107,7 @@ class KafkaPythonReader:
         partitions = [TopicPartition(topic, number) for number in self._consumer.partitions_for_topic(topic) or ()]
         if not partitions:
             if topic not in self._looked_for:
-                # This client cannot tell what is hidden from what is not there.
+                # This client cannot distinguish a hidden topic from a missing one.
                 clients.check_may_see(self._bootstrap, topic)
             self._looked_for.add(topic)
             time.sleep(timeout_s)
@@ -140,7 +142,7 @@ class KafkaPythonReader:
         ]
 
     def at_end(self) -> bool:
-        # This client shows no end of a partition with transactions in it, so a while without a record stands for it.
+        # This client does not show the end of a partition with transactions, so a time without records stands for it.
         return time.monotonic() - self._quiet_since > QUIET_S
 
     def close(self) -> None:

@@ -23,9 +23,11 @@ def broker(
 
       precede broker --port 9092 --data kafka/
     """
+    from precede.ingest.extras import need
     from precede.local.embedded_broker import Broker
     from precede.udfs.errors import Refused
 
+    need("spark", "precede broker")  # Kafka's jars are fetched by the Ivy that pyspark brings
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does, with the same care
     try:
         with Broker(port, data, say=lambda sentence: say(f"{sentence} ...")) as running:

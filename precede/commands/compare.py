@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.command_options import Config, WrongUse, done_when_the_reader_leaves, load_settings
-from precede.terminal_text import shown
+from precede.terminal_text import safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.table import Table
 
-    from precede.comparison.trace import Comparison, Hold, Run, Trace
+    from precede.comparison.trace import Comparison, Hold, OrderResult, Trace
 
 PICTURES = (".png", ".svg")
 
@@ -121,13 +121,13 @@ def _print_table(comparison: "Comparison") -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(shown(_headline(comparison)), soft_wrap=True)
+    console.print(safe_text(_headline(comparison)), soft_wrap=True)
     console.print(_table(comparison))
     every = max([comparison.related_estimated_from_every, *_estimates(comparison)])
     if every > 1:
         console.print(f"~ is estimated: pairs were counted for one message in {every}.", soft_wrap=True)
     for order, why in comparison.not_run.items():
-        console.print(shown(f"{order} is left out: {why}"), soft_wrap=True)
+        console.print(safe_text(f"{order} is left out: {why}"), soft_wrap=True)
 
 
 def _estimates(comparison: "Comparison") -> list[int]:
@@ -168,11 +168,11 @@ def _table(comparison: "Comparison") -> "Table":
     for name in told:
         table.add_column(name, justify="left" if name in ("waits\nmost for", "refused") else "right")
     for order, row in rows.items():
-        table.add_row(*[shown(cell or "") for cell in (order, *(row[name] for name in told))])
+        table.add_row(*[safe_text(cell or "") for cell in (order, *(row[name] for name in told))])
     return table
 
 
-def _blocker(run: "Run") -> str:
+def _blocker(run: "OrderResult") -> str:
     return "" if run.blocker is None else f"{run.blocker.sender} ({run.blocker.waits:,} / {run.blocker.of:,})"
 
 

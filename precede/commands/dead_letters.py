@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.command_options import Bootstrap, Config, WrongUse, done_when_the_reader_leaves, load_settings, say
-from precede.terminal_text import shown
+from precede.terminal_text import safe_text
 
 if TYPE_CHECKING:
-    from precede.reading.dead_letter_reader import Found, Wanted
+    from precede.reading.dead_letter_reader import FoundLetter, LetterFilter
     from precede.streaming.job.settings import Settings
 
 SHOWN_MAX = 50
@@ -71,8 +71,8 @@ def dead_letters(
             _print_table(chosen, found)
 
 
-def _wanted(group: str | None, codes: list[str], since: str | None, until: str | None) -> "Wanted":
-    from precede.reading.dead_letter_reader import Wanted, moment_ms
+def _wanted(group: str | None, codes: list[str], since: str | None, until: str | None) -> "LetterFilter":
+    from precede.reading.dead_letter_reader import LetterFilter, moment_ms
     from precede.udfs.codes import CODES
 
     for code in codes:
@@ -85,25 +85,25 @@ def _wanted(group: str | None, codes: list[str], since: str | None, until: str |
             raise WrongUse(
                 f"{name} {text} is no time: write 90s, 15min, 2h or 3d for so long ago, or 2026-05-01T12:00."
             )
-    return Wanted(group, tuple(codes), times[0], times[1])
+    return LetterFilter(group, tuple(codes), times[0], times[1])
 
 
-def _find(settings: "Settings", wanted: "Wanted", *, from_delta: bool) -> "list[Found]":
+def _find(settings: "Settings", wanted: "LetterFilter", *, from_delta: bool) -> "list[FoundLetter]":
     """All of them, by arrival."""
     from precede.reading import dead_letter_reader as letters
 
-    found: Iterator[Found] = (letters.from_delta if from_delta else letters.from_topic)(settings, wanted)
+    found: Iterator[FoundLetter] = (letters.from_delta if from_delta else letters.from_topic)(settings, wanted)
     return sorted(found, key=lambda one: (one.letter.arrived_ms, one.letter.partition, one.letter.offset))
 
 
-def _codes(found: "list[Found]") -> str:
+def _codes(found: "list[FoundLetter]") -> str:
     return ", ".join(f"{count:,} {code}" for code, count in Counter(one.letter.code for one in found).most_common())
 
 
 # ── listing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _write_lines(found: "list[Found]") -> None:
+def _write_lines(found: "list[FoundLetter]") -> None:
     import msgspec
 
     for one in found:
@@ -116,7 +116,7 @@ def _says(name: str, value: object) -> bool:
     return name not in ("destination", "value", "value_base64", "truncated") or value not in (None, False)
 
 
-def _print_table(chosen: "list[Found]", found: "list[Found]") -> None:
+def _print_table(chosen: "list[FoundLetter]", found: "list[FoundLetter]") -> None:
     if not found:
         say("There are no such dead letters.")
         return
@@ -136,7 +136,7 @@ def _print_table(chosen: "list[Found]", found: "list[Found]") -> None:
         reason = letter.reason[:REASON_LENGTH_MAX]
         place = f"{letter.partition}:{letter.offset}"
         cells = f"{arrived:%Y-%m-%d %H:%M:%S}", letter.group or "-", who or "-", letter.code, reason, place
-        table.add_row(*map(shown, cells))
+        table.add_row(*map(safe_text, cells))
     Console().print(table)
     rest = "; --json lists all" if len(listed) < len(chosen) else ""
     more = f" The first {len(listed)} are shown{rest}." if len(listed) < len(found) else ""
@@ -146,13 +146,13 @@ def _print_table(chosen: "list[Found]", found: "list[Found]") -> None:
 # ── publishing again ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _redrive(settings: "Settings", chosen: "list[Found]", *, ask: bool) -> None:
+def _redrive(settings: "Settings", chosen: "list[FoundLetter]", *, ask: bool) -> None:
     from precede.ingest.producer import Publisher
     from precede.reading.dead_letter_reader import value_of
     from precede.udfs.errors import Refused
 
     records: list[tuple[bytes | None, bytes | None]] = []
-    whole: list[Found] = []
+    whole: list[FoundLetter] = []
     for one in chosen:
         try:
             records.append((one.key, value_of(one)))

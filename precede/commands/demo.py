@@ -22,6 +22,9 @@ def demo(
 
       precede demo --seconds 30
     """
+    from precede.ingest.extras import need
+
+    need("spark", "precede demo")
     from precede.demo.stage import perform
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does

@@ -20,7 +20,7 @@ from precede.command_options import (
     state_file,
 )
 from precede.commands.send import check_name, id_text, parse_id
-from precede.terminal_text import plain, shown
+from precede.terminal_text import plain, safe_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -399,10 +399,10 @@ def _table(listings: "list[Listing]") -> "Table":
         named = [name if epoch == 0 else f"{name} (epoch {epoch})" for name, epoch in listing.members.items()]
         more = f" and {len(named) - MEMBERS_SHOWN_MAX} more" if len(named) > MEMBERS_SHOWN_MAX else ""
         table.add_row(
-            shown(listing.group),
-            shown(listing.order),
+            safe_text(listing.group),
+            safe_text(listing.order),
             "its members" if listing.closed else "everybody",
-            shown(", ".join(named[:MEMBERS_SHOWN_MAX]) + more),
+            safe_text(", ".join(named[:MEMBERS_SHOWN_MAX]) + more),
             str(listing.position) if listing.position else "",
         )
     return table

@@ -9,7 +9,7 @@ import typer
 
 from precede.command_options import Checkpoint, Config, done_when_the_reader_leaves, load_settings, say
 from precede.commands.send import check_name
-from precede.terminal_text import shown
+from precede.terminal_text import safe_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,6 +44,9 @@ def held(
     if group is not None:
         check_name("GROUP", group)
     settings = load_settings(config, reaches_kafka=False, checkpoint=checkpoint)
+    from precede.ingest.extras import need
+
+    need("spark", "precede held")
     from precede.streaming.job import checkpoint_reader as reader
 
     if sys.stderr.isatty():
@@ -93,7 +96,7 @@ def table_of_gaps(gaps: "list[OpenGap]", now_ms: float) -> "Table":
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         asked = "not yet" if gap.asked == 0 else "once" if gap.asked == 1 else f"{gap.asked} times"
         since = duration((now_ms - gap.since_ms) / 1000)
-        table.add_row(*map(shown, (gap.group, missing, ", ".join(names[:NAMED_MAX]) + more, asked, since)))
+        table.add_row(*map(safe_text, (gap.group, missing, ", ".join(names[:NAMED_MAX]) + more, asked, since)))
     return table
 
 
@@ -109,7 +112,7 @@ def table_of_held(messages: "list[Held]", now_ms: float) -> "Table":
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         who = id_text((message.sender, message.epoch, message.seq))
         since = duration((now_ms - message.since_ms) / 1000)
-        table.add_row(*map(shown, (place, who, ", ".join(names[:NAMED_MAX]) + more, since)))
+        table.add_row(*map(safe_text, (place, who, ", ".join(names[:NAMED_MAX]) + more, since)))
     return table
 
 

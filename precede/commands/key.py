@@ -7,12 +7,12 @@ import typer
 
 from precede.command_options import say
 
-KEY_FILE = Path("precede.commands.key")
+KEY_FILE = Path("precede.key")
 
 
 def key(
     file: Annotated[
-        Path, typer.Argument(metavar="[FILE]", help="Where the private key goes.", show_default="precede.commands.key")
+        Path, typer.Argument(metavar="[FILE]", help="Where the private key goes.", show_default="precede.key")
     ] = KEY_FILE,
     show: Annotated[
         bool, typer.Option("--show", help="Make nothing: print the public key of the private one in FILE.")

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from precede.command_options import Config, Order, WrongUse, done_when_the_reade
 if TYPE_CHECKING:
     from precede.streaming.job.settings import Settings
     from precede.udfs.holdback import Holdback
-    from precede.udfs.records.job_records import Own
+    from precede.udfs.records.job_records import JobRecord
     from precede.udfs.ticks.patience import Patience
 
 REASONS_SHOWN = 3
@@ -49,6 +50,10 @@ def replay(
 
     Ctrl-C ends it as the end of the input would, and what is held by then is told.
 
+    An order of your own (precede.register) is named by its module and class, here of the file my_orders.py:
+
+      precede replay messages.jsonl --order my_orders:Newest
+
     A line may also be a dumped log record, with `value` as a string:
 
       {"key": ..., "value": ..., "partition": ..., "offset": ..., "timestamp_ms": ...}
@@ -56,7 +61,7 @@ def replay(
     What a job decided as time passed (an evict, an abandon) is in the log as records of its own, so replay decides
     nothing anew; --own FILE shows what it would have.
     """
-    settings = load_settings(config, reaches_kafka=False, order=order)
+    settings = load_settings(config, reaches_kafka=False, order=_registered(order))
     named = [path.absolute() for path in (dead_letters, held, own) if path is not None]
     if len(set(named)) < len(named):
         raise WrongUse(f"Two outputs cannot go into one file, {named[-1].name}; name one for each.")
@@ -72,6 +77,20 @@ def replay(
         if outputs[1] is not None:
             _write_held(holdback, outputs[1])
     summary.tell(holdback, dead_letters, held)
+
+
+def _registered(order: str | None) -> str | None:
+    """The name of the order; one given as MODULE:CLASS is loaded and registered first."""
+    if order is None or ":" not in order:
+        return order
+    from precede.udfs.orders import register
+
+    module, _, name = order.partition(":")
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does, so that a file beside the log is found
+    try:
+        return register(getattr(import_module(module), name)).name
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise WrongUse(f"--order {order} is no order: {error}. Name a class as MODULE:CLASS.") from error
 
 
 def _patience(settings: "Settings") -> "Patience":
@@ -146,7 +165,7 @@ def _read_or_be_stopped(file: int, size: int) -> bytes:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
-def own_line(one: "Own") -> bytes:
+def own_line(one: "JobRecord") -> bytes:
     """A record of the job's own as a line: where it would go, and which raw record made it."""
     return b'{"topic":"%b","offset":%d,"value":%b}\n' % (one.topic.encode(), one.offset, one.value)
 

@@ -54,6 +54,9 @@ def run(
 
       precede run --only order            history runs elsewhere
     """
+    from precede.ingest.extras import need
+
+    need("spark", "precede run")
     settings = load_settings(
         config,
         bootstrap=bootstrap,

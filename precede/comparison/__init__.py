@@ -1,1 +1,1 @@
-"""One trace under every order."""
+"""Compares the orders on one trace."""

@@ -1,7 +1,9 @@
-"""The picture of a comparison: what each order puts in sequence, and what that costs in waiting."""
+"""The plot of a comparison: how many pairs each order fixes, and how long messages wait for that."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from precede.ingest.extras import need
 
 if TYPE_CHECKING:
     from precede.comparison.trace import Comparison, Hold
@@ -10,9 +12,10 @@ ORDERED, NEEDED, HELD = "#4c72b0", "#c44e52", "#dd8452"
 
 
 def draw(comparison: "Comparison", path: Path) -> None:
-    """Write it as PNG or SVG, by the ending of the name; the same comparison gives the same file."""
+    """Write PNG or SVG, by the file extension; the same comparison gives the same file."""
+    need("plot", "A picture")
     import matplotlib as mpl
-    from matplotlib.figure import Figure  # the figure alone, without a window system
+    from matplotlib.figure import Figure  # only the figure, without a window system
 
     names = list(reversed(comparison.orders))
     runs = [comparison.orders[name] for name in names]

@@ -1,4 +1,4 @@
-"""One trace, run under one order after another by the stream's own kernel, and what each order cost it."""
+"""Runs one trace through the stream's kernel under each order, and measures what each order costs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from precede.udfs import codes
-from precede.udfs.analysis.relation import Named, Pairs
+from precede.udfs.analysis.relation import ByNamedIds, Pairs
 from precede.udfs.holdback import SPACE, Holdback, OwnKey
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -17,8 +17,8 @@ from precede.udfs.records.messages import Create, Id, Message, Options, Record, 
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
-LOOKED_MAX = 5_000
-"""Up to so many messages still held at the end are asked what they wait for."""
+INSPECTED_MAX = 5_000
+"""If no more messages than this are held at the end, their blockers are counted too."""
 
 Place = tuple[int, int]
 """(partition, offset)"""
@@ -27,7 +27,7 @@ Known = tuple[str, str, int, int]
 
 
 class Hold(msgspec.Struct):
-    """How long deliveries were held, over all of them: one that came in time was held for 0."""
+    """How long deliveries were held; a delivery without a wait counts as 0."""
 
     mean: float
     p99: float
@@ -35,17 +35,17 @@ class Hold(msgspec.Struct):
 
 
 class Blocker(msgspec.Struct):
-    """Whose records messages waited for most."""
+    """The sender whose records messages waited for most."""
 
     sender: str
     waits: int
     of: int
     record: Id | None
-    """The one message of that sender that was waited for most; None where it was not a message."""
+    """The message of that sender that caused most waits; None if it was not a message."""
 
 
-class Run(msgspec.Struct):
-    """What one order did to the trace."""
+class OrderResult(msgspec.Struct):
+    """The result of one order on the trace."""
 
     ordered_pairs: int
     estimated_from_every: int
@@ -61,7 +61,7 @@ class Run(msgspec.Struct):
 
 
 class Comparison(msgspec.Struct):
-    """One trace under every order that it carries stamps for."""
+    """The results of every order that the trace carries stamps for."""
 
     file: str
     records: int
@@ -69,11 +69,11 @@ class Comparison(msgspec.Struct):
     groups: int
     pairs: int
     related_pairs: int | None
-    """How many pairs are related by what the messages say they answer; None where none says so."""
+    """How many pairs are related by `after`; None if no message names what it answers."""
     related_estimated_from_every: int
-    orders: dict[str, Run]
+    orders: dict[str, OrderResult]
     not_run: dict[str, str]
-    """Why an order was left out: the first message that lacks its stamp."""
+    """Why an order was left out: the first message without its stamp."""
 
 
 class NotCarried(Exception):
@@ -81,7 +81,7 @@ class NotCarried(Exception):
 
 
 class _Ordered(msgspec.Struct):
-    """The part of an ordered record that is looked at."""
+    """The fields of an ordered record that are needed here."""
 
     group: str
     status: str
@@ -96,8 +96,8 @@ class _Ordered(msgspec.Struct):
     destination: str | None = None
 
 
-class _Letter(msgspec.Struct):
-    """The part of a dead letter that is looked at."""
+class _DeadLetter(msgspec.Struct):
+    """The fields of a dead letter that are needed here."""
 
     code: str
     reason: str
@@ -108,12 +108,12 @@ class _Letter(msgspec.Struct):
 
 
 _decode_ordered = lenient_reader(_Ordered)
-_decode_letter = msgspec.json.Decoder(_Letter).decode
+_decode_dead_letter = msgspec.json.Decoder(_DeadLetter).decode
 _encode = msgspec.json.Encoder().encode
 
 
 class Entry(msgspec.Struct, gc=False):
-    """One record of the trace, as the kernel takes it, and read."""
+    """One record of the trace, as the kernel takes it and decoded."""
 
     value: bytes | None
     key: bytes | OwnKey | None
@@ -124,7 +124,7 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Trace:
-    """A log kept whole; `LogLines` hands its records over as it would to the kernel."""
+    """A whole log in memory; `LogLines` feeds it as it would feed the kernel."""
 
     def __init__(self, limits: Limits, group: str | None = None) -> None:
         self.limits = limits
@@ -132,14 +132,14 @@ class Trace:
         self.entries: list[Entry] = []
         self.options: dict[str, Options] = {}
         self.messages: dict[str, dict[Place, Message]] = {}
-        """Of each group the first message under each id."""
+        """The first message with each id, by group."""
         self.known: dict[Known, Message] = {}
         self.timed = False
 
     def receive(
         self, value: bytes | None, key: bytes | OwnKey | None, partition: int, offset: int, timestamp_ms: int
     ) -> None:
-        """Keep one record, if it is of the group asked for."""
+        """Keep one record if it belongs to the chosen group."""
         record: Record | None = None
         if value is not None and len(value) <= self.limits.record_bytes_max:
             try:
@@ -151,7 +151,7 @@ class Trace:
         self.timed = self.timed or timestamp_ms != 0
         self.entries.append(Entry(value, key, partition, offset, timestamp_ms, record))
         if isinstance(record, Message):
-            record.data = UNSET  # it stands in the value already
+            record.data = UNSET  # the value already has it
             known = (record.group, record.sender, record.epoch, record.seq)
             if known not in self.known:
                 self.known[known] = record  # type: ignore[index]
@@ -159,22 +159,22 @@ class Trace:
         elif isinstance(record, Create):
             self.options.setdefault(record.group, record.options)
 
-    # ── what is true of the trace, whatever the order ─────────────────────────────────────────────────────────────
+    # ── properties of the trace under any order ───────────────────────────────────────────────────────────────────
 
     def pairs(self) -> int:
-        """All pairs of messages of one group."""
+        """The number of pairs of messages within a group."""
         return sum(len(of) * (len(of) - 1) // 2 for of in self.messages.values())
 
     def related(self) -> Pairs | None:
-        """Pairs of which one answers the other, directly or through others, as the messages say themselves."""
+        """Pairs of which one answers the other, directly or through others, according to the messages."""
         if not any(message.after for message in self.known.values()):
             return None
-        return _sum(Named(list(of.values()), ObjectBased.follows).pairs() for of in self.messages.values())
+        return _sum(ByNamedIds(list(of.values()), ObjectBased.follows).pairs() for of in self.messages.values())
 
     # ── under one order ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def under(self, order: str, progress: Callable[[int], None] = lambda _: None) -> Run:
-        """Run it through the kernel, every group under this order; raises NotCarried."""
+    def under(self, order: str, progress: Callable[[int], None] = lambda _: None) -> OrderResult:
+        """Run the trace through the kernel, every group under this order; raises NotCarried."""
         observer = _Observer(self)
         kernel = Holdback(order=order, limits=self.limits)
         for number, entry in enumerate(self.entries):
@@ -184,7 +184,7 @@ class Trace:
             kernel.clear()
             if number % 1_000 == 0:
                 progress(number)
-        still_held = observer.look_at_what_is_held(kernel)
+        still_held = observer.count_held(kernel)
         kernel.close()
         relations = [
             ORDERS[order].relation(
@@ -194,7 +194,7 @@ class Trace:
             for group, of in self.messages.items()
         ]
         pairs = _sum(relation.pairs() for relation in relations)
-        return Run(
+        return OrderResult(
             ordered_pairs=pairs.found,
             estimated_from_every=pairs.every,
             sequences=relations[0].sequences() if len(relations) == 1 else None,
@@ -210,7 +210,7 @@ class Trace:
 
 
 def compare_orders(trace: Trace, file: str, progress: Callable[[str, int], None] = lambda *_: None) -> Comparison:
-    """The trace under every order that it carries stamps for."""
+    """Run the trace under every order that it carries stamps for."""
     related = trace.related()
     comparison = Comparison(
         file=file,
@@ -226,33 +226,33 @@ def compare_orders(trace: Trace, file: str, progress: Callable[[str, int], None]
     for order in ORDERS:
         try:
             comparison.orders[order] = trace.under(order, lambda number, order=order: progress(order, number))  # type: ignore[misc]
-        except NotCarried as lack:
-            comparison.not_run[order] = str(lack)
+        except NotCarried as reason:
+            comparison.not_run[order] = str(reason)
         progress(order, len(trace.entries))
     return comparison
 
 
 class _Observer:
-    """Watches one run record by record, and counts."""
+    """Counts what happens in one run, record by record."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.now: Counter[str] = Counter()
-        """How many steps each group has made; a tick is a step of all of them."""
+        """Steps of each group; a tick counts as a step of every group."""
         self.ticks = 0
         self.arrived: dict[Place, int] = {}
-        """At which step of its group a message came."""
+        """The step of its group at which a message arrived."""
         self.steps: list[int] = []
         self.waits_ms: list[int] = []
         self.refused: Counter[str] = Counter()
         self.refused_at: set[Place] = set()
-        self.there: set[tuple[Known, str | None]] = set()
+        self.delivered: set[tuple[Known, str | None]] = set()
         self.early = 0
         self.waited_for: Counter[str] = Counter()
         self.waited_for_record: Counter[tuple[str, Id | None]] = Counter()
 
     def step(self, number: int, kernel: Holdback) -> None:
-        """One record was handed to the kernel."""
+        """The kernel has received one record."""
         entry = self.trace.entries[number]
         record = entry.record
         if isinstance(record, Tick):
@@ -262,7 +262,7 @@ class _Observer:
             self.now[group] += 1
             if isinstance(record, Message):
                 self.arrived.setdefault((entry.partition, entry.offset), self.now[group] + self.ticks)
-        for letter in map(_decode_letter, kernel.dead):
+        for letter in map(_decode_dead_letter, kernel.dead):
             if letter.code == codes.MISSING_STAMP:
                 who = f"{letter.sender}:{letter.seq}" if letter.sender else "a record"
                 raise NotCarried(f"{letter.reason} The first without it is {who}, at offset {letter.offset}.")
@@ -274,7 +274,7 @@ class _Observer:
 
     def _deliver(self, ordered: _Ordered, entry: Entry) -> None:
         known = (ordered.group, ordered.sender, ordered.epoch, int(bytes(ordered.seq)))
-        self.there.add((known, ordered.destination))  # type: ignore[arg-type]
+        self.delivered.add((known, ordered.destination))  # type: ignore[arg-type]
         if ordered.status != "delivered":
             return
         place = ordered.partition, ordered.offset
@@ -289,12 +289,12 @@ class _Observer:
             is_addressed = ordered.destination is None or ordered.destination in (
                 self.trace.known[answered].to or () if answered in self.trace.known else ()
             )
-            if answered in self.trace.known and is_addressed and (answered, ordered.destination) not in self.there:
+            if answered in self.trace.known and is_addressed and (answered, ordered.destination) not in self.delivered:
                 self.early += 1
                 break
 
     def _waited_for(self, record: Record | None) -> None:
-        """A held message was let go by this record."""
+        """This record released a held message."""
         sender = getattr(record, "sender", UNSET)
         who = sender if isinstance(sender, str) else "tick" if isinstance(record, Tick) else "a control record"
         id_: Id | None = None
@@ -303,9 +303,9 @@ class _Observer:
         self.waited_for[who] += 1
         self.waited_for_record[who, id_] += 1
 
-    def look_at_what_is_held(self, kernel: Holdback) -> int:
-        """How many are held at the end; whom these wait for counts too."""
-        if kernel.held_growth > LOOKED_MAX:
+    def count_held(self, kernel: Holdback) -> int:
+        """How many messages are held at the end; also counts what they wait for."""
+        if kernel.held_growth > INSPECTED_MAX:
             return kernel.held_growth
         held = list(kernel.held())
         for one in held:
@@ -317,7 +317,7 @@ class _Observer:
         return len(held)
 
     def blocker(self) -> Blocker | None:
-        """Whose records were waited for most; of equals the first by name."""
+        """The sender whose records caused most waits; on a tie the first by name."""
         if not self.waited_for:
             return None
         sender = min(self.waited_for, key=lambda name: (-self.waited_for[name], name))
@@ -331,7 +331,7 @@ class _Observer:
 
 
 def _created_with(order: str, record: Create) -> bytes:
-    """The record that begins a group, but with this order; keys are left out, for a signature is of the old one."""
+    """The `create` record with this order, without keys, because its signature is for the original."""
     options = msgspec.structs.replace(record.options, order=order, keys=UNSET)
     return _encode(msgspec.structs.replace(record, options=options, signature=UNSET))
 

@@ -1,1 +1,1 @@
-"""The demo: broker, job, a lively group and a view of it."""
+"""The demo: a broker, the job, a busy group and a view of it."""

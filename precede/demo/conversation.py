@@ -1,8 +1,8 @@
-"""What the members of the demo's group say to each other, and the two gateways between them and the log.
+"""The conversation of the demo's group, and the two gateways between its members and the log.
 
-Members hear each other directly, as people in one room do, so an answer may be said, and reach the log, before the
-question has: one gateway is near, the other slow, forgetful and inclined to say things twice. A member whose message
-got lost hears no acknowledgement and says it again, through the other gateway. All of it follows from one seed.
+Members hear each other directly, as people in one room do, so an answer may reach the log before its question: one
+gateway is near; the other is slow, and loses and repeats messages. If a message is lost, its sender gets no
+acknowledgement and sends it again through the other gateway. One seed determines everything.
 """
 
 import heapq
@@ -16,12 +16,11 @@ from precede.udfs.records.wire import encode_message
 
 GROUP = "travel"
 NEAR, FAR = "near", "far"
-MEMBERS = {"ann": NEAR, "bob": FAR, "chen": NEAR, "dara": FAR, "eli": NEAR}  # who speaks through which gateway
-PAUSE_S = (0.1, 0.7)  # between two things said
-ACKNOWLEDGEMENT_S = 3.0  # after so long without one, a member says it again
+MEMBERS = {"ann": NEAR, "bob": FAR, "chen": NEAR, "dara": FAR, "eli": NEAR}  # member to gateway
+PAUSE_S = (0.1, 0.7)  # between two messages
+ACKNOWLEDGEMENT_S = 3.0  # a member repeats a message after this time without one
 
-# Each line: how deep it stands in its thread, who says it, and what. It answers the nearest line above that is one
-# less deep.
+# Each line: its depth in the thread, its sender and its text. It answers the nearest line above that is one level up.
 THREADS = """
 0 ann   Long weekend ahead. Who is in for a trip?
 1 bob   Me! Mountains or sea?
@@ -82,7 +81,7 @@ THREADS = """
 
 @dataclass(frozen=True)
 class Line:
-    """One thing to be said; `answers` is the index of the line it answers, in the same thread."""
+    """One line of the script; `answers` is the index of the line it answers, in the same thread."""
 
     sender: str
     text: str
@@ -94,17 +93,17 @@ def threads() -> list[list[Line]]:
     found: list[list[Line]] = []
     above: list[int] = []
     for text in THREADS.strip().splitlines():
-        depth, sender, said = int(text[0]), text[2:7].strip(), text[8:]
+        depth, sender, words = int(text[0]), text[2:7].strip(), text[8:]
         if depth == 0:
             found.append([])
         del above[depth:]
-        found[-1].append(Line(sender, said, above[-1] if above else None))
+        found[-1].append(Line(sender, words, above[-1] if above else None))
         above.append(len(found[-1]) - 1)
     return found
 
 
 @dataclass(frozen=True)
-class Said:
+class SentMessage:
     """A message on its way: what goes to Kafka, and through which gateway."""
 
     id: Id
@@ -113,15 +112,15 @@ class Said:
 
 
 class Conversation:
-    """Plays the script over and over, a few threads at a time, as far as the clock it is told says."""
+    """Plays the script repeatedly, a few threads at a time, up to the time that the caller passes in."""
 
-    def __init__(self, publish: Callable[[Said], object], *, seed: int) -> None:
-        self._random = random.Random(seed)  # noqa: S311 (a play that can be played again, not a secret)
+    def __init__(self, publish: Callable[[SentMessage], object], *, seed: int) -> None:
+        self._random = random.Random(seed)  # noqa: S311 (a play that can be repeated, not a secret)
         paths = {
             NEAR: LossyPath(seed=seed + 1, delay_s=(0.02, 0.5), repeat=0.06),
             FAR: LossyPath(seed=seed + 2, delay_s=(0.3, 4.0), repeat=0.15, loss=0.15),
         }
-        self._gateways = {name: Gateway[Said](publish, path) for name, path in paths.items()}
+        self._gateways = {name: Gateway[SentMessage](publish, path) for name, path in paths.items()}
         self._threads: list[list[Line]] = []
         self._open: list[tuple[list[Line], list[Id]]] = []
         self._again: list[tuple[float, Id, bytes, str]] = []
@@ -130,27 +129,27 @@ class Conversation:
 
     @property
     def said(self) -> int:
-        """How many different messages were said."""
+        """How many different messages were sent."""
         return sum(self.seqs.values())
 
     @property
     def lost(self) -> int:
-        """How many times a gateway lost one; each was said again."""
+        """How often a gateway lost a message; each was sent again."""
         return sum(gateway.lost for gateway in self._gateways.values())
 
     @property
     def under_way(self) -> int:
-        """What is still to reach the log."""
+        """How many messages have yet to reach the log."""
         return len(self._again) + sum(gateway.under_way for gateway in self._gateways.values())
 
     def play(self, now_s: float, *, speaking: bool) -> None:
-        """Everything that happens up to now; with `speaking` off only what is on its way still moves."""
+        """Do everything that is due by now; without `speaking`, only messages on their way still move."""
         while speaking and self._next_s <= now_s:
             self._speak(self._next_s)
             self._next_s += self._random.uniform(*PAUSE_S)
         while self._again and self._again[0][0] <= now_s:
             at_s, id_, value, gateway = heapq.heappop(self._again)
-            self._hand_over(Said(id_, value, gateway), at_s)
+            self._hand_over(SentMessage(id_, value, gateway), at_s)
         for path in self._gateways.values():
             path.pump(now_s=now_s)
 
@@ -161,10 +160,10 @@ class Conversation:
         after = [] if line.answers is None else [ids[line.answers]]
         ids.append(id_)
         value = encode_message(GROUP, *id_, after=after, data=line.text)
-        self._hand_over(Said(id_, value, MEMBERS[line.sender]), now_s)
+        self._hand_over(SentMessage(id_, value, MEMBERS[line.sender]), now_s)
 
     def _next_line(self) -> tuple[Line, list[Id]]:
-        """From one of three threads that go on at a time; lists the ids said in it so far."""
+        """The next line from one of three open threads, and the ids sent in that thread so far."""
         self._open = [(lines, ids) for lines, ids in self._open if len(ids) < len(lines)]
         while len(self._open) < 3:
             if not self._threads:
@@ -174,7 +173,7 @@ class Conversation:
         lines, ids = self._random.choice(self._open)
         return lines[len(ids)], ids
 
-    def _hand_over(self, said: Said, now_s: float) -> None:
-        if self._gateways[said.gateway].take(said, now_s=now_s).lost:
-            other = FAR if said.gateway == NEAR else NEAR
-            heapq.heappush(self._again, (now_s + ACKNOWLEDGEMENT_S, said.id, said.value, other))
+    def _hand_over(self, message: SentMessage, now_s: float) -> None:
+        if self._gateways[message.gateway].take(message, now_s=now_s).lost:
+            other = FAR if message.gateway == NEAR else NEAR
+            heapq.heappush(self._again, (now_s + ACKNOWLEDGEMENT_S, message.id, message.value, other))

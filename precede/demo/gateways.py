@@ -1,8 +1,7 @@
-"""A gateway between members and the topic, on a path that delays, reorders, repeats and loses: by a plan that a seed
-fixes.
+"""A gateway between members and the topic whose path delays, reorders, repeats and loses messages, as a seed decides.
 
-Real networks do all of this on some days; a demo, a test or a benchmark must do it on every run and the same way each
-time. Time is handed in, so that a test can play an hour in a millisecond.
+Real networks sometimes do all of this; a demo, a test or a benchmark must do it on every run, in the same way. The
+caller passes in the time, so a test can play an hour in a millisecond.
 
 >>> out = []
 >>> path = LossyPath(seed=1, delay_s=(0.0, 1.0))
@@ -24,7 +23,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one message: one arrival for each delay; none means that it is lost."""
+    """What happens to one message: it arrives once for each delay, and is lost if there is none."""
 
     delays_s: tuple[float, ...]
 
@@ -34,7 +33,7 @@ class Fate:
 
 
 class LossyPath:
-    """The plan: draws the fate of each message in turn from its seed."""
+    """Draws the fate of each message in turn from its seed."""
 
     def __init__(
         self,
@@ -49,13 +48,13 @@ class LossyPath:
         for name, share in (("repeat", repeat), ("loss", loss)):
             if not 0 <= share <= 1:
                 raise ValueError(f"{name} is a share between 0 and 1, not {share}")
-        self._random = random.Random(seed)  # noqa: S311 (a plan that can be drawn again, not a secret)
+        self._random = random.Random(seed)  # noqa: S311 (a plan that can be repeated, not a secret)
         self._delay_s = delay_s
         self._repeat = repeat
         self._loss = loss
 
     def fate(self) -> Fate:
-        # Every fate draws the same number of values, so that changing one share leaves the rest of the plan as it was.
+        # Each fate draws the same number of values, so changing one share leaves the rest of the plan unchanged.
         first, second = self._random.uniform(*self._delay_s), self._random.uniform(*self._delay_s)
         repeated, lost = self._random.random() < self._repeat, self._random.random() < self._loss
         if lost:
@@ -64,13 +63,13 @@ class LossyPath:
 
 
 class Gateway(Generic[Item]):
-    """Takes what members send and hands it on when its fate says so."""
+    """Takes messages from members and publishes each at the times in its fate."""
 
     def __init__(self, publish: Callable[[Item], object], path: LossyPath) -> None:
         self._publish = publish
         self._path = path
         self._due: list[tuple[float, int, Item]] = []
-        self._taken = 0  # breaks ties between equal times, so that items need no order of their own
+        self._taken = 0  # breaks ties between equal times, so that items need not be comparable
         self.lost = 0
         self.repeated = 0
 
@@ -84,7 +83,7 @@ class Gateway(Generic[Item]):
         return fate
 
     def pump(self, *, now_s: float) -> int:
-        """Publish everything due by now, in order of its time; answers how many."""
+        """Publish everything due by now, in order of time; returns how many."""
         published = 0
         while self._due and self._due[0][0] <= now_s:
             self._publish(heapq.heappop(self._due)[2])
@@ -93,5 +92,5 @@ class Gateway(Generic[Item]):
 
     @property
     def under_way(self) -> int:
-        """Arrivals still to come."""
+        """How many arrivals are still to come."""
         return len(self._due)

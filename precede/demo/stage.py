@@ -1,4 +1,4 @@
-"""The demo from beginning to end: broker, topics, job, conversation, the last messages under way, summary."""
+"""Runs the whole demo: broker, topics, job, conversation, the last messages on their way, summary."""
 
 import os
 import sys
@@ -12,10 +12,10 @@ import msgspec
 from rich.console import Console
 
 import precede
-from precede.demo.conversation import GROUP, MEMBERS, Conversation, Said
-from precede.demo.summary import Run, tell
-from precede.demo.view import View, open_view
-from precede.demo.watch import Watch
+from precede.demo.conversation import GROUP, MEMBERS, Conversation, SentMessage
+from precede.demo.summary import DemoRun, print_summary
+from precede.demo.view import DemoView, open_view
+from precede.demo.watch import DemoWatch
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.log_readers import LogReader, open_reader
 from precede.ingest.producer import Publisher
@@ -23,21 +23,21 @@ from precede.local.child import Child
 from precede.local.embedded_broker import Broker
 from precede.reading.following import Follower, follow
 from precede.streaming.job import jars
-from precede.terminal_text import shown
+from precede.terminal_text import safe_text
 from precede.udfs.errors import Refused
 
 STEP_S = 0.03
 START_S_MAX = 180.0
 DRAIN_S_MAX = 90.0
-HURRY_S_MAX = 10.0  # for what is under way, after Ctrl-C
+HURRY_S_MAX = 10.0  # for messages on their way, after Ctrl-C
 HISTORY_EVERY_S = 4.0
 
 
 def perform(seconds: float, seed: int) -> None:
-    """All of it; raises Refused where the stream did not keep its promises."""
+    """Run the demo; raises Refused if the stream did not keep its promises."""
     console = Console()
     folder = new_folder()
-    run = Run(folder, Watch(GROUP))
+    run = DemoRun(folder, DemoWatch(GROUP))
     try:
         with ExitStack() as stack:
             broker, job = stack.enter_context(stage(console, folder))
@@ -53,11 +53,11 @@ def perform(seconds: float, seed: int) -> None:
         console.print("Stopped before the conversation began.", highlight=False)
         return
     (folder / "raw.jsonl").write_bytes(run.watch.dump())
-    tell(console, run)
+    print_summary(console, run)
 
 
 def new_folder() -> Path:
-    """A folder of its own for each run, here if that can be, that is never removed."""
+    """A new folder for each run, in the current directory if possible; it is never removed."""
     name = time.strftime("%Y%m%d-%H%M%S")
     try:
         folder = Path("precede-demo") / name
@@ -71,19 +71,19 @@ def new_folder() -> Path:
 
 @contextmanager
 def stage(console: Console, folder: Path) -> Iterator[tuple[Broker, Child]]:
-    """The broker and the job, as long as this lasts."""
-    with telling(console) as say:
+    """The broker and the job, for the duration of the context."""
+    with progress_line(console) as say:
         say("Starting Kafka")
         broker = Broker(say=say).start()
     try:
-        with telling(console) as say:
+        with progress_line(console) as say:
             topics.ensure(broker.bootstrap, topics.wanted())
             jars.ensure("spark", say=say)
         job = start_job(broker.bootstrap, folder)
         try:
             yield broker, job
         finally:
-            with telling(console) as say:
+            with progress_line(console) as say:
                 say("Stopping the job and Kafka")
                 job.stop()
     finally:
@@ -91,17 +91,17 @@ def stage(console: Console, folder: Path) -> Iterator[tuple[Broker, Child]]:
 
 
 @contextmanager
-def telling(console: Console) -> Iterator[Callable[[str], None]]:
-    """Progress: a line that changes in a terminal, lines one after another elsewhere."""
+def progress_line(console: Console) -> Iterator[Callable[[str], None]]:
+    """Progress: one changing line in a terminal, separate lines elsewhere."""
     if console.is_terminal:
         with console.status("") as status:
-            yield lambda sentence: status.update(shown(f"{sentence} ..."))
+            yield lambda sentence: status.update(safe_text(f"{sentence} ..."))
     else:
-        yield lambda sentence: console.print(shown(sentence))
+        yield lambda sentence: console.print(safe_text(sentence))
 
 
 def start_job(bootstrap: str, folder: Path) -> Child:
-    """`precede run`, as anybody would start it."""
+    """Start `precede run`, as a user would."""
     command = [sys.executable, "-m", "precede", "run", "--bootstrap", bootstrap]
     command += ["--checkpoint", str(folder / "checkpoint"), "--delta", str(folder / "delta")]
     home = str(Path(precede.__file__).parent.parent)
@@ -114,9 +114,9 @@ def start_job(bootstrap: str, folder: Path) -> Child:
 
 
 class Performance:
-    """The conversation on the stage, step by step, before the eyes of the view."""
+    """Plays the conversation step by step and shows it in the view."""
 
-    def __init__(self, bootstrap: str, job: Child, watch: Watch, view: View, seed: int) -> None:
+    def __init__(self, bootstrap: str, job: Child, watch: DemoWatch, view: DemoView, seed: int) -> None:
         self._job = job
         self._watch = watch
         self._view = view
@@ -137,10 +137,12 @@ class Performance:
         self._ordered.close()
 
     def play(self, seconds: float) -> bool:
-        """Create the group, let it talk, and stay until all is delivered; answers whether Ctrl-C cut the talk short."""
+        """Create the group, play, and wait until all is delivered; returns whether Ctrl-C cut the play short."""
         self._create_group()
         if not self._until(lambda: bool(self._watch.deliveries), START_S_MAX, "Spark is starting"):
-            raise Refused(f"The job orders nothing after {START_S_MAX:.0f} s; it last said: {self._job.last_words}")
+            raise Refused(
+                f"The job orders nothing after {START_S_MAX:.0f} s; its last log line: {self._job.last_log_line}"
+            )
         start_s = time.monotonic()
         try:
             self._until(
@@ -152,11 +154,11 @@ class Performance:
             )
         except KeyboardInterrupt:
             self._patience_s = HURRY_S_MAX
-        self._until(self._all_delivered, self._patience_s, "What is under way still arrives", start_s)
+        self._until(self._all_delivered, self._patience_s, "Messages on their way still arrive", start_s)
         return self._patience_s == HURRY_S_MAX
 
     def wait_for_history(self, table: Path) -> int:
-        """How many deliveries Delta holds, once it holds all of them or that takes too long."""
+        """Wait until Delta holds all deliveries, or for too long; returns how many it holds."""
         rows = 0
 
         def written() -> bool:
@@ -172,8 +174,8 @@ class Performance:
         self._publisher.publish(GROUP, msgspec.json.encode(fields))
         self._publisher.flush()
 
-    def _publish(self, said: Said) -> None:
-        self._publisher.publish(GROUP, said.value)
+    def _publish(self, message: SentMessage) -> None:
+        self._publisher.publish(GROUP, message.value)
 
     def _all_delivered(self) -> bool:
         said = self.conversation.said + 1  # and the group's `create`
@@ -188,21 +190,21 @@ class Performance:
         *,
         speaking: bool = False,
     ) -> bool:
-        """Step by step until it is done; answers False where that takes too long."""
+        """Go on step by step until it is done; returns False if that takes too long."""
         begun_s = time.monotonic()
         while not done():
             waited_s = time.monotonic() - begun_s
             if self._job.ended:
-                raise Refused(f"The job ended by itself: {self._job.last_words} (all it said is in {self._job.log})")
+                raise Refused(f"The job ended by itself: {self._job.last_log_line} (its log is {self._job.log})")
             if waited_s > seconds_max:
                 return False
             if start_s is not None:
                 self.conversation.play(time.monotonic() - start_s, speaking=speaking)
-            self._look()
+            self._read_topics()
             self._view.show(state, waited_s)
         return True
 
-    def _look(self) -> None:
+    def _read_topics(self) -> None:
         for record in self._raw.read(STEP_S):
             arrival = self._watch.arrive(record)
             if arrival is not None:
@@ -213,7 +215,7 @@ class Performance:
 
 
 def count_rows(table: Path) -> int:
-    """The rows of a Delta table, 0 where there is none yet."""
+    """The number of rows in a Delta table, 0 if there is no table yet."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 

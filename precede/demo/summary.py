@@ -1,4 +1,4 @@
-"""What the demo says at its end."""
+"""The summary at the end of the demo."""
 
 import os
 import shlex
@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from precede.demo.conversation import Conversation
-from precede.demo.watch import Watch
+from precede.demo.watch import DemoWatch
 from precede.udfs.errors import Refused
 
-LOOK_IN_DELTA = (
+DELTA_QUERY = (
     "import pyarrow; from deltalake import DeltaTable, QueryBuilder; "
     "rows = QueryBuilder().register('deliveries', DeltaTable('{table}')).execute("
     "'SELECT position, sender, data, arrived_at, released_at FROM deliveries WHERE seq > 0 ORDER BY position'); "
@@ -22,18 +22,18 @@ LOOK_IN_DELTA = (
 
 
 @dataclass
-class Run:
-    """One performance, as far as it came."""
+class DemoRun:
+    """One run of the demo, as far as it got."""
 
     folder: Path
-    watch: Watch
+    watch: DemoWatch
     conversation: Conversation | None = None
     history: int = 0
-    cut_short: bool = False  # by Ctrl-C, and then something may still be under way
+    cut_short: bool = False  # by Ctrl-C; messages may still be on their way
 
 
-def tell(console: Console, run: Run) -> None:
-    """The summary; Refused where a promise was not kept."""
+def print_summary(console: Console, run: DemoRun) -> None:
+    """Print the summary; raises Refused if a promise was not kept."""
     watch, conversation = run.watch, run.conversation
     assert conversation is not None
     waited = watch.waited
@@ -41,9 +41,9 @@ def tell(console: Console, run: Run) -> None:
     positions = f"yes, 1 to {len(watch.deliveries)}" if watch.contiguous else "no"
     table = Table.grid(padding=(0, 2))
     for name, value in (
-        ("Messages said", f"{conversation.said}; {conversation.lost} lost on the way and said again"),
+        ("Messages sent", f"{conversation.said}; {conversation.lost} lost on the way and sent again"),
         ("Arrived in the log", f"{len(watch.arrivals)}"),
-        ("Held back", f"{len(waited)} of them until what they answer was there"),
+        ("Held back", f"{len(waited)} of them, until the message they answer had arrived"),
         ("Longest hold", f"{longest_s:.1f} s"),
         ("Duplicates dropped", f"{watch.holdback.duplicates}"),
         ("Dead letters", f"{watch.dead_letters}"),
@@ -56,24 +56,24 @@ def tell(console: Console, run: Run) -> None:
     console.print()
     console.print(table, highlight=False)
     console.print()
-    console.print("Look at the same in Delta, and replay the log without Spark and Kafka:", highlight=False)
+    console.print("Query the same in Delta, and replay the log without Spark and Kafka:", highlight=False)
     for command in commands(run.folder):
         console.print(f"\n  {command}", highlight=False, markup=False, soft_wrap=True)
     console.print()
     if not (watch.contiguous and watch.agreed and (watch.complete or run.cut_short)):
-        raise Refused(f"The stream did not deliver what it should; the job's words are in {run.folder / 'job.log'}.")
+        raise Refused(f"The stream did not deliver what it should; see the job's log {run.folder / 'job.log'}.")
 
 
 def commands(folder: Path) -> list[str]:
-    """Commands that work as they stand, from the folder the demo was started in."""
+    """Commands that work as printed, from the folder where the demo was started."""
     python = Path(sys.executable)
     script = python.with_name("precede")
     here = f"{_named(script)}" if script.exists() else f"{_named(python)} -m precede"
-    look = LOOK_IN_DELTA.format(table=folder / "delta" / "deliveries")
-    return [f'{_named(python)} -c "{look}"', f"{here} replay {shlex.quote(str(folder / 'raw.jsonl'))}"]
+    query = DELTA_QUERY.format(table=folder / "delta" / "deliveries")
+    return [f'{_named(python)} -c "{query}"', f"{here} replay {shlex.quote(str(folder / 'raw.jsonl'))}"]
 
 
 def _named(path: Path) -> str:
-    """As short as it can be said from here."""
+    """The path for a shell: relative if it lies below this folder, else absolute."""
     relative = os.path.relpath(path)
     return shlex.quote(str(path) if relative.startswith("..") else relative)

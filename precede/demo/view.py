@@ -1,4 +1,4 @@
-"""What a person sees of the demo: a live view in a terminal, plain lines anywhere else."""
+"""How the demo is shown: a live view in a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Iterator
@@ -12,35 +12,35 @@ from rich.text import Text
 from rich.tree import Tree
 
 from precede.demo.conversation import MEMBERS
-from precede.demo.watch import Arrival, Watch
+from precede.demo.watch import Arrival, DemoWatch
 from precede.reading.following import Delivery
-from precede.terminal_text import plain, shown
+from precede.terminal_text import plain, safe_text
 from precede.udfs.engine.held import Held
 from precede.udfs.records.messages import Id
 
 COLOURS = dict(zip(MEMBERS, ("cyan", "yellow", "magenta", "green", "bright_blue"), strict=True))
-FRESH_S = 2.0  # a delivery stands out for so long
+FRESH_S = 2.0  # how long a new delivery is highlighted
 FRAMES_PER_S = 8
 LINES_MIN = 18
 
 
-class View(Protocol):
-    """Both kinds."""
+class DemoView(Protocol):
+    """What both kinds of view can do."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
 
     def arrived(self, arrival: Arrival) -> None:
-        """A record came into the raw topic."""
+        """A record arrived in the raw topic."""
 
     def delivered(self, delivery: Delivery) -> None:
-        """A record came out of the stream."""
+        """The stream delivered a record."""
 
     def show(self, state: str, seconds: float) -> None:
-        """Time has passed; `state` says in a few words what the demo is doing, since `seconds`."""
+        """Refresh. `state` says in a few words what the demo has been doing for `seconds`."""
 
 
-def open_view(console: Console, watch: Watch) -> View:
+def open_view(console: Console, watch: DemoWatch) -> DemoView:
     return LiveView(console, watch) if console.is_terminal else PlainView(console, watch)
 
 
@@ -49,9 +49,9 @@ def short(id_: Id) -> str:
 
 
 class PlainView:
-    """A line for each thing that happens."""
+    """Prints one line for each event."""
 
-    def __init__(self, console: Console, watch: Watch) -> None:
+    def __init__(self, console: Console, watch: DemoWatch) -> None:
         self._console = console
         self._watch = watch
         self._state = ""
@@ -69,7 +69,7 @@ class PlainView:
             missing = [held.missing for held in self._watch.held() if (held.sender, held.epoch, held.seq) == arrival.id]
             self._line("arrived", arrival.id, f"held, waits for {', '.join(map(short, missing[0]))}: {arrival.text}")
         else:
-            freed = f" (lets {arrival.freed} go)" if arrival.freed else ""
+            freed = f" (releases {arrival.freed})" if arrival.freed else ""
             self._line("arrived", arrival.id, f"{arrival.text}{freed}")
 
     def delivered(self, delivery: Delivery) -> None:
@@ -77,22 +77,22 @@ class PlainView:
             waited = f" (held {delivery.held_ms / 1000:.1f} s)" if delivery.released_offset != delivery.offset else ""
             self._line(f"delivered {delivery.position}", _id_of(delivery), f"{delivery.data}{waited}")
 
-    def show(self, state: str, seconds: float) -> None:  # noqa: ARG002 (a line is written once and counts nothing)
+    def show(self, state: str, seconds: float) -> None:  # noqa: ARG002 (a line is written once, without a counter)
         if state != self._state:
             self._console.print(f"{state} ...", highlight=False, markup=False)
         self._state = state
 
     def _line(self, event: str, id_: Id, text: str) -> None:
-        self._console.print(shown(f"{event:<14}{short(id_):<9}{text}"), soft_wrap=True)
+        self._console.print(safe_text(f"{event:<14}{short(id_):<9}{text}"), soft_wrap=True)
 
 
 class LiveView:
-    """Three panels: what arrived, what is held back and what it waits for, and what was delivered, as a tree."""
+    """Three panels: arrived messages, held messages and their missing ids, and delivered messages as a tree."""
 
-    def __init__(self, console: Console, watch: Watch) -> None:
+    def __init__(self, console: Console, watch: DemoWatch) -> None:
         self._console = console
         self._watch = watch
-        self._shown_s: dict[Id, float] = {}
+        self._delivered_s: dict[Id, float] = {}
         self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
         self._drawn_s = 0.0
 
@@ -104,10 +104,10 @@ class LiveView:
         self._live.stop()
 
     def arrived(self, arrival: Arrival) -> None:
-        pass  # the picture is drawn from the watch
+        pass  # the watch has what the view draws
 
     def delivered(self, delivery: Delivery) -> None:
-        self._shown_s[_id_of(delivery)] = time.monotonic()
+        self._delivered_s[_id_of(delivery)] = time.monotonic()
 
     def show(self, state: str, seconds: float) -> None:
         now_s = time.monotonic()
@@ -155,13 +155,13 @@ class LiveView:
         for arrival in recent:
             fate = {"copy": ("a copy", "dim"), "held": ("held", "red"), "delivered": ("", "")}[arrival.fate]
             note = Text(*fate) if not arrival.freed else Text(f"frees {arrival.freed}", "green")
-            table.add_row(_name(arrival.id), note, shown(arrival.text, "dim" if arrival.fate == "copy" else ""))
+            table.add_row(_name(arrival.id), note, safe_text(arrival.text, "dim" if arrival.fate == "copy" else ""))
         for _ in range(lines - len(recent)):
             table.add_row()
         return table
 
     def _trees(self, lines: int) -> Group:
-        """The threads spoken in last, as many as there is room for, oldest first."""
+        """The most recent threads that fit, oldest first."""
         chosen: list[list[Delivery]] = []
         room = lines
         for thread in self._threads():
@@ -172,7 +172,7 @@ class LiveView:
         return Group(*(self._tree(thread) for thread in chosen))
 
     def _threads(self) -> Iterator[list[Delivery]]:
-        """Delivered messages by thread, the thread that was spoken in last first."""
+        """Delivered messages by thread, the most recent thread first."""
         root_of: dict[Id, Id] = {}
         threads: dict[Id, list[Delivery]] = {}
         for delivery in self._watch.deliveries:
@@ -182,7 +182,7 @@ class LiveView:
             root = root_of[id_] = root_of[delivery.after[0]] if delivery.after else id_
             thread = threads.pop(root, [])
             thread.append(delivery)
-            threads[root] = thread  # put last: a dict keeps the order in which its keys came
+            threads[root] = thread  # moved to the end: a dict keeps insertion order
         return reversed(threads.values())
 
     def _tree(self, thread: list[Delivery]) -> Tree:
@@ -195,7 +195,7 @@ class LiveView:
 
     def _label(self, delivery: Delivery) -> Text:
         id_ = _id_of(delivery)
-        fresh = time.monotonic() - self._shown_s.get(id_, 0.0) < FRESH_S
+        fresh = time.monotonic() - self._delivered_s.get(id_, 0.0) < FRESH_S
         waited = f" +{delivery.held_ms / 1000:.1f} s" if delivery.released_offset != delivery.offset else ""
         return Text.assemble(
             (f"{delivery.position} ", "dim"),
@@ -207,13 +207,13 @@ class LiveView:
         )
 
 
-def _held_table(held: list[Held], watch: Watch, lines: int) -> Table:
+def _held_table(held: list[Held], watch: DemoWatch, lines: int) -> Table:
     table = _rows(8, 21, None)
     now_ms = time.time() * 1000
     for one in held:
         id_ = (one.sender, one.epoch, one.seq)
         waits = Text.assemble("waits ", _name(one.missing[0]), f" {max(0.0, now_ms - one.since_ms) / 1000:.1f} s")
-        table.add_row(_name(id_), waits, shown(watch.texts.get(id_, "")))
+        table.add_row(_name(id_), waits, safe_text(watch.texts.get(id_, "")))
     for _ in range(lines - len(held)):
         table.add_row()
     return table
@@ -227,7 +227,7 @@ def _rows(*widths: int | None) -> Table:
 
 
 def _name(id_: Id) -> Text:
-    return shown(short(id_), COLOURS.get(id_[0], ""))
+    return safe_text(short(id_), COLOURS.get(id_[0], ""))
 
 
 def _id_of(delivery: Delivery) -> Id:

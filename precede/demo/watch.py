@@ -1,7 +1,7 @@
-"""What the demo knows of its conversation, from the two topics: what arrived, what is held and why, what was delivered.
+"""What the demo observes in the two topics: what arrived, what is held and why, what was delivered.
 
-What is held is asked of the very kernel the stream runs, fed here with the same raw records: only the kernel knows
-what a held message waits for, and that both come to the same bytes is one of the things the demo shows.
+A second kernel, the same that the stream runs, gets the same raw records here: only a kernel knows what a held message
+waits for. That both produce the same bytes is one of the things the demo shows.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from precede.udfs.records.messages import Id, LogRecord
 
 
 class _Sent(msgspec.Struct):
-    """What the view needs of a raw record."""
+    """The fields of a raw record that the view needs."""
 
     sender: str = ""
     epoch: int = 0
@@ -26,16 +26,16 @@ class _Sent(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Arrival:
-    """One raw record, and what became of it on arrival."""
+    """One raw record, and what happened to it on arrival."""
 
     id: Id
     text: str
     fate: str  # "delivered", "held" or "copy"
-    freed: int  # how many other messages its arrival let go
+    freed: int  # how many other messages it released
 
 
 @dataclass
-class Watch:
+class DemoWatch:
     """Everything seen so far."""
 
     group: str
@@ -43,12 +43,12 @@ class Watch:
     records: list[LogRecord] = field(default_factory=list)
     arrivals: list[Arrival] = field(default_factory=list)
     texts: dict[Id, str] = field(default_factory=dict)
-    expected: list[bytes] = field(default_factory=list)  # what the kernel made of the raw records
+    expected: list[bytes] = field(default_factory=list)  # the kernel's output for the raw records
     deliveries: list[Delivery] = field(default_factory=list)  # what the stream wrote
     dead_letters: int = 0
 
     def arrive(self, record: LogRecord) -> Arrival | None:
-        """Take a raw record; None for one that is no message."""
+        """Take a raw record; returns None if it is not a message."""
         self.records.append(record)
         copies = self.holdback.duplicates
         self.holdback.receive(*record)
@@ -74,12 +74,12 @@ class Watch:
 
     @property
     def complete(self) -> bool:
-        """Whether the stream has written all that can be delivered of what arrived."""
+        """Whether the stream has written all that is deliverable so far."""
         return len(self.deliveries) >= len(self.expected)
 
     @property
     def agreed(self) -> bool:
-        """Whether the stream wrote, so far, what the kernel here says, byte for byte."""
+        """Whether the stream has so far written the same bytes as the kernel here."""
         return [delivery.record for delivery in self.deliveries] == self.expected[: len(self.deliveries)]
 
     @property
@@ -88,7 +88,7 @@ class Watch:
 
     @property
     def waited(self) -> list[Delivery]:
-        """The deliveries that had been held."""
+        """The deliveries that were held first."""
         return [delivery for delivery in self.deliveries if delivery.released_offset != delivery.offset]
 
     def dump(self) -> bytes:

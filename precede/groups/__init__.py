@@ -1,1 +1,1 @@
-"""The groups of a log: which there are, and changing them."""
+"""The groups of a log: lists and changes them."""

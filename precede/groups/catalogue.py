@@ -1,4 +1,4 @@
-"""Reading which groups there are, and who is in them: from the ordered topic as it grows, or from Delta."""
+"""Reads the groups and their members, from the ordered topic as it grows, or from Delta."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,20 +6,21 @@ from typing import Literal
 
 import msgspec
 
+from precede.ingest.extras import need
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.log_readers import open_reader
 from precede.reading.delta_files import files_of
 from precede.udfs.errors import Refused
-from precede.udfs.member.knowledge import heard
+from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.peers.catalogue import Catalogue, Listing
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import LogRecord
 
-LOOK_S = 0.2
+POLL_S = 0.2
 
 
 class _Head(msgspec.Struct):
-    """What tells whether an ordered record has to be looked into."""
+    """The fields that show whether the rest of an ordered record is needed."""
 
     group: str
     order: str
@@ -32,38 +33,38 @@ _head = lenient_reader(_Head)
 
 
 class CatalogueReader:
-    """Keeps a catalogue of all groups up with the ordered topic."""
+    """Keeps a catalogue of all groups up to date with the ordered topic."""
 
     def __init__(
         self, bootstrap: Address | str, topic: str, *, client: Literal["confluent", "kafka-python"] = "confluent"
     ) -> None:
         self.catalogue = Catalogue()
         self.cut_off: set[str] = set()
-        """Groups whose first records are no longer in the topic: what they said of members is not known."""
+        """Groups whose first records are no longer in the topic; their earlier changes of members are unknown."""
         self._topic = topic
         self._reader = open_reader(client, bootstrap)
         self._assigned = False
 
     def read_on(self) -> list[Listing]:
-        """Read to the end of what is there; the groups that are new, or whose members have changed."""
+        """Read to the end; returns the groups that are new, or whose members have changed."""
         changed: dict[str, Listing] = {}
         for records in self._batches():
             for _, listing in self.learn(records):
                 changed[listing.group] = listing
         return list(changed.values())
 
-    def look(self) -> list[LogRecord]:
-        """The next ordered records, or none where nothing has come for a moment."""
+    def poll(self) -> list[LogRecord]:
+        """The next ordered records; empty if none came for a moment."""
         if not self._assigned:
-            starts = self._reader.starts(self._topic, at_end=False, timeout_s=LOOK_S)
+            starts = self._reader.starts(self._topic, at_end=False, timeout_s=POLL_S)
             if not starts:
                 return []
             self._reader.assign(self._topic, starts)
             self._assigned = True
-        return self._reader.read(LOOK_S)
+        return self._reader.read(POLL_S)
 
     def learn(self, records: list[LogRecord]) -> Iterator[tuple[LogRecord, Listing]]:
-        """Take the records in; those that tell anything new of a group, with their groups."""
+        """Take in the records; returns those with news about a group, and the group."""
         for record in records:
             listing = self._learn(record)
             if listing is not None:
@@ -74,7 +75,7 @@ class CatalogueReader:
 
     def _batches(self) -> Iterator[list[LogRecord]]:
         while True:
-            records = self.look()
+            records = self.poll()
             yield records
             if not records and (not self._assigned or self._reader.at_end()):
                 return
@@ -86,16 +87,17 @@ class CatalogueReader:
             head = _head(record.value)
             if head.position > 1 and head.group not in self.catalogue.groups:
                 self.cut_off.add(head.group)
-            whole = msgspec.structs.asdict(head) if head.kind == "message" else heard(record.value)
+            whole = msgspec.structs.asdict(head) if head.kind == "message" else read_without_data(record.value)
         except msgspec.DecodeError as error:
             raise Refused(
-                f"{self._topic} holds a record precede did not write, at offset {record.offset}: {error}."
+                f"{self._topic} holds a record that precede did not write, at offset {record.offset}: {error}."
             ) from error
         return self.catalogue.learn(whole)
 
 
 def catalogue_of_delta(root: Path) -> Catalogue:
     """The same from the table `deliveries`, which keeps what the topic may have dropped."""
+    need("delta", "Reading Delta tables")
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
     from pyarrow import Table, dataset
@@ -104,12 +106,12 @@ def catalogue_of_delta(root: Path) -> Catalogue:
     try:
         table = DeltaTable(folder).to_pyarrow_dataset(filesystem=files_of(folder))
     except (DeltaError, OSError) as error:
-        raise Refused(f"There is no table {folder} that can be read; name the `delta` folder of the job.") from error
+        raise Refused(f"There is no readable table {folder}; name the `delta` folder of the job.") from error
     catalogue = Catalogue()
     of_members = table.to_batches(columns=["position", "record"], filter=dataset.field("kind") != "message")
     rows = [row for batch in of_members for row in batch.to_pylist()]
     for row in sorted(rows, key=lambda row: row["position"]):
-        catalogue.learn(heard(row["record"].encode()))
+        catalogue.learn(read_without_data(row["record"].encode()))
     for batch in table.to_batches(columns=["group", "order", "destination", "position"]):
         groups = Table.from_batches([batch]).group_by(["group", "order", "destination"])
         for row in groups.aggregate([("position", "max")]).to_pylist():

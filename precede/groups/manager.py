@@ -1,4 +1,4 @@
-"""The groups of a log as one process sees and changes them: the documents' GroupManager (M2MC, chapter 8).
+"""Lists and changes the groups of a log for one process: the documents' GroupManager (M2MC, chapter 8).
 
     with precede.Groups("ann") as groups:
         for offer in groups.discover():
@@ -8,10 +8,10 @@
         print(groups.members("chess"))
         groups.leave("chess")
 
-The log itself answers who asks for groups: its ordered records tell of all that were created, and who belongs to them
-now. Each group that this process is not in is offered once; `discover` is the document's advertisement, after which
-what was declined is offered once more. Joining and leaving are records in the group's own sequence, so every member
-sees them between the same two messages.
+The log itself answers requests for groups: its ordered records show all created groups and their current members.
+Each group that this process is not in is offered once. `discover` is the document's advertisement: after it, declined
+groups are offered once more. Joining and leaving are records in the group's own sequence, so every member sees them
+between the same two messages.
 """
 
 import time
@@ -32,7 +32,7 @@ from precede.ingest.sending import log_of
 from precede.ingest.signing import key_in
 from precede.udfs.errors import Refused
 from precede.udfs.peers.catalogue import Listing
-from precede.udfs.peers.directory import Directory, GroupsInfo, Offer, Row
+from precede.udfs.peers.directory import Directory, GroupsInfo, Offer, RowState
 from precede.udfs.peers.views import IN, Standing
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id, LogRecord
@@ -41,17 +41,17 @@ ANSWER_S = 30.0
 
 
 class Answer(NamedTuple):
-    """What became of a record of this process."""
+    """The outcome of a record that this process wrote."""
 
     epoch: int
     position: int | None
-    """Its place in the group's sequence; None where no answer came in the time given, or nothing was written."""
+    """Its position in the group's sequence; None if no answer came in time, or nothing was written."""
     written: bool
-    """Whether there was anything to write: who is in already need not join."""
+    """Whether a record was written: a member need not join again."""
 
 
 class _Place(msgspec.Struct):
-    """Where an ordered record, or a dead letter, comes from."""
+    """The fields that show which raw record an ordered record or a dead letter comes from."""
 
     partition: int = -1
     offset: int = -1
@@ -64,7 +64,7 @@ _place = lenient_reader(_Place)
 
 
 class Groups:
-    """What one name knows of the groups of a log, and what it may do with them."""
+    """The groups of a log as one name sees them, and its operations on them."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Groups:
     ) -> None:
         self.name = name
         self.answer_s = answer_s
-        """How long to wait for the job to order what is sent here; 0 does not wait."""
+        """How long to wait for the job to order what is sent here; 0 means not at all."""
         log = log_of(bootstrap, raw_topic)
         self._publisher = Publisher(bootstrap, topic=raw_topic, linger_ms=0)
         self._writer = Writer(self._publisher, log, state, name, key_in(key))
@@ -90,32 +90,32 @@ class Groups:
         self._dead_letter_topic = dead_letter_topic
         self._open_reader: Callable[[], LogReader] = lambda: open_reader(client, bootstrap)
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def discover(self) -> list[Listing]:
-        """Every group this name is not in, each once, what it declined before among them."""
-        self._look()
+        """Every group that this name is not in, each once, including declined ones."""
+        self._read_on()
         self._directory.advertise()
         return self.offers()
 
     def offers(self) -> list[Listing]:
-        """The groups that have come since, and were not offered yet."""
-        self._look()
+        """New groups that were not offered yet."""
+        self._read_on()
         groups = self._reader.catalogue.groups
-        offers = self._directory.hear(GroupsInfo("the log", [one.info for one in groups.values()]))
+        offers = self._directory.receive(GroupsInfo("the log", [one.info for one in groups.values()]))
         return [groups[one.info.group] for one in offers if isinstance(one, Offer)]
 
-    def _look(self) -> None:
-        """Read on; in which groups this name is, the log alone knows."""
+    def _read_on(self) -> None:
+        """Read on, and take from the log which groups this name is in."""
         self._reader.read_on()
         for listing in self._reader.catalogue.groups.values():
             if self.name in listing.view:
                 is_in = listing.view[self.name][1] is IN
-                if is_in or self._directory.rows.get(listing.group) is Row.MEMBER:
+                if is_in or self._directory.rows.get(listing.group) is RowState.MEMBER:
                     self._directory.remember(listing.info)
 
     def all(self) -> list[Listing]:
-        """Every group there is, by name."""
+        """Every group, by name."""
         self._reader.read_on()
         groups = self._reader.catalogue.groups
         return [groups[group] for group in sorted(groups)]
@@ -125,7 +125,7 @@ class Groups:
         return [listing.group for listing in self.all() if self.name in listing.members]
 
     def members(self, group: str) -> dict[str, int]:
-        """Who is in the group now, each with its epoch; of an open group, those who joined."""
+        """The current members, each with its epoch; of an open group, those that joined."""
         self._reader.read_on()
         return self._listing(group).members
 
@@ -135,12 +135,12 @@ class Groups:
             raise Refused(f"There is no group {group}, as far as the job has ordered the log.")
         return listing
 
-    # ── coming and going ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── changing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def create(
         self, group: str, *, order: str | None = None, members: Iterable[str] | None = None, **options: Any
     ) -> Answer:
-        """Begin a group, by default with this name as its one member; options are those of the `create` record."""
+        """Create a group, by default with this name as its only member; options are those of the `create` record."""
         self._reader.read_on()
         if group in self._reader.catalogue.groups:
             raise Refused(f"There is a group {group} already: join it, or choose another name.")
@@ -149,20 +149,20 @@ class Groups:
         return self._answer(lambda: self._writer.create(group, members=first, options=chosen))
 
     def join(self, group: str, *, new_key: str | None = None) -> Answer:
-        """Become a member, with an epoch never used before; who is in already stays as it is.
+        """Become a member, with an epoch never used before; a current member stays as it is.
 
-        A group that is not there yet begins with it, open and in the default order. With `new_key`, a public key, this
-        name speaks under a new epoch from here on, and under that key; the one that was given here signs for it.
+        A group that does not exist yet begins with this, open and in the default order. With `new_key`, a public key,
+        this name starts a new epoch and uses that key from then on; the key given to this object signs for it.
         """
         standing = self._standing(group, self.name)
         answer = self._answer(lambda: self._writer.join(group, standing, new_key))
-        self._look()
+        self._read_on()
         return answer
 
     def admit(self, group: str, member: str, *, key: str) -> Answer:
-        """As the service of a group with keys: let somebody in who has this public key, or bring a member a new one.
+        """As the service of a group with keys: admit a member with this public key, or give a member a new key.
 
-        What this was opened with must be the service's private key. The member goes on under the epoch of the answer.
+        This object must have been opened with the service's private key. The member uses the epoch of the answer.
         """
         standing = self._standing(group, member)
         return self._answer(lambda: self._writer.admit(group, member, standing, key))
@@ -175,21 +175,21 @@ class Groups:
             raise Refused(f"{error}.") from error
 
     def leave(self, group: str, *, last: int | None = None) -> Answer:
-        """Be a member no longer: nothing said after what was sent last, or after `last`, will count."""
+        """Stop being a member: messages after the last one sent, or after `last`, will not count."""
         standing = self._standing(group, self.name)
         answer = self._answer(lambda: self._writer.leave(group, standing, last))
-        self._look()
+        self._read_on()
         return answer
 
     def evict(self, group: str, member: str, *, cut: int) -> Answer:
-        """Put somebody else out: of what it says only seqs up to the cut still count."""
+        """Remove another member: only its seqs up to `cut` still count."""
         standing = self._standing(group, member)
         return self._answer(lambda: self._writer.evict(group, member, 0 if standing is None else standing[0], cut))
 
     def abandon(self, group: str, first: Id, *, last: int | None = None) -> Answer:
-        """Give up on a message that will never come, or on a run of them, from `first` to the seq `last`.
+        """Abandon a message that will never come, or a range of them, from `first` to the seq `last`.
 
-        The position is that of the first stand-in; None where that waits its turn for longer than the answer may take.
+        The position is that of the first stand-in; None if it is not released within the time for an answer.
         """
         return self._answer(lambda: self._writer.abandon(group, first, first[2] if last is None else last))
 
@@ -200,27 +200,27 @@ class Groups:
 
     def _answer(self, write: Callable[[], Written]) -> Answer:
         """Write a record, then look for it among what was ordered and what was refused."""
-        with closing(self._open_reader()) as letters:
-            starts = letters.starts(self._dead_letter_topic, at_end=True, timeout_s=0)
-            letters.assign(self._dead_letter_topic, starts)
+        with closing(self._open_reader()) as refused:
+            starts = refused.starts(self._dead_letter_topic, at_end=True, timeout_s=0)
+            refused.assign(self._dead_letter_topic, starts)
             written = write()
             deadline = time.monotonic() + self.answer_s
             while written.place is not None and time.monotonic() < deadline:
-                if not starts and (starts := letters.starts(self._dead_letter_topic, at_end=False, timeout_s=0)):
-                    letters.assign(self._dead_letter_topic, starts)
-                for letter in _found(letters.read(0), written.place):
+                if not starts and (starts := refused.starts(self._dead_letter_topic, at_end=False, timeout_s=0)):
+                    refused.assign(self._dead_letter_topic, starts)
+                for letter in _found(refused.read(0), written.place):
                     raise Refused(f"The group refused it ({letter.code}): {letter.reason}")
-                records = self._reader.look()
+                records = self._reader.poll()
                 for _ in self._reader.learn(records):
                     pass
                 for ordered in _found(records, written.place):
                     return Answer(written.epoch, ordered.position, written=True)
         return Answer(written.epoch, None, written=written.place is not None)
 
-    # ── leaving off ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── closing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Let go of Kafka. No group is left by it."""
+        """Disconnect from Kafka. This leaves no group."""
         self._reader.close()
 
     def __enter__(self) -> Self:
@@ -231,7 +231,7 @@ class Groups:
 
 
 def _found(records: list[LogRecord], place: tuple[int, int]) -> Iterator[_Place]:
-    """Those that come of the raw record of this place."""
+    """Those that come from the raw record at this place."""
     for record in records:
         found = _place(record.value or b"{}")
         if (found.partition, found.offset) == place:

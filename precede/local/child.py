@@ -1,4 +1,4 @@
-"""A command that runs as long as this process does, out of reach of the terminal's Ctrl-C (see guard.py)."""
+"""A command that runs as long as this process, out of reach of the terminal's Ctrl-C (see child_guard.py)."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ STOP_S_MAX = 30
 
 
 class Child:
-    """What it says goes into a log file; `stop` lets it finish what it is at."""
+    """Its output goes into a log file; `stop` lets it finish its current work."""
 
     def __init__(self, command: list[str], *, log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
@@ -33,10 +33,10 @@ class Child:
         return self._guard.poll() is not None
 
     @property
-    def last_words(self) -> str:
-        """The last line it said."""
-        said = self.log.read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(said) if line.strip()), "it said nothing")
+    def last_log_line(self) -> str:
+        """The last line of its output."""
+        lines = self.log.read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
 
     def stop(self) -> None:
         if not self.ended:

@@ -1,9 +1,9 @@
-"""Runs one command for as long as the process lives that started it. A program of its own: imports nothing of precede.
+"""Runs one command for as long as the parent process lives. A separate program that imports nothing of precede.
 
-    python guard.py FOLDER COMMAND...
+    python child_guard.py FOLDER COMMAND...
 
-Its standard input is a pipe from that process. The pipe ends when the process does, even by kill -9, on every system;
-then the command is stopped. Once the command has ended FOLDER is removed, where it is not empty.
+Its standard input is a pipe from the parent. The pipe closes when the parent ends, even by kill -9, on every system;
+then the command is stopped. When the command has ended, FOLDER is removed unless it is the empty string.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>
 
 
 def end_with_guard() -> None:
-    """On Linux the command dies even where the guard itself is killed with -9; elsewhere nothing can promise that."""
+    """On Linux, end the command even if the guard is killed with -9; other systems cannot guarantee that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def stop(command: subprocess.Popen[bytes]) -> None:
-    """Ask the command to end, and do not ask twice."""
+    """Ask the command to end once, then kill it."""
     command.terminate()
     try:
         command.wait(PATIENCE_S)
@@ -37,7 +37,7 @@ def stop(command: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     folder, *line = sys.argv[1:]
-    # The guard has one thread here, so nothing can be left locked in the child between fork and exec.
+    # The guard has one thread at this point, so no lock can stay held in the child between fork and exec.
     command = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=end_with_guard)  # noqa: PLW1509
     os.write(sys.stdout.fileno(), b"%d\n" % command.pid)
 
@@ -50,7 +50,7 @@ def main() -> None:
     status = command.wait()
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
-    # Not sys.exit: the watching thread is inside a read that does not end.
+    # Not sys.exit: the watching thread is blocked in a read.
     os._exit(status if status >= 0 else 128 - status)
 
 

@@ -3,7 +3,7 @@
     with Broker() as broker:
         print(broker.bootstrap)
 
-It listens on this machine only, and it ends with the process that started it, however that one ends (see guard.py).
+It listens on this machine only, and it ends with the process that started it, however that ends (see child_guard.py).
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ GUARD = Path(__file__).with_name("child_guard.py")
 START_S_MAX = 120
 STOP_S_MAX = 30
 PORTS = cycle(sample(range(20_000, 32_000), 12_000))
-"""In whatever order, none twice: below those that outgoing connections are given, which might take one before we do."""
+"""In random order, without repeats, below the range of outgoing connections, which might take a port first."""
 
 PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    # One node has no other to copy to.
+    # One node has no other node to replicate to.
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # Fifty partitions of each would only make the first consumer and the first transaction wait.
+    # Fifty partitions of each would only delay the first consumer and the first transaction.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
-    # A topic that appears by itself would have the wrong settings: `precede run` creates them.
+    # An automatically created topic would have the wrong settings: `precede run` creates them.
     "auto.create.topics.enable": "false",
-    # After kill -9 the node waits this long for itself before it may come back.
+    # After kill -9 the node must wait this long before it can start again.
     "broker.session.timeout.ms": "5000",
     "broker.heartbeat.interval.ms": "1000",
-    # The cleaner's default buffer alone is half of the small heap.
+    # The cleaner's default buffer alone would be half of the small heap.
     "log.cleaner.dedupe.buffer.size": "16777216",
 }
 
@@ -74,7 +74,7 @@ rootLogger.appenderRef.out.ref = out
 
 
 class Broker:
-    """One broker. Its data goes with it, except in a folder that was given: it is kept, and used again."""
+    """One broker. Its data is removed at the end, unless `data` names a folder: that is kept and used again."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Broker:
         client: Mapping[str, str] | None = None,
         say: jars.Say | None = None,
     ) -> None:
-        """`properties` go into server.properties over those above; `client` is what a client then needs to get in."""
+        """`properties` override those above in server.properties; `client` is what a client then needs to connect."""
         self.asked_port = port
         self.asked_data = data
         self.heap_mb = heap_mb
@@ -95,7 +95,7 @@ class Broker:
         self.say = say or (lambda _: None)
         self.port = 0
         self.data = Path()
-        self.pid = 0  # of the broker itself; `process` is its guard and ends with the broker's status
+        self.pid = 0  # of the broker itself; `process` is its guard and exits with the broker's status
         self.process: subprocess.Popen[str] | None = None
 
     @property
@@ -107,15 +107,15 @@ class Broker:
         return self.data / "broker.log"
 
     def start(self) -> Broker:
-        """Start it, and come back once it answers."""
-        assert self.process is None, "this broker has been started"
+        """Start it, and return once it answers."""
+        assert self.process is None, "this broker has already been started"
         command = [java(), f"-Xmx{self.heap_mb}m"]
         classpath = os.pathsep.join(map(str, jars.ensure("broker", say=self.say)))
-        # Started again it is found where it was.
+        # A restarted broker keeps its port.
         self.port = free_port(self.asked_port or self.port)
         self.data = Path(self.asked_data or tempfile.mkdtemp(prefix="precede-broker-")).absolute()
         with lock(self.data) as held, self.log.open("ab") as sink, self.log.open(errors="replace") as log:
-            log.seek(0, os.SEEK_END)  # what it said in an earlier life explains nothing now
+            log.seek(0, os.SEEK_END)  # output of an earlier run explains nothing now
             command += [f"-Dlog4j2.configurationFile={self.data / 'log4j2.properties'}", "-cp", classpath]
             self.prepare(command, sink, log)
             self.say("Starting the broker")
@@ -128,7 +128,7 @@ class Broker:
         return self
 
     def prepare(self, command: list[str], sink: IO[bytes], log: IO[str]) -> None:
-        """Write the settings, and format the folder the first time: it keeps its cluster id for ever."""
+        """Write the settings, and format the folder the first time, which fixes its cluster id."""
         controller = free_port()
         properties = PROPERTIES | {
             "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{controller}",
@@ -150,15 +150,15 @@ class Broker:
                 new_cluster_id(),
             ]
             machine, *options = command
-            quick = "-XX:TieredStopAtLevel=1"  # a program of one second is over before thorough compiling pays
+            quick = "-XX:TieredStopAtLevel=1"  # a one-second program ends before full compilation pays off
             done = subprocess.run(
                 [machine, quick, *options, *tool], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False
             )
             if done.returncode != 0:
-                raise Refused(f"The broker's folder {self.data} could not be prepared: {last_words(log)}")
+                raise Refused(f"The broker's folder {self.data} could not be prepared: {last_log_line(log)}")
 
     def launch(self, command: list[str], sink: IO[bytes], held: int) -> None:
-        """Start the guard, which starts the broker, tells its pid and keeps the lock on the folder."""
+        """Start the guard, which starts the broker, prints its pid and keeps the lock on the folder."""
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(GUARD), "" if self.asked_data else str(self.data), *command],
             stdin=subprocess.PIPE,
@@ -166,44 +166,44 @@ class Broker:
             stderr=sink,
             text=True,
             pass_fds=[held],
-            # Out of reach of the terminal's Ctrl-C: who started the broker stops it, last of all.
+            # Out of reach of the terminal's Ctrl-C: the process that started the broker stops it last.
             start_new_session=True,
         )
         assert self.process.stdout is not None
         self.pid = int(self.process.stdout.readline())
 
     def wait_until_ready(self, log: IO[str]) -> None:
-        """Ready is when it names itself to a client; a port that is open is not enough."""
+        """Wait until the broker lists itself to a client; an open port is not enough."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
         assert self.process is not None
-        # The client would print every attempt that comes too early.
+        # Otherwise the client prints each early attempt.
         quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _: None, "reconnect.backoff.max.ms": 200}
         admin = AdminClient({"bootstrap.servers": self.bootstrap, **self.client, **quiet})
         deadline = time.monotonic() + START_S_MAX
         while True:
-            # Asked only once the port is open, or the client would wait longer and longer between its attempts.
+            # Only once the port is open, or the client would wait longer and longer between attempts.
             with suppress(KafkaException):
                 if answers(self.port) and admin.list_topics(timeout=2).brokers:
                     return
             if self.process.poll() is not None:
-                raise Refused(f"The broker ended while it started: {last_words(log)}")
+                raise Refused(f"The broker ended while it started: {last_log_line(log)}")
             if time.monotonic() > deadline:
-                raise Refused(f"The broker did not start within {START_S_MAX} s: {last_words(log)}")
+                raise Refused(f"The broker did not start within {START_S_MAX} s: {last_log_line(log)}")
             time.sleep(0.05)
 
     def wait(self) -> int:
-        """Wait until the broker ends by itself; its exit status."""
+        """Wait until the broker ends by itself; returns its exit status."""
         assert self.process is not None
         return self.process.wait()
 
     def stop(self) -> None:
-        """Let it finish what it writes, and end."""
+        """Let it finish its writes, and end it."""
         self.end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a power cut would; for tests."""
+        """End it like a power cut; for tests."""
         self.end(signal.SIGKILL)
 
     def end(self, how: signal.Signals) -> None:
@@ -229,7 +229,7 @@ class Broker:
 
 
 def free_port(asked: int = 0) -> int:
-    """The port that was asked for, if nobody has it; any free one where none was."""
+    """The requested port, if it is free; any free port if none was requested."""
     problem: object = None
     for port in [asked] if asked else islice(PORTS, 100):
         with socket.socket() as probe:
@@ -241,7 +241,7 @@ def free_port(asked: int = 0) -> int:
                 continue
             return port
     raise Refused(
-        f"Port {port} cannot be had ({problem}): "
+        f"Port {port} is not available ({problem}): "
         "stop what listens there, choose another port, or name none to get a free one."
     )
 
@@ -249,13 +249,13 @@ def free_port(asked: int = 0) -> int:
 def answers(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
-        # A connection to a port nobody listens on may, by chance, be given that same port and meet itself.
+        # If no process listens on a port, a connection may by chance get that same port and connect to itself.
         return probe.connect_ex((HOST, port)) == 0 and probe.getsockname() != probe.getpeername()
 
 
 @contextmanager
 def lock(data: Path) -> Iterator[int]:
-    """One broker per folder. The guard inherits the lock and so holds it exactly as long as the broker lives."""
+    """Allow one broker per folder. The guard inherits the lock, so it is held exactly as long as the broker lives."""
     with ExitStack() as stack:
         try:
             data.mkdir(parents=True, exist_ok=True)
@@ -267,13 +267,13 @@ def lock(data: Path) -> Iterator[int]:
 
 
 def new_cluster_id() -> str:
-    """Kafka's way of writing a UUID; one that begins with a dash would be taken for a flag."""
+    """A UUID in Kafka's spelling; one that begins with a dash would look like a flag."""
     return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
-def last_words(log: IO[str]) -> str:
-    """What a broker said last that explains its end; the frames of a Java stack trace do not."""
+def last_log_line(log: IO[str]) -> str:
+    """The last line of the log that explains the end of a broker; frames of a Java stack trace do not."""
     log.flush()
-    said = [line.strip() for line in log if line.strip() and not line.startswith(("\t", "    "))]
-    telling = [line for line in said if re.search(r"ERROR|FATAL|(Exception|Error): ", line)]
-    return (telling or said or ["it said nothing"])[-1]
+    lines = [line.strip() for line in log if line.strip() and not line.startswith(("\t", "    "))]
+    errors = [line for line in lines if re.search(r"ERROR|FATAL|(Exception|Error): ", line)]
+    return (errors or lines or ["it printed nothing"])[-1]

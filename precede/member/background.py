@@ -138,6 +138,6 @@ class Repair(Errand):
         with self.voice.lock:
             for seq in range(asked.first, min(asked.last, asked.first + SENT_MAX) + 1):
                 if asked.kind == "ask":
-                    knowledge.asked((asked.sender, asked.epoch, seq))
+                    knowledge.note_missing((asked.sender, asked.epoch, seq))
                 else:
                     knowledge.missing.pop((asked.sender, asked.epoch, seq), None)

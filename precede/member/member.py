@@ -25,10 +25,10 @@ from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seco
 from precede.member.background import Clock, Errand, Repair
 from precede.member.publishing import Voice
 from precede.member.startup import Opening, search
-from precede.reading.delta_history import Past
+from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import IDLE_S, Delivery, Follower
 from precede.udfs.errors import Hole, Refused
-from precede.udfs.member.knowledge import heard
+from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Id
 
@@ -256,7 +256,7 @@ class Member:
                 return None
             if delivery is None:
                 continue
-            self._voice.observe(heard(delivery.record))
+            self._voice.observe(read_without_data(delivery.record))
             if not self._is_mine(delivery):
                 continue
             self.position = delivery.position
@@ -291,13 +291,13 @@ class Member:
                 reader.close()
         if found is not None:
             with self._voice.lock:
-                self._voice.observe(heard(found.record))
+                self._voice.observe(read_without_data(found.record))
         return found
 
     def _next(self, timeout_s: float) -> Delivery | None:
         older = next(self._older, None)
         if older is not None:
-            self._follower.passed(older)
+            self._follower.continue_after(older)
             return older
         try:
             return self._follower.poll(timeout_s)
@@ -310,7 +310,7 @@ class Member:
             older = next(self._older, None)
             if older is None:
                 raise
-            self._follower.passed(older)
+            self._follower.continue_after(older)
             return older
 
     def _is_mine(self, delivery: Delivery) -> bool:
@@ -320,8 +320,8 @@ class Member:
     def _destination(self) -> str | None:
         return self.name if self.order == "causal_p2p" else None
 
-    def _past(self) -> Past | None:
-        return None if self._delta is None else Past(self._delta, self.group, self._destination)
+    def _past(self) -> DeltaHistory | None:
+        return None if self._delta is None else DeltaHistory(self._delta, self.group, self._destination)
 
     def _new_reader(self) -> LogReader:
         return open_reader(self._client, self._bootstrap)

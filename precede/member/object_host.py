@@ -9,21 +9,24 @@
             return self.balance
 
     with precede.Member("bank", "account") as member:
-        precede.ObjectHost(member.name, member.send, Account(), conflicts=[("deposit", "show")]).serve(member)
+        precede.ObjectHost(member, Account()).serve()
 
-and, elsewhere, `ObjectHost("teller", member.send).invoke("account", "deposit", 5)`. Every host of the group has the
-same table of conflicts: two requests that conflict are executed in one order at every object they go to, one after the
-other; two that do not never wait for each other.
+and, elsewhere, `ObjectHost(teller).invoke("account", "deposit", 5)`, where `teller` is another member. The table of
+conflicts is the group's, from its `create` record: requests that conflict are executed one after the other, in one
+order at every object they go to. Requests that do not conflict never wait for each other.
+
+Only declared methods can be invoked: the public functions that the target's class defines, or those that `methods`
+names. Attributes, inherited methods of built-in types and names that begin with `_` are never reached by a message.
 
 A method that invokes others is a generator: it yields a `Call`, or a list of them to be answered in any order, and is
-given the results. While it waits for them it runs, and what conflicts with it waits. The host does nothing by itself:
-whoever drives it hands over each delivered record once, in order, so every replica does the same.
+given the results. It runs while it waits for them, and what conflicts with it waits. The host does nothing by itself:
+its caller hands over each delivered record once, in order, so every replica does the same.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from inspect import isgenerator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Sequence
+from inspect import isfunction, isgenerator
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -31,11 +34,19 @@ from precede.udfs.errors import CallFailed
 from precede.udfs.member.objects import Conflicts, Instance, InstanceQueue, ObjectClient, ObjectMessage, Vector
 from precede.udfs.records.messages import Id, ObjectStamp
 
-if TYPE_CHECKING:
-    from precede.member.member import Member
 
-Send = Callable[..., Id]
-"""As `Member.send`: (data, after=, to=, object=) -> id."""
+class Speaker(Protocol):
+    """What a host needs of its member: `precede.Member` has it, and so has anything else that sends."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def conflicts(self) -> Sequence[tuple[str, str]]: ...
+
+    @property
+    def send(self) -> Callable[..., Id]:
+        """(data, after=, to=, object=) -> id"""
 
 
 class Call(NamedTuple):
@@ -121,14 +132,12 @@ class _Running:
 class ObjectHost:
     """The host of one object, or of none: then it only invokes others."""
 
-    def __init__(
-        self, name: str, send: Send, target: object = None, *, conflicts: Iterable[tuple[str, str]] = ()
-    ) -> None:
-        table = Conflicts(conflicts)
-        self.name = name
-        self._send = send
-        self._target = target
-        self._client = ObjectClient(name, table)
+    def __init__(self, member: Speaker, target: object = None, *, methods: Iterable[str] | None = None) -> None:
+        table = Conflicts(member.conflicts)
+        self.name = member.name
+        self._member = member
+        self._methods = _declared(target, methods)
+        self._client = ObjectClient(self.name, table)
         self._queue = InstanceQueue(table)
         self._waiting: dict[Id, tuple[ObjectMessage, _Data]] = {}
         self._asked: dict[Id, _Running] = {}
@@ -163,9 +172,11 @@ class ObjectHost:
 
     # ── listening ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def serve(self, member: "Member") -> None:
+    def serve(self) -> None:
         """Execute what the member is handed until its iteration ends."""
-        for message in member:
+        if not isinstance(self._member, Iterable):
+            raise TypeError("`serve` needs a member that can be iterated: hand over records with `deliver` instead")
+        for message in self._member:
             self.deliver(message.record)
 
     def deliver(self, record: bytes) -> None:
@@ -180,7 +191,7 @@ class ObjectHost:
         self._client.deliver(message)
         if self.name not in message.to:
             return
-        if message.type == "request" and self._target is not None:
+        if message.type == "request" and self._methods is not None:
             self._waiting[message.id] = message, wire.data
             if self._queue.arrive(message.id, message.op):
                 self._start_all([message.id])
@@ -197,11 +208,11 @@ class ObjectHost:
     def _start(self, request: ObjectMessage, data: _Data) -> list[Id]:
         running = _Running(self._client.start(request.op, request), request, Invocation())
         running.answer = data.answer
-        method = None if request.op.startswith("_") else getattr(self._target, request.op, None)
+        assert self._methods is not None
         try:
-            if not callable(method):
+            if request.op not in self._methods:
                 raise LookupError(f"{self.name} has no method {request.op!r}")
-            result = method(*data.arguments)
+            result = self._methods[request.op](*data.arguments)
         except Exception as error:  # noqa: BLE001 (whatever a method raises is its answer)
             return self._end(running, None, error)
         if not isgenerator(result):
@@ -274,9 +285,26 @@ class ObjectHost:
     def _say(self, instance: Instance, op: str, type_: Any, to: Iterable[str], said: dict[str, Any]) -> Id:
         draft = instance.draft(op, type_, to)
         data = {"no": draft.no, "vector": draft.vector, **said}
-        id_ = self._send(data, after=draft.after, to=draft.to, object=draft.object)
+        id_ = self._member.send(data, after=draft.after, to=draft.to, object=draft.object)
         instance.sent(draft, id_)
         return id_
+
+
+def _declared(target: object, names: Iterable[str] | None) -> dict[str, Callable[..., Any]] | None:
+    """The methods of the target that messages may invoke, by name; None without a target."""
+    if target is None:
+        if names is not None:
+            raise ValueError("`methods` names the methods of a target: pass the target too")
+        return None
+    if names is None:
+        found = {name for kind in type(target).__mro__ for name, value in vars(kind).items() if isfunction(value)}
+        return {name: getattr(target, name) for name in sorted(found) if not name.startswith("_")}
+    declared = {}
+    for name in names:
+        if not callable(getattr(target, name, None)):
+            raise ValueError(f"`methods` names {name!r}, and {type(target).__name__} has no such method")
+        declared[name] = getattr(target, name)
+    return declared
 
 
 def _names(to: str | tuple[str, ...]) -> tuple[str, ...]:

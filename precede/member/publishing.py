@@ -9,9 +9,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import json
 
 from precede.ingest import sending
@@ -20,13 +19,16 @@ from precede.ingest.sender_state import Sender, SenderState
 from precede.ingest.signing import public_text
 from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
-from precede.udfs.member.raw_log_trust import hear
+from precede.udfs.member.raw_log_trust import read_trusted_clock
 from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.orders.lamport import LamportStamps
 from precede.udfs.orders.stamps import Stamps
 from precede.udfs.records.messages import Id
 from precede.udfs.records.signatures import sign
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SENT_MAX = 1_000
 """How many of its own records a member keeps, to publish them again where the group asks."""
@@ -36,7 +38,9 @@ SENT_BYTES_MAX = 16 * 1024 * 1024
 class Voice:
     """The sending half of a member; every method may be called by any thread."""
 
-    def __init__(self, state: SenderState, known: Sender, publisher: Publisher, key: Ed25519PrivateKey | None) -> None:
+    def __init__(
+        self, state: SenderState, known: Sender, publisher: Publisher, key: "Ed25519PrivateKey | None"
+    ) -> None:
         self.lock = threading.RLock()
         self.known = known
         self.knowledge = Knowledge()
@@ -106,17 +110,17 @@ class Voice:
         """A record of the group stands in the raw log, where anybody may have written it."""
         with self.lock:
             known = min(self._highest, max(self._wanted, self.time) - 1)
-            said = hear(self.knowledge, self.known.group, value, above=known)
+            said = read_trusted_clock(self.knowledge, self.known.group, value, above=known)
             if said is not None:
-                self.hear_time(said.time, speaks=said.speaks)
+                self.hear_time(said.time, is_message=said.is_message)
 
-    def hear_time(self, linear: int, *, speaks: bool = True) -> None:
+    def hear_time(self, linear: int, *, is_message: bool = True) -> None:
         """Somebody said something at this linear time; nobody takes a clock that runs away (contract: windows)."""
         with self.lock:
             self._highest = max(self._highest, self.knowledge.time)
             if linear <= self._highest + self.knowledge.window:
                 self._highest = max(self._highest, linear)
-                if speaks:
+                if is_message:
                     self._wanted = max(self._wanted, linear + 1)
                     self._follow()
 

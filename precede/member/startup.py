@@ -9,10 +9,9 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from precede.ingest import epochs
 from precede.ingest.kafka.access import Address
@@ -20,12 +19,15 @@ from precede.ingest.kafka.log_readers import LogReader
 from precede.ingest.kafka.reading import why_unreadable
 from precede.ingest.kafka.topics import describe
 from precede.member.publishing import Voice
-from precede.reading.delta_history import Past
-from precede.reading.following import Delivery, Token, as_delivery
+from precede.reading.delta_history import DeltaHistory
+from precede.reading.following import Delivery, FollowerToken, as_delivery
 from precede.streaming.order import progress
 from precede.udfs.errors import Refused, Unreachable
-from precede.udfs.member.knowledge import heard
+from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.records.messages import EPOCH_MAX, Id, LogRecord
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 LOOK_S = 0.2
 PATIENCE_S = 60.0
@@ -43,7 +45,7 @@ class Opening:
         reader: LogReader,
         bootstrap: Address | str,
         topics: tuple[str, str, str],
-        past: Callable[[], Past | None],
+        past: Callable[[], DeltaHistory | None],
     ) -> None:
         self.token = ""
         self.position = 0
@@ -63,11 +65,11 @@ class Opening:
         known = self._voice.known
         self._offsets = self._reader.starts(self._ordered, at_end=False, timeout_s=0.0)
         resumes = since is None and known.token is not None
-        if resumes and self._voice.knowledge.is_of_old:
+        if resumes and self._voice.knowledge.is_legacy:
             for _ in self._records():
                 pass
         if resumes:
-            place = msgspec.json.decode(known.token or "", type=Token)
+            place = msgspec.json.decode(known.token or "", type=FollowerToken)
             self._offsets |= place.offsets
             since = max((last for _, destination, last in place.last if self._is_mine(destination)), default=0)
         self.position = since or 0
@@ -95,7 +97,7 @@ class Opening:
         elif first is None:
             self._only_in_delta("all")
         mine = [(known.group, None, self.position), (known.group, known.sender, self.position)]
-        self.token = Token(self._ordered, self._offsets, mine, from_beginning=False).text()
+        self.token = FollowerToken(self._ordered, self._offsets, mine, from_beginning=False).text()
 
     def _records(self) -> Iterator[Found]:
         """The records of the group up to the end of the topic, learned from."""
@@ -128,7 +130,7 @@ class Opening:
         if past is None or first == 1:
             return
         for delivery in past.views():
-            fields = heard(delivery.record)
+            fields = read_without_data(delivery.record)
             self._voice.knowledge.learn(fields)
             self._voice.adopt(fields["order"])
         if first is None:
@@ -147,18 +149,18 @@ class Opening:
 
     # ── epoch and membership ──────────────────────────────────────────────────────────────────────────────────────
 
-    def settle_epoch(self, key: Ed25519PrivateKey | None, *, is_new: bool) -> None:
+    def settle_epoch(self, key: "Ed25519PrivateKey | None", *, is_new: bool) -> None:
         """Go on under the epoch that is kept, or start a new one where it has ended or cannot be trusted."""
         voice, known = self._voice, self._voice.known
         knowledge = voice.knowledge
         if knowledge.order is None:
             usual = self._usual_order()
             created = epochs.created_as(self._bootstrap, self._raw, known.group)
-            voice.adopt(usual if created is None else knowledge.created(created, usual))
+            voice.adopt(usual if created is None else knowledge.apply_create(created, usual))
         self._await_admission()
         is_over = knowledge.is_out(known.sender, known.epoch) or known.epoch > EPOCH_MAX
         if is_new or is_over or self._own_seq > known.seq:
-            over = knowledge.last_over(known.sender)
+            over = knowledge.last_ended_epoch(known.sender)
             free = epochs.free_epoch(self._bootstrap, self._raw, known.group, known.sender, key, above=over)
             if free != known.epoch:
                 voice.begin(free)
@@ -230,7 +232,7 @@ def records_of(reader: LogReader, topic: str, group: str, offsets: dict[int, int
         records = reader.read(LOOK_S)
         for record in records:
             if record.key == key and record.value is not None:
-                yield record, heard(record.value)
+                yield record, read_without_data(record.value)
         if records:
             deadline = monotonic() + PATIENCE_S
         elif reader.at_end():

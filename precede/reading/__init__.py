@@ -1,1 +1,1 @@
-"""Reading what was delivered or refused: topics, tables, files."""
+"""Reads what was delivered or refused: from topics, tables and files."""

@@ -1,4 +1,4 @@
-"""Dead letters to look at or to publish again: read from their topic, or from the Delta table of them."""
+"""Reads dead letters, to list or republish them, from their topic or from their Delta table."""
 
 import base64
 import datetime
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from precede.ingest.extras import need
 from precede.reading.delta_files import files_of
 from precede.streaming.history.rows import Letter
 from precede.udfs.errors import Refused, Unreachable
-from precede.udfs.records.wire import LETTER_BYTES_MAX
+from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
 
 if TYPE_CHECKING:
     from precede.streaming.job.settings import Settings
@@ -21,15 +22,15 @@ SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _read = msgspec.json.Decoder(Letter).decode
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Which letters: every condition given must hold."""
+class LetterFilter(msgspec.Struct, frozen=True):
+    """Which dead letters to read: every given condition must hold."""
 
     group: str | None = None
     codes: tuple[str, ...] = ()
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def takes(self, letter: Letter) -> bool:
+    def matches(self, letter: Letter) -> bool:
         return (
             (self.group is None or letter.group == self.group)
             and (not self.codes or letter.code in self.codes)
@@ -38,15 +39,15 @@ class Wanted(msgspec.Struct, frozen=True):
         )
 
 
-class Found(msgspec.Struct):
-    """A letter; what was read from the topic has its record's key too."""
+class FoundLetter(msgspec.Struct):
+    """A dead letter; from the topic, with the key of its record."""
 
     letter: Letter
     key: bytes | None = None
 
 
 def moment_ms(text: str, now_ms: int) -> int | None:
-    """`2h` is two hours ago; else a date or a time of ISO 8601, in UTC where it names no zone."""
+    """`2h` means two hours ago; otherwise a date or time in ISO 8601, in UTC unless it names a zone."""
     if ago := AGO.fullmatch(text):
         return now_ms - int(ago[1]) * SECONDS[ago[2]] * 1000
     try:
@@ -56,8 +57,8 @@ def moment_ms(text: str, now_ms: int) -> int | None:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
 
 
-def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
-    """Those in the topic up to its end as it is now, partition by partition."""
+def from_topic(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLetter]:
+    """The matching dead letters up to the topic's current end, partition by partition."""
     from precede.ingest.kafka import reading
     from precede.ingest.kafka.reading import why_unreadable
     from precede.ingest.kafka.topics import describe
@@ -66,20 +67,21 @@ def from_topic(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
     try:
         known = describe(settings.bootstrap, [topic]).get(topic)
         if known is None:
-            raise Refused(f"There is no topic {topic}; `precede run` makes it.")
+            raise Refused(f"There is no topic {topic}; `precede run` creates it.")
         for key, value in reading.read_to_end(settings.bootstrap, topic, known.partitions):
             try:
                 letter = _read(value or b"")
             except msgspec.DecodeError as error:
                 raise Refused(f"The topic {topic} holds a record that is no dead letter: {error}.") from error
-            if wanted.takes(letter):
-                yield Found(letter, key)
+            if wanted.matches(letter):
+                yield FoundLetter(letter, key)
     except Unreachable as error:
         raise why_unreadable(settings.bootstrap, topic, error) from error
 
 
-def from_delta(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
-    """Those in the table, read without Spark and without Kafka."""
+def from_delta(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLetter]:
+    """The matching dead letters in the table, read without Spark or Kafka."""
+    need("delta", "Reading Delta tables")
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -90,16 +92,16 @@ def from_delta(settings: "Settings", wanted: Wanted) -> Iterator[Found]:
     try:
         table = DeltaTable(folder)
     except (DeltaError, OSError) as error:
-        raise Refused(f"There is no Delta table of dead letters in {folder}; look into the topic instead.") from error
+        raise Refused(f"There is no Delta table of dead letters in {folder}; read the topic instead.") from error
     columns = list(Letter.__struct_fields__)
     rows = table.to_pyarrow_dataset(filesystem=files_of(folder))
     for batch in rows.to_batches(columns=columns, filter=_condition(ds.field, wanted)):
         for row in batch.to_pylist():
-            yield Found(Letter(**{**row, "truncated": bool(row["truncated"])}))
+            yield FoundLetter(Letter(**{**row, "truncated": bool(row["truncated"])}))
 
 
-def _condition(field: Any, wanted: Wanted) -> Any:
-    """The same as `takes`, for the table to skip files by; none where all are wanted."""
+def _condition(field: Any, wanted: LetterFilter) -> Any:
+    """The same as `matches`, so that the table can skip files; None if all are wanted."""
     conditions = []
     if wanted.group is not None:
         conditions.append(field("group") == wanted.group)
@@ -115,13 +117,13 @@ def _condition(field: Any, wanted: Wanted) -> Any:
     return whole
 
 
-def value_of(found: Found) -> bytes | None:
-    """The raw value; refused where only the beginning of it, or of its key, is there."""
+def value_of(found: FoundLetter) -> bytes | None:
+    """The raw value; raises Refused if only the beginning of it, or of its key, was kept."""
     letter = found.letter
-    if letter.truncated or len(found.key or b"") >= LETTER_BYTES_MAX:
+    if letter.truncated or len(found.key or b"") >= EXCERPT_BYTES_MAX:
         raise Refused(
             f"The record from partition {letter.partition} offset {letter.offset} is kept in part only (64 KiB), so it "
-            "cannot be published again from here; publish it from where it came."
+            "cannot be published again from here; publish it from its origin."
         )
     if letter.value_base64 is not None:
         return base64.b64decode(letter.value_base64)

@@ -1,4 +1,4 @@
-"""How the files of a Delta table are read here: by Arrow's own file system."""
+"""Opens the files of a Delta table with Arrow's own file system."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ from typing import Any
 def files_of(table: Path | str) -> Any:
     """For `filesystem=` of deltalake's readers, whose own is written in Python.
 
-    Arrow's threads close files when the reading is long over. To close one of Python's they ask for the interpreter's
-    lock, and where the program is just ending they are ended instead, which C++ takes for a reason to abort it.
+    Arrow's threads close files long after the reading is over. To close a Python file they need the interpreter's
+    lock. If the program is just ending, Python ends these threads instead, and C++ then aborts the program.
     """
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 

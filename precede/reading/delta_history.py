@@ -1,9 +1,10 @@
-"""The delivered records that Delta keeps, for whoever needs older ones than the ordered topic still has."""
+"""Reads delivered records from Delta, where the ordered topic no longer has them."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from precede.ingest.extras import need
 from precede.reading.delta_files import files_of
 from precede.reading.following import Delivery, as_delivery
 from precede.udfs.errors import Refused
@@ -13,8 +14,8 @@ CHUNK = 5_000
 """How many positions are read at once."""
 
 
-class Past:
-    """The table `deliveries` under a root folder, for one group and, where its order has them, one destination."""
+class DeltaHistory:
+    """The table `deliveries` under a root folder, for one group and, if its order has destinations, one of them."""
 
     def __init__(self, root: Path | str, group: str, destination: str | None = None) -> None:
         self.path = Path(root) / "deliveries"
@@ -22,7 +23,7 @@ class Past:
         self.destination = destination
 
     def between(self, first: int, last: int) -> Iterator[Delivery]:
-        """The records of these positions in order, as many as are there without a hole."""
+        """The records of these positions in order, up to the first hole."""
         expected = first
         for low in range(first, last + 1, CHUNK):
             for delivery in self._read(("position", ">=", low), ("position", "<=", min(low + CHUNK - 1, last))):
@@ -32,7 +33,7 @@ class Past:
                 yield delivery
 
     def last(self) -> int:
-        """The highest position there is, 0 where there is none."""
+        """The highest position, or 0."""
         import pyarrow.compute as pc
 
         positions = self._table([], ["position"])["position"]
@@ -43,7 +44,7 @@ class Past:
         return self._read(("kind", "in", ["create", "join", "leave", "evict"]))
 
     def find(self, id_: Id) -> Delivery | None:
-        """The message of this id."""
+        """The message with this id."""
         sender, epoch, seq = id_
         found = self._read(("sender", "=", sender), ("epoch", "=", epoch), ("seq", "=", seq), ("kind", "=", "message"))
         return found[0] if found else None
@@ -53,6 +54,7 @@ class Past:
         return [as_delivery(record.encode(), f"The Delta table {self.path}") for record in rows["record"].to_pylist()]
 
     def _table(self, conditions: list[tuple[str, str, Any]], columns: list[str]) -> Any:
+        need("delta", "Reading Delta tables")
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 

@@ -1,13 +1,12 @@
-"""The ordered topic for an application: delivered messages one by one, with the consumer's rule applied, resumable.
+"""Reads the ordered topic for an application: delivered messages one by one, by the consumer's rule, resumable.
 
     for message in precede.follow("travel"):
         print(message.position, message.sender, message.data)
 
-The rule: drop what has a position at or below the last one, deliver the next one, anything else is a hole. A hole is
-raised, so that nobody overlooks it; whoever asks for the next message after that goes on behind the hole.
+The rule: drop a position at or below the last one, deliver the next one; anything else is a hole. A hole is raised as
+an exception, so that it cannot be overlooked. Asking for the next message after that continues behind the hole.
 
-To go on later where one stopped, keep `follower.token` together with what was made of the message, and hand it to
-`follow`.
+To resume later, save `follower.token` together with the result of handling the message, and pass it to `follow`.
 """
 
 import json
@@ -29,26 +28,26 @@ from precede.udfs.records.ordered_record import OrderedRecord
 from precede.udfs.records.strict import DEPTH_MAX
 
 DIGITS_MAX = 4_000
-IDLE_S = 0.5  # how long one look for new records lasts; a follower that was told to end is late by this much
+IDLE_S = 0.5  # how long one read waits for new records; a stop may come late by this much
 
 
 class Delivery(OrderedRecord, kw_only=True):
-    """One delivered record of the ordered topic, as an application takes it."""
+    """One delivered record of the ordered topic, as an application gets it."""
 
     epoch: int = 0
     after: list[Id] = msgspec.field(default_factory=list)
     raw_data: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="data")
-    record: bytes = b""  # all of it, as it stands in the topic; no record carries such a field itself
+    record: bytes = b""  # the whole record as in the topic; records have no field of this name
 
     @property
     def data(self) -> Any:
-        """The application's value; None where the record has none."""
+        """The application's value; None if the record has none."""
         if not self.raw_data:
             return None
         try:
             return json.loads(bytes(self.raw_data))
-        except (ValueError, RecursionError):  # more digits, or more levels, than Python takes without being told
-            return _unusual(bytes(self.raw_data))
+        except (ValueError, RecursionError):  # more digits or levels than Python accepts by default
+            return _parse_extreme(bytes(self.raw_data))
 
     @property
     def id(self) -> tuple[str | None, int, int | None]:
@@ -56,7 +55,7 @@ class Delivery(OrderedRecord, kw_only=True):
 
     @property
     def held_ms(self) -> int:
-        """How long the message waited for what it follows."""
+        """How long the message was held."""
         return self.released_ms - self.arrived_ms
 
 
@@ -65,15 +64,15 @@ _read = lenient_reader(Delivery)
 _one_at_a_time = Lock()
 
 
-def _unusual(text: bytes) -> Any:
-    """Lawful JSON of any size: an integer of very many digits comes as a `Decimal`."""
+def _parse_extreme(text: bytes) -> Any:
+    """Parse valid JSON of any size: an integer with very many digits becomes a `Decimal`."""
     with _one_at_a_time:
-        usual = sys.getrecursionlimit()
-        sys.setrecursionlimit(usual + 2 * DEPTH_MAX)
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + 2 * DEPTH_MAX)
         try:
             return json.loads(text, parse_int=_integer)
         finally:
-            sys.setrecursionlimit(usual)
+            sys.setrecursionlimit(limit)
 
 
 def _integer(digits: str) -> int | Decimal:
@@ -85,21 +84,21 @@ def as_delivery(record: bytes, where: str) -> Delivery:
     try:
         delivery = _read(record)
     except msgspec.DecodeError as error:
-        raise Refused(f"{where} holds a record precede did not write: {error}.") from error
+        raise Refused(f"{where} holds a record that precede did not write: {error}.") from error
     delivery.record = record
     return delivery
 
 
 class ConsumersRule:
-    """What was delivered last, per group and destination; the one place where the rule is applied."""
+    """Applies the consumer's rule: knows the last position delivered per group and destination."""
 
     def __init__(self, last: dict[tuple[str, str | None], int] | None = None, *, from_beginning: bool) -> None:
         self.last = {} if last is None else last
-        # Who starts in the middle can know nothing of what was before the first record seen of a group.
+        # A reader that starts in the middle cannot know what came before the first record of a group.
         self._from_beginning = from_beginning
 
     def admits(self, delivery: Delivery) -> bool:
-        """True: deliver it; False: it was delivered already. Raises Hole, once, where one is missing before it."""
+        """Whether to deliver it; False if it was delivered before. Raises Hole once if any position is missing."""
         place = (delivery.group, delivery.destination)
         last = self.last.get(place)
         if last is None:
@@ -113,8 +112,8 @@ class ConsumersRule:
         return True
 
 
-class Token(msgspec.Struct, array_like=True):
-    """Where a follower stands: the next offset of each partition, and the last position of each group."""
+class FollowerToken(msgspec.Struct, array_like=True):
+    """A follower's progress: the next offset of each partition, and the last position of each group."""
 
     topic: str
     offsets: dict[int, int]
@@ -126,7 +125,7 @@ class Token(msgspec.Struct, array_like=True):
 
 
 class Follower:
-    """An iterator over delivered messages; `follow` makes one."""
+    """An iterator over delivered messages; `follow` creates it."""
 
     def __init__(
         self,
@@ -146,35 +145,35 @@ class Follower:
         self._patience_s = patience_s
         self._offsets: dict[int, int] = {}
         self._rule = ConsumersRule(from_beginning=start == "beginning")
-        self._waiting: list[LogRecord] = []  # read from Kafka and not yet looked at, newest first
+        self._waiting: list[LogRecord] = []  # read from Kafka but not yet handled, newest first
         self._assigned = False
         if token is not None:
             self._resume(token)
 
     @property
     def token(self) -> str:
-        """Everything `follow` needs to go on behind the message delivered last."""
+        """Everything `follow` needs to continue after the last delivered message."""
         last = [(group, destination, position) for (group, destination), position in self._rule.last.items()]
-        return Token(self._topic, self._offsets, last, self._start == "beginning").text()
+        return FollowerToken(self._topic, self._offsets, last, self._start == "beginning").text()
 
     @property
     def at_end(self) -> bool:
-        """Whether everything there was has been delivered, as far as the last looks showed."""
+        """Whether everything was delivered, according to the last reads."""
         return self._assigned and not self._waiting and self._reader.at_end()
 
-    def passed(self, delivery: Delivery) -> None:
-        """This one was had from elsewhere: go on behind it."""
+    def continue_after(self, delivery: Delivery) -> None:
+        """Continue after this delivery, which came from another source."""
         self._rule.last[delivery.group, delivery.destination] = delivery.position
 
     def poll(self, timeout_s: float) -> Delivery | None:
-        """The next message, or None where none came in that time."""
+        """The next message, or None if none came in this time."""
         if not self._assigned and not self._assign(timeout_s):
             return None
         if not self._waiting:
             self._waiting = self._reader.read(timeout_s)[::-1]
         while self._waiting:
             record = self._waiting[-1]
-            delivery = self._admitted(record)  # a hole leaves the record where it is, to be delivered next
+            delivery = self._admitted(record)  # after a hole the record stays here, to be delivered next
             self._waiting.pop()
             self._offsets[record.partition] = record.offset + 1
             if delivery is not None:
@@ -210,7 +209,7 @@ class Follower:
         return delivery if self._rule.admits(delivery) else None
 
     def _assign(self, timeout_s: float) -> bool:
-        """Start reading as soon as the topic is there; what comes into a topic that was not there yet is all new."""
+        """Start reading as soon as the topic exists; if it did not exist before, all of its records are new."""
         starts = self._reader.starts(self._topic, at_end=self._start == "end", timeout_s=timeout_s)
         if not starts:
             self._start = "beginning"
@@ -222,13 +221,13 @@ class Follower:
 
     def _resume(self, text: str) -> None:
         try:
-            token = msgspec.json.decode(text, type=Token)
+            token = msgspec.json.decode(text, type=FollowerToken)
         except msgspec.DecodeError as error:
             raise Refused(f"This is no token of a follower: {error}.") from error
         if token.topic != self._topic:
             raise Refused(f"The token belongs to the topic {token.topic}, not to {self._topic}.")
         self._offsets = token.offsets
-        # Partitions the token does not know were added after it was taken: all of their records are new.
+        # Partitions that the token does not know were added later: all of their records are new.
         self._start = "beginning"
         last = {(group, destination): position for group, destination, position in token.last}
         self._rule = ConsumersRule(last, from_beginning=token.from_beginning)
@@ -247,12 +246,12 @@ def follow(
 ) -> Follower:
     """Follow one group, or all of them.
 
-    `start` is where to begin without a `token`. Iteration waits for ever, or ends once nothing came for `patience_s`
+    `start` is where to begin without a `token`. Iteration waits for ever, or ends when nothing came for `patience_s`
     seconds. A broker that does not answer for `request_s` seconds at the start is an error. Both Kafka clients read
-    committed transactions only, so each position is seen once, whatever crashed.
+    committed transactions only, so each position is seen once, even after a crash.
 
-    Raises Unreachable or AccessDenied where Kafka cannot be read, Refused for a wrong token, and Hole where positions
-    are missing.
+    Raises Unreachable or AccessDenied if Kafka cannot be read, Refused for a wrong token, and Hole if positions are
+    missing.
     """
     if start not in ("beginning", "end"):
         raise ValueError(f"start must be beginning or end, not {start!r}")

@@ -1,9 +1,9 @@
-"""A log as lines of text, for the kernel: what `precede replay` reads.
+"""Feeds a log given as lines of text to the kernel: the input of `precede replay`.
 
-A line is a raw record as a gateway would publish it, or a dumped log line, an object that says under which key,
-partition, offset and time the log took its `value`. Of a dumped line all but `value` may be left out, and then the
-same holds as for a raw record: partition 0, the line's number as offset, time 0, and the record's own group as key.
-Its `key` may be null, as in the log.
+A line is a raw record as a gateway would publish it, or a dumped log line: an object with the key, partition, offset
+and time that the log gave to its `value`. All fields of a dumped line except `value` are optional. The defaults are
+those of a raw record: partition 0, the line's number as offset, time 0, and the record's own group as key. `key` may
+be null, as in the log.
 """
 
 import os
@@ -15,19 +15,19 @@ from msgspec import UNSET, Meta, UnsetType
 
 from precede.udfs.holdback import OWN_KEY, OwnKey
 
-BLOCK_BYTES = 1 << 15  # small enough that a block, and what comes of it, stays in the cache until it is written
+BLOCK_BYTES = 1 << 15  # so small that a block and its output stay in the cache until written
 
 
 class _Named(msgspec.Struct, gc=False):
-    """Whether a line has a `value` of its own, and not somewhere inside."""
+    """Shows whether a line has a top-level `value`."""
 
     value: msgspec.Raw | UnsetType = UNSET
 
 
 class _Dumped(msgspec.Struct, forbid_unknown_fields=True):
-    """A dumped log line; anything else that has a `value` is a raw record with a field too many."""
+    """A dumped log line; any other line with a `value` is a raw record with an extra field."""
 
-    value: str | None  # null is a tombstone, which the kernel has a sentence for
+    value: str | None  # null is a tombstone, which the kernel refuses with a sentence
     key: str | UnsetType | None = UNSET
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     offset: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
@@ -42,7 +42,7 @@ _WANTED = {
     "offset": "an integer `offset` from 0 to 2^63-1",
     "timestamp_ms": "an integer `timestamp_ms`",
 }
-"""What each field of a dumped line must be, for the sentence where it is not."""
+"""What each field of a dumped line must be, for the error sentence."""
 _FIELDS = {field.name: field.type for field in msgspec.structs.fields(_Dumped)}
 _NOT_READABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 _VALUE = b'"value"'
@@ -50,7 +50,7 @@ _names_value = msgspec.json.Decoder(_Named).decode
 
 
 def blocks(file: int, read: Callable[[int, int], bytes] = os.read) -> Iterator[bytes]:
-    """Whole lines, as many as one look at the file brings; a last line without its end counts as whole."""
+    """Blocks of whole lines, as many as one read of the file returns; a last line without a line end counts too."""
     parts: list[bytes] = []
     while block := read(file, BLOCK_BYTES):
         end = block.rfind(b"\n") + 1
@@ -65,7 +65,7 @@ def blocks(file: int, read: Callable[[int, int], bytes] = os.read) -> Iterator[b
 
 
 class Receiver(Protocol):
-    """Whoever takes the records of a log: the kernel, or a trace that keeps them for it."""
+    """Takes the records of a log: the kernel, or a trace that keeps them for it."""
 
     def receive(
         self, value: bytes | None, key: bytes | OwnKey | None, partition: int, offset: int, timestamp_ms: int, /
@@ -74,10 +74,10 @@ class Receiver(Protocol):
 
 
 class LogLines:
-    """Hands lines to the kernel, and counts them: an empty line is skipped but numbered.
+    """Passes lines to the kernel, and counts them: an empty line is skipped but numbered.
 
-    A dumped line that is none, for a field of it is of the wrong kind, goes to `refuse` with its offset and a sentence;
-    without that it is taken for a raw record with a field too many, which it is as well.
+    A dumped line with a field of the wrong type goes to `refuse` with its offset and a sentence. Without `refuse` it
+    counts as a raw record with an extra field.
     """
 
     def __init__(self, receiver: Receiver, refuse: Callable[[bytes, str, int], None] | None = None) -> None:
@@ -90,7 +90,7 @@ class LogLines:
         receive = self._receiver.receive
         may_be_dumped = _VALUE in block
         number = self.count - 1
-        if b"\r" in block:  # the line ends of Windows are no part of a record, and do not count into its size
+        if b"\r" in block:  # Windows line ends are not part of a record and do not count towards its size
             block = block.replace(b"\r\n", b"\n")
         for number, text in enumerate(block[:-1].split(b"\n"), self.count):
             if may_be_dumped and _VALUE in text and _is_dumped(text):
@@ -123,7 +123,7 @@ def _is_dumped(text: bytes) -> bool:
 
 
 def _what_is_wrong(text: bytes) -> str | None:
-    """What a dumped line needs and does not have; None where the line is no dumped one, or two fields are one."""
+    """What a dumped line lacks; None if it is not a dumped line, or a duplicate field hides what is wrong."""
     fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     if not fields.keys() <= _WANTED.keys():
         return None
@@ -136,7 +136,7 @@ def _what_is_wrong(text: bytes) -> str | None:
 
 
 def one_line_each(records: list[bytes]) -> bytes:
-    """Records as lines; a line break inside one can only be white space between its parts: it is written as a space."""
+    """Records as lines. A line break inside a record can only be white space, so it becomes a space."""
     text = b"\n".join(records)
     if text.count(b"\n") != len(records) - 1 or b"\r" in text:
         text = b"\n".join([record.translate(_BREAKS_TO_SPACES) for record in records])

@@ -12,8 +12,6 @@ from precede.ingest.files import replace_file
 from precede.udfs.shard import NOTHING_WAITS, Records, Waiting
 
 FILE = "held.json"
-CODE_AT = len(b'{"code":"')
-"""Where the code stands in a dead letter, which begins with it."""
 
 
 @dataclass
@@ -52,8 +50,7 @@ class Counts:
         self.delivered += len(records.ordered)
         self.dead += len(records.dead)
         self.duplicates += records.duplicates
-        for letter in records.dead:
-            self.codes[letter[CODE_AT : letter.index(b'"', CODE_AT)].decode()] += 1
+        self.codes.update(records.dead_codes)
 
     def add_batch(self, batch: "Counts") -> None:
         """Add the counts of a batch that is committed."""

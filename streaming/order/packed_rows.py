@@ -112,4 +112,5 @@ def released_from(next_offset: int, records: Records) -> Records:
         records.waiting,
         records.state_bytes,
         [own for own in records.own if own.offset >= next_offset],
+        [code for code, new in zip(records.dead_codes, dead, strict=True) if new],
     )

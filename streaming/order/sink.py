@@ -29,7 +29,7 @@ from precede.streaming.order.packed_rows import PackedRow, packed_rows, released
 from precede.streaming.order.progress import token_record
 from precede.streaming.order.transaction import FencedError, TransactionalProducer, TransactionError
 from precede.udfs.errors import Refused
-from precede.udfs.records.job_records import Own
+from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.signatures import sign
 from precede.udfs.shard import Records
 from precede.udfs.sizes import batch_bytes_max
@@ -162,7 +162,7 @@ class Sink:
         for own in records.own:
             self._produce_own(producer, partition, own)
 
-    def _produce_own(self, producer: TransactionalProducer, partition: int, own: Own) -> None:
+    def _produce_own(self, producer: TransactionalProducer, partition: int, own: JobRecord) -> None:
         """A record of the job itself; one for the log goes into the raw partition of its group."""
         if own.topic == "raw":
             value = own.value if self.key is None else sign(own.value, self.key)

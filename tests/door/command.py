@@ -1,4 +1,4 @@
-"""What the tests of the command line share: the command as a person runs it, and raw records to feed it."""
+"""Shared by the tests of the command line: runs the command as a user does, and builds raw records for it."""
 
 import json
 import os
@@ -11,13 +11,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def precede(
-    *arguments: str | Path, given: bytes = b"", variables: dict[str, str] | None = None, seconds: float = 50
+    *arguments: str | Path,
+    given: bytes = b"",
+    variables: dict[str, str] | None = None,
+    seconds: float = 50,
+    cwd: Path = ROOT,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `precede` in a process of its own."""
+    """Run `precede` in its own process."""
     command = [sys.executable, "-m", "precede", *map(str, arguments)]
     environment = os.environ | (variables or {})
     return subprocess.run(
-        command, input=given, capture_output=True, cwd=ROOT, env=environment, timeout=seconds, check=False
+        command, input=given, capture_output=True, cwd=cwd, env=environment, timeout=seconds, check=False
     )
 
 
@@ -28,7 +32,7 @@ def raw(sender: str, seq: int, *after: list[Any], group: str = "g", data: str = 
 
 
 def lines(text: bytes) -> list[Any]:
-    """Each line as the JSON it is."""
+    """Each line, decoded from JSON."""
     return [json.loads(line) for line in text.splitlines()]
 
 

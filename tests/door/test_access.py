@@ -1,4 +1,4 @@
-"""How settings say how to get into Kafka, and where a password may stand."""
+"""How settings describe access to Kafka, and where a password may be."""
 
 import pickle
 import socket

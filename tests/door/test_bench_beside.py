@@ -1,4 +1,4 @@
-"""`python -m bench beside COMMIT`: which tree is measured, and what is said of it; how fast is for a quiet machine."""
+"""`python -m bench beside COMMIT`: which tree is measured, and the verdict; speed needs a quiet machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a commit whose precede delivers nothing, in a repository of its own."""
+    """The name of a commit whose precede delivers nothing, in its own repository."""
     folder = tmp_path / "repository"
     (folder / "precede").mkdir(parents=True)
     (folder / SAID).write_text("class Holdback:\n    pass\n")

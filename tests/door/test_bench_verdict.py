@@ -1,4 +1,4 @@
-"""What benchmarks and the soak say at their end; measuring is for `make bench` and `make soak`."""
+"""The verdicts of benchmarks and of the soak; `make bench` and `make soak` do the measuring."""
 
 import io
 import sys
@@ -39,7 +39,7 @@ def test_a_missed_target_ends_with_1_unless_the_figures_mean_nothing(
 
 
 def verdict(late: dict[str, Any], *, drained: bool = True, problems: tuple[str, ...] = ()) -> bool:
-    """Of a soak in which everything was as early as late, but for this."""
+    """The samples of a soak in which nothing changed from early to late, except this."""
     early: dict[str, Any] = {"memory_mb": 500, "state_kb": 100, "held": 20, "lag": 10, "latency_ms": (50, 90)}
     samples = [soak.Sample(at=at / 100, **(early | (late if at >= 80 else {}))) for at in range(100)]
     reader: Any = SimpleNamespace(count=1, problems=problems)

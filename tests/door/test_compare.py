@@ -1,4 +1,4 @@
-"""`precede compare`: one trace under every order, what it says of it, and how it refuses."""
+"""`precede compare`: one trace under every order, its results, and its refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from precede.comparison.trace import NotCarried, Run, Trace, compare_orders
+from precede.comparison.trace import NotCarried, OrderResult, Trace, compare_orders
 from precede.reading.log_lines import LogLines
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -42,8 +42,8 @@ def test_a_reader_that_leaves_before_the_table_is_no_error() -> None:
         assert running.wait(20) == 0
 
 
-def run_of(order: str, *records: dict[str, Any] | bytes, times: bool = False) -> Run:
-    """What one order does to these records, each 1 s after the other where `times`."""
+def run_of(order: str, *records: dict[str, Any] | bytes, times: bool = False) -> OrderResult:
+    """The result of one order on these records, 1 s apart if `times`."""
     trace = Trace(Limits())
     reader = LogLines(trace)
     for at, record in enumerate(records):
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_it_without_a_traceback() -> None:
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         process.stdin.write(b"\n".join(raw("ann", seq) for seq in range(1, 20_001)))  # more than a pipe holds
-        process.stdin.flush()  # so by now it is at work
+        process.stdin.flush()  # so by now it is running
         process.send_signal(signal.SIGINT)
         out, said = process.communicate(timeout=30)
     assert process.returncode == 1

@@ -1,4 +1,4 @@
-"""The demo without its stage: the conversation in played time, what is known of it, and what a person sees."""
+"""The demo without broker and job: the conversation in simulated time, the watch, and the views."""
 
 import io
 import re
@@ -9,22 +9,22 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from precede.demo.conversation import GROUP, MEMBERS, Conversation, Said, threads
+from precede.demo.conversation import GROUP, MEMBERS, Conversation, SentMessage, threads
 from precede.demo.summary import commands
-from precede.demo.view import LiveView, PlainView, View, open_view
-from precede.demo.watch import Watch
+from precede.demo.view import DemoView, LiveView, PlainView, open_view
+from precede.demo.watch import DemoWatch
 from precede.reading.following import Delivery
 from precede.udfs.records.messages import LogRecord
 from tests.door.command import ROOT, precede
 
 
-def played(seconds: float, *, seed: int = 7, view: View | None = None, watch: Watch | None = None) -> Watch:
-    """The conversation and what is under way after it, every hundredth of a second; the stream takes no time."""
-    watch = watch or Watch(GROUP)
+def played(seconds: float, *, seed: int = 7, view: DemoView | None = None, watch: DemoWatch | None = None) -> DemoWatch:
+    """Play the conversation and its late messages in steps of 10 ms; the stream takes no time."""
+    watch = watch or DemoWatch(GROUP)
     now_s = 0.0
 
-    def publish(said: Said) -> None:
-        record = LogRecord(said.value, GROUP.encode(), 0, len(watch.records), int(now_s * 1000))
+    def publish(message: SentMessage) -> None:
+        record = LogRecord(message.value, GROUP.encode(), 0, len(watch.records), int(now_s * 1000))
         arrival = watch.arrive(record)
         assert arrival is not None
         if view is not None:
@@ -92,7 +92,7 @@ def test_the_dumped_log_replays_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_without_a_terminal_there_is_a_line_for_each_thing_that_happens() -> None:
     out = io.StringIO()
-    watch = Watch(GROUP)
+    watch = DemoWatch(GROUP)
     view = open_view(Console(file=out, width=80), watch)
     assert isinstance(view, PlainView)
     played(20, view=view, watch=watch)
@@ -107,7 +107,7 @@ def test_without_a_terminal_there_is_a_line_for_each_thing_that_happens() -> Non
 def test_the_live_view_fits_the_terminal_and_shows_what_is_held_and_delivered(size: tuple[int, int]) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=size[0], height=size[1], color_system=None)
-    watch = Watch(GROUP)
+    watch = DemoWatch(GROUP)
     view = open_view(console, watch)
     assert isinstance(view, LiveView)
     with view:

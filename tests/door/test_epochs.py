@@ -1,4 +1,4 @@
-"""What the log tells of a group, whatever else anybody has published into it."""
+"""What the log says about a group, whatever else was published into it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.signing import private, public, public_bytes, publics
 
 
 def record(by: str | None = None, **fields: object) -> bytes:
-    """A record of group g, signed by the key of this word."""
+    """A record of group g, signed by the key derived from this word."""
     value = json.encode({"group": "g", **fields})
     return value if by is None else sign(value, private(by))
 
@@ -61,7 +61,7 @@ def test_a_key_that_was_changed_counts_for_all_its_epochs_and_so_does_the_one_be
     for heard, count in ((log[:2], 3), (log[:3], 4), (log, 5)):
         assert largest(*heard, key="ann2") == count
     replaced = record("precede", kind="join", sender="ann", epoch=6, key=public("ann3"))
-    assert largest(*log, replaced, key="ann3") == 5, "the epoch that the service brings is there to be used"
+    assert largest(*log, replaced, key="ann3") == 5, "the service's new epoch is meant to be used"
     assert largest(*log, replaced, said("ann", 7, "ann3"), key="ann3") == 7
 
 

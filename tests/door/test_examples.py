@@ -1,4 +1,4 @@
-"""The small programs under examples/ run, and say what their texts promise."""
+"""The programs under examples/ run, and print what their docstrings promise."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def test_the_kernel_alone_orders_messages_and_names_what_is_missing() -> None:
 
 def test_behind_lossy_gateways_nothing_is_delivered_that_misses_what_it_follows() -> None:
     said = run("lossy_gateways")
-    assert said[0].startswith("1000 said, ")
+    assert said[0].startswith("1000 sent, ")
     assert said[2].endswith("messages")
 
 

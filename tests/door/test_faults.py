@@ -1,4 +1,4 @@
-"""Points where a test can stop the job: off unless asked for, each once, each played by the crash matrix."""
+"""Points where a test can stop the job: off by default, each once, each used by the crash matrix."""
 
 import os
 import re
@@ -25,14 +25,14 @@ print(*around(lambda rows: iter(rows), "deliveries")([7]), flush=True)
 
 def test_without_the_variable_nothing_is_in_the_way() -> None:
     def function() -> None:
-        """What a worker runs."""
+        """The code of a worker."""
 
     assert faults.around(function, "order") is function  # type: ignore[arg-type, comparison-overlap]
     faults.reach("order.open")
 
 
 def start(fault: str) -> "subprocess.Popen[str]":
-    """A process that comes to each point of `PASSES` three times."""
+    """A process that passes each point of `PASSES` three times."""
     return subprocess.Popen(
         [sys.executable, "-c", PASSES],
         cwd=ROOT,
@@ -50,7 +50,7 @@ def test_a_process_stays_at_its_pass_of_the_point_until_it_may_go_on(tmp_path: P
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert process.poll() is None
-    assert process.stdout.readline() == "0\n", "it stays before its second pass is over"
+    assert process.stdout.readline() == "0\n", "it stops within its second pass"
     (tmp_path / "go").touch()
     assert process.stdout.read().split() == ["1", "2", "7"]
     assert process.wait(10) == 0

@@ -1,4 +1,4 @@
-"""`precede.follow` without Kafka: the consumer's rule, holes, and going on where one stopped."""
+"""`precede.follow` without Kafka: the consumer's rule, holes, and resuming."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def ordered(position: int, *, group: str = "g", destination: str | None = None) 
 
 
 class Topic:
-    """A topic in memory, read as either Kafka client would: one partition for each list of records."""
+    """A topic in memory that reads like either Kafka client, with one partition per list of records."""
 
     def __init__(self, *partitions: list[bytes | None]) -> None:
         self.partitions = partitions

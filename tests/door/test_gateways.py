@@ -1,4 +1,4 @@
-"""The lossy path between a member and the topic: a plan that its seed fixes."""
+"""The lossy path between a member and the topic, which its seed determines."""
 
 import pytest
 

@@ -16,7 +16,7 @@ from tests.kernel.feeding import Tale, parsed
 
 
 def delivered(*tales: Tale) -> pa.Table:
-    """The columns that tell of groups, of all that these tales have delivered."""
+    """The columns that `precede groups` needs, for all records that these tales delivered."""
     rows = []
     for tale in tales:
         for record, value in zip(parsed(tale.kernel.ordered), tale.kernel.ordered, strict=True):

@@ -1,4 +1,4 @@
-"""The tables that `precede held` shows a person; what they are made of is read from a checkpoint elsewhere."""
+"""The tables of `precede held`; other tests read their content from a checkpoint."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from precede.udfs.engine.held import Held
 
 
 def rows(table: Table) -> list[list[str]]:
-    """What stands in a table, as a wide terminal shows it."""
+    """The text of a table in a wide terminal."""
     console = Console(width=200, color_system=None)
     with console.capture() as shown:
         console.print(table)

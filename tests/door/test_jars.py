@@ -1,4 +1,4 @@
-"""Jars are fetched once, checked, and never again. A script plays Java, so that every way it can fail is at hand."""
+"""Jars are fetched once, checked, and not fetched again. A script replaces Java, so that it can fail in any way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.door.command import ROOT
 
 CONTENTS = {"kafka-clients-1.jar": b"first", "delta-2.jar": b"second"}
 
-# Answers -version as Java 17 does; run as Ivy it notes that it ran and puts the files of `shelf` where it is told to.
+# Answers -version like Java 17; run as Ivy it notes the run and copies the files of `shelf` to the given place.
 PLAYED_JAVA = """\
 #!/bin/sh
 here=$(dirname "$0")
@@ -37,7 +37,7 @@ echo '	[SUCCESSFUL ] org.example#delta;2!delta.jar (3ms)'
 
 @pytest.fixture
 def java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Java that is a script, and a list of two jars that must be what the script brings."""
+    """A script in place of Java, and a list of two jars that must match what the script provides."""
     home = tmp_path / "java"
     (home / "bin" / "shelf").mkdir(parents=True)
     (home / "bin" / "java").write_text(PLAYED_JAVA)
@@ -92,7 +92,7 @@ def test_a_jar_that_is_not_the_tested_one_is_refused_and_never_used(java_home: P
     with pytest.raises(Refused, match=r"delta-2\.jar was fetched, but it is not the file"):
         jars.ensure("spark", home=tmp_path / "home")
     assert not list((tmp_path / "home").rglob("*.jar"))
-    assert not (tmp_path / "home" / "ivy-cache").exists(), "the wrong file would come out of Ivy's cache for ever"
+    assert not (tmp_path / "home" / "ivy-cache").exists(), "otherwise Ivy's cache would keep the wrong file for ever"
 
 
 def test_a_failed_download_says_what_failed_and_what_to_do(java_home: Path, tmp_path: Path) -> None:
@@ -156,9 +156,7 @@ def test_every_declared_jar_has_its_checksum(configuration: jars.Configuration) 
     }
     pinned = jars.expected(configuration)
     assert declared <= set(pinned)
-    assert configuration == "broker" or declared == set(pinned), (
-        "Spark gets exactly what is declared, nothing on the side"
-    )
+    assert configuration == "broker" or declared == set(pinned), "Spark gets exactly what is declared and nothing else"
     assert all(re.fullmatch("[0-9a-f]{64}", checksum) for checksum in pinned.values())
 
 

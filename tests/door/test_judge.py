@@ -1,4 +1,4 @@
-"""The judge of the crash matrix, before streams in which one thing is wrong: one who never condemns proves nothing."""
+"""The judge of the crash matrix, on streams with one error each: a judge that finds no error proves nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POSITION = re.compile(rb'"position":\d+')
 
 @dataclass
 class Found:
-    """What is found after a case: the topics, what the kernel alone makes of the log, what is held, the tables."""
+    """The state after a case: the topics, the kernel's own output for the log, held messages, the tables."""
 
     raw: list[Record]
     ordered: list[Record]
@@ -45,7 +45,7 @@ class Found:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """A stream in which everything is as it must be."""
+    """A stream in which everything is correct."""
     pairs = [create("group-0", "fifo"), create("group-4", "lamport"), *conversation(120, groups=6), *BAD]
     pairs += [(None, TICK)] * 20
     raw: list[Record] = [(key, value, 0, at, 100 * at) for at, (key, value) in enumerate(pairs)]
@@ -105,7 +105,7 @@ def of_group(found: Found, key: bytes) -> list[int]:
 
 
 def swap(found: Found, key: bytes) -> None:
-    """Two neighbours of one group change places but for their positions, and the replay says the same."""
+    """Two neighbours of one group swap places but not positions, and the replay agrees."""
     one, other = next(pair for pair in pairwise(of_group(found, key)) if _is_before(found, *pair))
     first, second = (found.replayed["ordered"][at] for at in (one, other))
     before, after = (POSITION.search(value)[0] for value in (first, second))  # type: ignore[index]
@@ -130,7 +130,7 @@ def _is_before(found: Found, *pair: int) -> bool:
 
 
 def lose_everywhere(found: Found) -> None:
-    """The last of a group is in no topic, no table and no replay: only the log knows of it."""
+    """The last message of a group is in no topic, table or replay, only in the log."""
     at = of_group(found, b"group-1")[-1]
     for rows in (found.ordered, found.replayed["ordered"], found.deliveries):
         del rows[at]

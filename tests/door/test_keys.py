@@ -1,4 +1,4 @@
-"""`precede key`, and the files it makes."""
+"""`precede key`, and the files it writes."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from precede.ingest.signing import load_key, make_key, public_text
 from precede.udfs.errors import Refused
-from precede.udfs.records.signatures import is_by, read_key, sign, signature_in
+from precede.udfs.records.signatures import is_signed_by, read_key, sign, signature_in
 from tests.door.command import precede
 from tests.signing import private, public
 
@@ -25,7 +25,7 @@ def test_a_key_pair_is_made_and_signs_what_the_kernel_takes(tmp_path: Path) -> N
     record = sign(b'{"group":"g"}', load_key(file))
     signature = signature_in(record)
     assert signature is not None
-    assert is_by(key, signature, record)
+    assert is_signed_by(key, signature, record)
     assert precede("key", "--show", file).stdout == done.stdout
 
 

@@ -1,4 +1,4 @@
-"""The job seen from outside, without a job: what it counts, whether it is well, and what it says to programs."""
+"""The monitoring of a job, without a job: its counts, its health and its metrics."""
 
 import http.client
 import time
@@ -31,7 +31,7 @@ def never() -> Any:
 
 
 def watch(name: str = "order", *, silent_s: float | None = 1.0) -> QueryWatch:
-    """A query that spoke so long ago."""
+    """A query that last reported this long ago."""
     one = QueryWatch(name, never, print, 1.0, print)
     one._query = object()  # type: ignore[assignment]
     one.progress_at = 0.0 if silent_s is None else time.monotonic() - silent_s
@@ -39,7 +39,7 @@ def watch(name: str = "order", *, silent_s: float | None = 1.0) -> QueryWatch:
 
 
 def kernel_records() -> Records:
-    """What a shard hands over after a few good and bad records."""
+    """A shard's output for a few good and bad records."""
     holdback = Holdback()
     good = encode_message("g", "a", 0, 1, after=[])
     held = encode_message("g", "b", 0, 1, after=[("a", 0, 2)])
@@ -47,7 +47,7 @@ def kernel_records() -> Records:
         holdback.receive(value, b"g", 0, offset, 1_000)
     dead_offsets = [2, 3]
     lists = (holdback.ordered, holdback.ordered_keys, [0], holdback.dead, holdback.dead_keys, dead_offsets)
-    return Records(*lists, 5, holdback.duplicates, 1, (1_000, 1), 70)
+    return Records(*lists, 5, holdback.duplicates, 1, (1_000, 1), 70, dead_codes=holdback.dead_codes)
 
 
 def counted() -> Counts:
@@ -110,12 +110,12 @@ def test_a_query_between_two_starts_is_no_healthy_one() -> None:
     problems = judge([one], now - 500, now).problems
     assert problems == ["The order query has stopped and will be started again."]
     one.done = True
-    assert judge([one], now - 500, now).healthy, "one that is through with all there was may end"
+    assert judge([one], now - 500, now).healthy, "a query that has processed everything may end"
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Iterator[Callable[[str], tuple[int, str]]]:
-    """Pages of a job whose broker is away."""
+    """Pages of a job whose broker is down."""
     settings = Settings(bootstrap="127.0.0.1:1", checkpoint=str(tmp_path), delta=str(tmp_path), metrics="0")
     server = MonitoringServer(settings)
     server.open()
@@ -162,7 +162,7 @@ def test_every_number_that_is_told_is_the_one_that_was_counted(tmp_path: Path) -
     counts.held, counts.state_bytes = {0: 3, 4: 8}, {0: 70, 4: 31}
     counts.waiting = {0: (5_000, 2), 4: (1_000, 1), 5: NOTHING_WAITS}
     metrics.sink = SimpleNamespace(counts=counts, is_token_known=True)  # type: ignore[assignment]
-    metrics.broker.ends = {0: (0, 12), 1: (0, 4), 2: (20, 25)}  # of the third nobody has read anything
+    metrics.broker.ends = {0: (0, 12), 1: (0, 4), 2: (20, 25)}  # nothing of the third was read
     metrics.watches = [watch("order", silent_s=50.0), watch("history of gaps")]
     metrics.watches[0].restarts, metrics.watches[0].batches, metrics.watches[1].behind = 3, 8, 17
     told = dict(line.rsplit(" ", 1) for line in metrics.text().decode().splitlines() if line.startswith("precede_"))

@@ -22,22 +22,11 @@ class Group:
         self.taken = 0
         everybody: dict[str, object] = dict.fromkeys(clients) | targets
         self.hosts = {
-            name: ObjectHost(name, self._sender(name), target, conflicts=conflicts or [])
-            for name, target in everybody.items()
+            name: ObjectHost(Speaker(name, self, conflicts or []), target) for name, target in everybody.items()
         }
 
-    def _sender(self, name: str) -> Any:
-        def send(data: Any, **stamp: Any) -> Id:
-            if any(value == {1} for value in data.values()):
-                raise ValueError("data is a JSON value")
-            self.seqs[name] = self.seqs.get(name, 0) + 1
-            self.log.append(encode_message("g", name, 0, self.seqs[name], data=data, **stamp))
-            return (name, 0, self.seqs[name])
-
-        return send
-
     def step(self) -> None:
-        """What was said so far, and no answer to it."""
+        """The delivered messages so far, without the answers to them."""
         for record in self.log[self.taken :]:
             self.kernel.receive(record, b"g", offset=self.taken)
             self.taken += 1
@@ -51,6 +40,22 @@ class Group:
     def settle(self) -> None:
         while self.taken < len(self.log):
             self.step()
+
+
+class Speaker:
+    """A member whose messages go into the log of a `Group`."""
+
+    def __init__(self, name: str, group: Group, conflicts: list[tuple[str, str]]) -> None:
+        self.name = name
+        self.group = group
+        self.conflicts = conflicts
+
+    def send(self, data: Any, **stamp: Any) -> Id:
+        if any(value == {1} for value in data.values()):
+            raise ValueError("data is a JSON value")
+        seq = self.group.seqs[self.name] = self.group.seqs.get(self.name, 0) + 1
+        self.group.log.append(encode_message("g", self.name, 0, seq, data=data, **stamp))
+        return (self.name, 0, seq)
 
 
 class Counter:
@@ -152,7 +157,7 @@ def test_while_an_instance_waits_for_an_answer_conflicting_ones_wait_and_compati
     slow = ann.invoke("one", "add_by_way_of", "two", 1)
     group.step()
     look, other = ann.invoke("one", "show"), ann.invoke("one", "add", 10)
-    group.step()  # two has executed what slow invoked, and its answer is on its way
+    group.step()  # `two` has executed the call of `slow`, and its answer is on its way
     assert (len(one.running), len(one.waiting)) == (1, 1)
     group.settle()
     assert (other.result, slow.result, look.result) == (10, 11, 11)
@@ -171,7 +176,7 @@ def test_a_transaction_of_several_invocations_is_written_like_a_method() -> None
 
 
 def test_records_of_another_kind_and_of_foreign_shape_are_passed_over() -> None:
-    host = ObjectHost("counter", lambda *_, **__: ("counter", 0, 1), Counter())
+    host = ObjectHost(Speaker("counter", Group(), []), Counter())
     for record in (
         b"not JSON",
         b'{"group":"g","kind":"join","sender":"ann","position":1,"status":"delivered"}',
@@ -180,3 +185,49 @@ def test_records_of_another_kind_and_of_foreign_shape_are_passed_over() -> None:
     ):
         host.deliver(record)
     assert (host.running, host.waiting) == ([], [])
+
+
+class Safe(dict[str, int]):
+    """A target with more that can be called than its own methods."""
+
+    def __init__(self) -> None:
+        super().__init__(gold=3)
+        self.alarm = lambda: "rings"
+
+    def look(self) -> int:
+        return self["gold"]
+
+    def take(self) -> int:
+        return self.pop("gold")
+
+
+def test_only_methods_that_the_class_of_a_target_defines_are_invoked() -> None:
+    group = Group("ann", safe=Safe())
+    asked = {op: group.hosts["ann"].invoke("safe", op) for op in ("look", "clear", "alarm", "__len__")}
+    group.settle()
+    assert asked.pop("look").result == 3
+    for op, one in asked.items():
+        with pytest.raises(CallFailed, match=f"safe has no method {op!r}"):
+            _ = one.result
+
+
+def test_where_methods_are_named_only_these_are_invoked() -> None:
+    group = Group("ann", "safe")
+    group.hosts["safe"] = ObjectHost(Speaker("safe", group, []), Safe(), methods=["look"])
+    look, take = (group.hosts["ann"].invoke("safe", op) for op in ("look", "take"))
+    group.settle()
+    assert look.result == 3
+    with pytest.raises(CallFailed, match="safe has no method 'take'"):
+        _ = take.result
+    with pytest.raises(ValueError, match="Safe has no such method"):
+        ObjectHost(Speaker("safe", group, []), Safe(), methods=["open"])
+
+
+def test_a_host_takes_its_name_and_the_conflicts_of_its_group_from_the_member() -> None:
+    group = Group("ann")
+    host = ObjectHost(Speaker("counter", group, [("add", "show")]), Counter())
+    assert host.name == "counter"
+    group.hosts["counter"] = host
+    asked = [group.hosts["ann"].invoke("counter", op) for op in ("add", "show")]
+    group.settle()
+    assert [one.result for one in asked] == [1, 1]

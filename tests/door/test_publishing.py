@@ -1,4 +1,4 @@
-"""A member by clocks in a hostile log: what it says is judged by the kernel itself, beside what others plant."""
+"""A member under clocks in a hostile log: the kernel judges its records, among those that attackers plant."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Log(Publisher):
 
 
 class Ann:
-    """The member ann with its clock, which reads the raw log to its end at each turn; what is delivered it hears when
+    """The member ann with its clock. It reads the raw log to its end at each turn, and delivered records only when
     `deliver` is called."""
 
     def __init__(self, tmp_path: Path, *, keys: bool, order: str = "lamport", **options: Any) -> None:
@@ -117,14 +117,14 @@ def test_the_key_that_a_join_brings_is_heard_before_the_join_is_delivered_here(a
 def test_whatever_a_member_lies_about_time_nobody_elses_word_is_refused_for_it(
     ann: Callable[..., Ann], order: str, keys: bool
 ) -> None:
-    """Bob may sign; what he signs here is refused for other reasons, so it counts for nothing in the group."""
+    """Bob may sign, but his records here are refused for other reasons, so they have no effect in the group."""
     member = ann(keys=keys, order=order)
     bob = "bob" if keys else None
     member.log.plant(bob, sender="bob", seq=1, time=1, clock_ms=0)
     for time in range(1, 20):
         member.log.plant(bob, sender="bob", seq=1, time=time * WINDOW, clock_ms=0)
         if time % 3:
-            continue  # three at once take the clock further than the group would take in one step
+            continue  # three at once advance the clock further than the group accepts in one step
         member.turn()
         if time % 2 == 0:
             member.voice.say(b"null", [], None, None)

@@ -1,4 +1,4 @@
-"""A query that fails is started again, and given up only where nothing better can go on beside it."""
+"""A failed query is restarted, and abandoned only if nothing useful can go on without it."""
 
 import math
 import re
@@ -17,7 +17,7 @@ FOREIGN = PySparkException("precede.udfs.errors.Refused: A topic holds a record 
 
 
 def look_twice(error: Exception, patience_s: float) -> list[str]:
-    """What is said of a query that fails at its start and at the next one."""
+    """The sentences about a query that fails at its first and second start."""
     said: list[str] = []
 
     def start() -> Any:

@@ -1,4 +1,4 @@
-"""What the README shows of the kernel is a program that runs and says what stands beneath it."""
+"""The README's example of the kernel runs, and prints the output shown below it."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""`precede replay`: what goes in as lines, what comes out, and how it ends."""
+"""`precede replay`: its input lines, its output and its exit status."""
 
 import json
 import os
@@ -208,7 +208,7 @@ def test_order_and_limits_are_settings_as_they_are_for_the_job(tmp_path: Path) -
     done = precede(
         "replay", "-", "--config", tmp_path / "config.toml", variables={"PRECEDE_ORDER": "fifo"}, given=given
     )
-    assert ids(done.stdout) == [("ann", 1), ("ann", 2)], "a variable stands over the file"
+    assert ids(done.stdout) == [("ann", 1), ("ann", 2)], "a variable overrides the file"
     assert b"1 oversize" in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""The memory of who has sent what: one process at a time, and a crash leaves the old file or the new one."""
+"""A sender's saved state: one process at a time, and after a crash the old file or the new one is there."""
 
 import multiprocessing
 import time
@@ -16,7 +16,7 @@ def take_seqs(path: Path, count: int) -> None:
         with sender_state.opened(path) as state:
             known = state.memory.find("log", "g", "ann") or state.memory.add(Sender("log", "g", "ann"))
             known.seq += 1
-            time.sleep(0.001)  # long enough for another process to come in between, if it could
+            time.sleep(0.001)  # long enough for another process to interfere, if it could
             state.save()
 
 

@@ -1,4 +1,4 @@
-"""Settings: what stands over what, and a sentence for everything that cannot be."""
+"""Settings: which source overrides which, and a sentence for each invalid value."""
 
 from pathlib import Path
 from typing import Any

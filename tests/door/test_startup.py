@@ -1,4 +1,4 @@
-"""Where a member begins, on a topic in memory: all, the last n, nothing, behind a position, or where it stopped."""
+"""Where a member begins, on a topic in memory: all, the last n, nothing, after a position, or where it stopped."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import Memory, Sender, SenderState
 from precede.member.publishing import Voice
 from precede.member.startup import Opening, search
-from precede.reading.delta_history import Past
+from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import Follower
 from tests.door.test_delta_history import write
 from tests.door.test_following import Topic, ordered
 
 
 class Newcomer:
-    """A member that has opened and says nothing, so that its publisher is never asked to send."""
+    """A member that has opened and sends nothing, so that its publisher is never used."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Newcomer:
     ) -> None:
         known = Sender("log", "g", "bob", token=token)
         self.voice = Voice(SenderState(Path("unused"), Memory()), known, Publisher("localhost:1"), None)
-        past = None if delta is None else Past(delta, "g")
+        past = None if delta is None else DeltaHistory(delta, "g")
         opening = Opening(self.voice, topic, "localhost:1", ("raw", "t", "progress"), lambda: past)
         opening.read(history=history, since=since)
         self.position = opening.position
@@ -44,7 +44,7 @@ class Newcomer:
 
 
 def topic(*positions: int) -> Topic:
-    """Of group g these, between those of another group."""
+    """These positions of group g, between records of another group."""
     return Topic([record for at in positions for record in (ordered(at, group="h"), ordered(at))], [])
 
 
@@ -66,7 +66,7 @@ def test_a_newcomer_begins_where_it_says(start: dict[str, Any], handed: list[int
     bob = Newcomer(topic(1, 2, 3, 4, 5), **start)
     assert bob.handed() == handed
     known = [seq for seq in range(1, 6) if bob.voice.knowledge.has(("ann", 0, seq))]
-    assert known == [seq for seq in range(1, 6) if seq not in handed], "what it is not handed it may answer at once"
+    assert known == [seq for seq in range(1, 6) if seq not in handed], "it may answer at once what it does not receive"
 
 
 def test_who_was_handed_nothing_yet_begins_at_the_beginning_again() -> None:
@@ -106,7 +106,7 @@ def test_where_the_topic_has_nothing_delta_has_it_and_its_end_is_where_the_topic
 def test_the_last_n_may_begin_before_the_topic_does(tmp_path: Path) -> None:
     write(tmp_path, *(ordered(position) for position in range(1, 5)))
     bob = Newcomer(topic(4, 5), history=3, delta=tmp_path)
-    assert bob.position == 2  # the hole up to the topic's first record is filled from Delta when it is met
+    assert bob.position == 2  # Delta fills the hole before the topic's first record when reading reaches it
 
 
 def test_a_message_is_found_by_its_id_wherever_in_the_topic_it_stands() -> None:

@@ -1,4 +1,4 @@
-"""The state file of members as an older version wrote it: each goes on with its epoch, its seq and its stamps."""
+"""The state file of members from an older version: each continues with its epoch, seq and stamps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from precede.ingest import sender_state
 from precede.ingest.producer import Publisher
 from precede.member.publishing import Voice
-from precede.reading.following import Token
+from precede.reading.following import FollowerToken
 from precede.udfs.orders import ORDERS
 from tests.fixtures import stored
 from tests.signing import private
@@ -28,14 +28,14 @@ def fixture(version: str) -> dict[str, Any]:
 
 @pytest.fixture
 def path(version: str, tmp_path: Path) -> Path:
-    """The state file, where it may be written."""
+    """A writable copy of the state file."""
     path = tmp_path / "members.json"
     path.write_text(fixture(version)["file"])
     return path
 
 
 class Taking(Publisher):
-    """Keeps what is published."""
+    """Keeps published records."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
@@ -84,5 +84,5 @@ def test_what_a_member_knows_of_its_group_and_how_far_it_has_read_is_still_known
             assert voice.order.name == known.group.removesuffix(" with keys")
             assert voice.knowledge.is_in("bob", 0)
             assert voice.knowledge.has(("bob", 0, 1))
-            place = msgspec.json.decode(known.token or "", type=Token)
+            place = msgspec.json.decode(known.token or "", type=FollowerToken)
             assert max(last for group, _, last in place.last if group == known.group) >= 3

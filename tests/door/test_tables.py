@@ -1,4 +1,4 @@
-"""Whose a Delta table is, what is missing in it, and throwing it away: all that a start checks without Spark."""
+"""A Delta table's owner, its missing parts and its removal: what a start checks without Spark."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ ROWS = pa.table({"record": ["one", "two"], "day": ["2026-01-01", "2026-01-02"]})
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Two tables that a checkpoint has written, two batches each."""
+    """Two tables written under one checkpoint, two batches each."""
     settings = Settings(checkpoint=str(tmp_path / "checkpoint"), delta=str(tmp_path / "del ta"))
     for table in (DELIVERIES, DEAD_LETTERS):
         folder = settings.history_checkpoint(table)

@@ -1,4 +1,4 @@
-"""What others wrote is shown to a person as it is: it draws no table, hides nothing and commands no terminal."""
+"""Foreign text is shown as it is: it draws no table, hides nothing and controls no terminal."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ from precede.commands.dead_letters import _print_table
 from precede.commands.groups import _table as table_of_groups
 from precede.commands.held import table_of_gaps, table_of_held
 from precede.commands.tail import _letter_line, delivery_line
-from precede.comparison.trace import Blocker, Comparison, Hold, Run
+from precede.comparison.trace import Blocker, Comparison, Hold, OrderResult
 from precede.demo.view import PlainView
-from precede.demo.watch import Arrival, Watch
-from precede.reading.dead_letter_reader import Found
+from precede.demo.watch import Arrival, DemoWatch
+from precede.reading.dead_letter_reader import FoundLetter
 from precede.reading.following import Delivery
 from precede.streaming.history.rows import Letter
-from precede.terminal_text import plain, shown
+from precede.terminal_text import plain, safe_text
 from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
 from precede.udfs.peers.catalogue import Listing
@@ -48,7 +48,7 @@ def printed(table: object) -> str:
 
 
 def delivered(name: str, data: bytes) -> Delivery:
-    """A message that somebody of this name said in a group of this name."""
+    """A message whose sender and group have this name."""
     return Delivery(
         group=name,
         sender=name,
@@ -66,20 +66,20 @@ def delivered(name: str, data: bytes) -> Delivery:
 
 
 def obeys(text: str) -> bool:
-    """Whether a terminal would do more with it than show it."""
+    """Whether a terminal would do more than show it."""
     return any(plain(character) != character for character in text.replace("\n", ""))
 
 
 @names
 def test_a_control_character_is_shown_as_its_escape_and_brackets_are_brackets(name: str, as_shown: str) -> None:
     assert plain(name) == as_shown
-    assert shown(name).plain == as_shown
-    assert printed(shown(name)).rstrip("\n") == as_shown
+    assert safe_text(name).plain == as_shown
+    assert printed(safe_text(name)).rstrip("\n") == as_shown
 
 
 def test_letters_of_every_script_are_shown_as_they_are() -> None:
     assert plain(ORDINARY) == ORDINARY
-    assert shown(ORDINARY).plain == ORDINARY
+    assert safe_text(ORDINARY).plain == ORDINARY
 
 
 @names
@@ -91,7 +91,7 @@ def test_the_table_of_dead_letters_shows_any_name(
         code="malformed", reason=f"The field `{name}` does not belong here.", partition=0, offset=1, arrived_ms=0
     )
     letter.group, letter.sender = name, name
-    _print_table([Found(letter)], [Found(letter)])
+    _print_table([FoundLetter(letter)], [FoundLetter(letter)])
     said = capsys.readouterr()
     assert said.out.count(as_shown) == 3
     assert not obeys(said.out)
@@ -122,7 +122,7 @@ def test_the_table_of_groups_shows_any_name(name: str, as_shown: str) -> None:
 @names
 def test_the_table_of_orders_shows_any_name(name: str, as_shown: str) -> None:
     hold = Hold(0.0, 0.0, 0.0)
-    run = Run(0, 1, None, 1, 1, 0, {}, hold, None, Blocker(name, 1, 1, None), None)
+    run = OrderResult(0, 1, None, 1, 1, 0, {}, hold, None, Blocker(name, 1, 1, None), None)
     text = printed(_table(Comparison("f", 1, 1, 1, 0, None, 1, {"s_b": run}, {})))
     assert as_shown in text
     assert not obeys(text)
@@ -145,7 +145,7 @@ def test_a_message_written_over_several_lines_is_one_line_of_tail() -> None:
 def test_the_demo_shows_any_text(name: str, as_shown: str) -> None:
     console = Console(width=300, color_system=None)
     with console.capture() as captured:
-        PlainView(console, Watch("g")).arrived(Arrival((name, 0, 1), name, "delivered", 0))
+        PlainView(console, DemoWatch("g")).arrived(Arrival((name, 0, 1), name, "delivered", 0))
     assert as_shown in captured.get()
     assert not obeys(captured.get())
 

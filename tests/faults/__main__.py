@@ -1,6 +1,6 @@
-"""`python -m tests.faults [WORDS ...]`: the crash matrix, or the cases whose name holds one of the words; a table.
+"""`python -m tests.faults [WORDS ...]`: plays the crash matrix, or the cases whose name has one of the words.
 
-Each case plays on a real broker, with the job as a process of its own, and ends with the judge.
+Each case plays on a real broker, with the job as a separate process, and ends with the judge.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.faults.scene import Scene
 
 
 def play(case: Case, scene: Scene) -> list[str]:
-    """What went wrong; nothing where the fault was reached and everything holds."""
+    """What went wrong; empty if the fault was reached and everything holds."""
     try:
         case(scene)
     except Exception as error:  # noqa: BLE001 (whatever it is, the other cases go on)
@@ -46,13 +46,13 @@ def play(case: Case, scene: Scene) -> list[str]:
 def main() -> int:
     """Play the cases, seed by seed."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description="The crash matrix of the stream.")
-    parser.add_argument("words", nargs="*", help="only cases whose name holds one of these")
-    parser.add_argument("--seeds", type=int, default=3, help="how often each is played, each time otherwise")
+    parser.add_argument("words", nargs="*", help="only cases whose name contains one of these")
+    parser.add_argument("--seeds", type=int, default=3, help="how often each is played, with different seeds")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument("--away", type=float, default=60.0, help="seconds the broker is away, or a worker too slow")
-    parser.add_argument("--list", action="store_true", help="only name the cases")
+    parser.add_argument("--away", type=float, default=60.0, help="seconds of a stopped broker or a slow worker")
+    parser.add_argument("--list", action="store_true", help="only list the cases")
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does, and its jobs with it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it and its jobs, like Ctrl-C
     chosen = {name: case for name, case in CASES.items() if not asked.words or any(w in name for w in asked.words)}
     if asked.list or not chosen:
         print(*(chosen or CASES), sep="\n")
@@ -74,7 +74,7 @@ def main() -> int:
         except KeyboardInterrupt:
             print("Interrupted: the case that was played and those after it have no verdict.", file=sys.stderr)
             interrupted = True
-        with suppress(*SPARK_ENDED):  # who interrupts may have ended all of us
+        with suppress(*SPARK_ENDED):  # the interrupt may have ended all processes
             spark.stop()
     Console(width=max(120, Console().width)).print(table)
     print(f"{failed} of {table.row_count} failed" if failed else f"all {table.row_count} that were played hold")

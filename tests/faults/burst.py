@@ -15,38 +15,38 @@ from tests.faults.running import Running
 from tests.faults.scene import THROUGH_S, Scene, newest
 
 BURST, BATCH, LARGE = 10_000, 1_000, 24_000
-"""Messages, how many of them a batch takes, and bytes of each."""
+"""The number of messages, how many a batch takes, and the bytes of each."""
 HEAP_MB = 1_024
-"""Of the JVM, which fills it whatever comes; outside it are code, state and what is on its way to the workers."""
+"""The JVM always fills its heap; outside it are code, state and data on the way to the workers."""
 HISTORY = "history/deliveries"
 
 
 class Memory(NamedTuple):
-    """What the processes of a job take, in MB, each at its most."""
+    """Peak memory of the processes of a job, in MB."""
 
     driver: int
     jvm: int
     largest_worker: int
     workers: int
-    """How many there were at once, as Spark decides."""
+    """How many ran at once, as Spark decides."""
 
 
 def burst(scene: Scene) -> None:
-    """Ten times and more of what a batch takes, at once: it waits in the topic, and nobody's memory grows with it."""
+    """More than ten batches at once wait in the topic, and the memory of no process grows with them."""
     scene.stream.change(max_offsets_per_trigger=BATCH, memory=f"{HEAP_MB}m")
     running = scene.start()
     send_large(scene, 3 * BATCH)
-    _, before = drained(scene, running)  # what a batch takes, it has taken then
-    running.process.send_signal(signal.SIGSTOP)  # or it would work while we send, and we are not that fast
+    _, before = drained(scene, running)  # then a batch has taken what it takes
+    running.process.send_signal(signal.SIGSTOP)  # otherwise it would process while we send, and sending is too slow
     send_large(scene, BURST)
     running.process.send_signal(signal.SIGCONT)
     batches, most = drained(scene, running)
     largest, waiting = max(size for size, _ in batches), [lag for _, lag in batches]
     assert largest <= BATCH + 2, f"a batch took {largest} records"
-    assert len([lag for lag in waiting if lag > BURST // 2]) >= 3, f"it did not stand in the topic: {waiting}"
-    # Said whatever comes of it, for this is what one wants to know.
+    assert len([lag for lag in waiting if lag > BURST // 2]) >= 3, f"it did not wait in the topic: {waiting}"
+    # Printed in any case: this is what the reader wants to know.
     print(f"Memory in MB: {before} for a short burst, {most} for the long one.", file=sys.stderr)
-    # What the largest worker has grown is taken for the growth of each.
+    # The growth of the largest worker counts for each worker.
     grown = most.driver - before.driver + most.workers * (most.largest_worker - before.largest_worker)
     assert grown < BURST * LARGE / 1e6, "driver and workers grew by as much as they were sent"
     assert most.jvm < 2 * HEAP_MB, "the JVM grew past what its heap explains"
@@ -54,7 +54,7 @@ def burst(scene: Scene) -> None:
 
 
 def send_large(scene: Scene, count: int) -> None:
-    """Messages that nobody waits for, each of a size that counts."""
+    """Messages that no other waits for, each of considerable size."""
     name, text = scene.chance.randbytes(4).hex(), scene.chance.randbytes(LARGE // 2).hex()
     for begin in range(0, count, 500):
         scene.stream.send(
@@ -65,7 +65,7 @@ def send_large(scene: Scene, count: int) -> None:
 
 
 def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], Memory]:
-    """Wait until all is through; (records, lag behind it) of each batch since now, and the job's memory at its most."""
+    """Wait until all is processed; returns (records, lag) of each batch since now, and the job's peak memory."""
     log = scene.stream.settings.order_checkpoint / "offsets"
     end = scene.end()
     batches: dict[int, tuple[int, int]] = {}
@@ -84,20 +84,20 @@ def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], Memo
 
 
 def planned(batch: Path) -> int:
-    """How many raw records there are up to the end of a batch, as Spark has noted it."""
+    """How many raw records there are up to the end of a batch, according to Spark."""
     (offsets,) = json.loads(batch.read_text().splitlines()[2]).values()
     return sum(offsets.values())
 
 
 def memory_of(running: Running) -> Memory:
-    """At this moment."""
+    """The current memory."""
     jvms = [one.pid for one in running.below("java")]
     workers = sizes(running.workers())
     return Memory(sum(sizes([running.process.pid])), sum(sizes(jvms)), max(workers, default=0), len(workers))
 
 
 def sizes(processes: list[int]) -> list[int]:
-    """What each takes, in MB; those that end, and take nothing, are left out, for Spark's workers come and go."""
+    """The memory of each, in MB, without ended processes, because Spark's workers come and go."""
     found: list[int] = []
     for one in processes:
         with suppress(psutil.NoSuchProcess):

@@ -1,6 +1,6 @@
-"""The crash matrix: what is done to the stream, and where. After each case the judge counts.
+"""The crash matrix: what is done to the stream, and where. After each case the judge checks the result.
 
-A case is reached when its fault was really there: the job stood at the point, or said what the fault made it say. One
+A case is reached if its fault really happened: the job stopped at the point, or printed what the fault causes. A case
 that is not reached has failed, whatever the judge finds.
 """
 
@@ -25,12 +25,12 @@ Case = Callable[[Scene], None]
 
 
 def kill(victim: str, point: str, scene: Scene) -> None:
-    """Kill one of them while the job stands at a point."""
+    """Kill one of the processes while the job is stopped at a point."""
     running = scene.start(point)
     pid = running.reaches()
     if victim == "driver":
         running.kill_driver()
-        return  # the next job starts at once, while the JVM may still be there
+        return  # the next job starts at once, while the JVM may still run
     if victim == "jvm":
         running.kill_jvm()
         running.goes_on()
@@ -50,14 +50,14 @@ def kill(victim: str, point: str, scene: Scene) -> None:
 
 
 def between_batches(query: str, victim: str, scene: Scene) -> None:
-    """Kill one of them after Spark has noted that a batch is through, and before it plans the next."""
+    """Kill one of the processes after Spark has noted the end of a batch and before it plans the next."""
     scene.stream.change(**({"trigger_ms": 5_000} if query == "order" else {"history_every_s": 5.0}))
     running = scene.start()
     home = Path(scene.stream.settings.checkpoint) / query
-    batch = scene.chance.randint(0, 3 if query == "order" else 1)  # history takes what there is in few
+    batch = scene.chance.randint(0, 3 if query == "order" else 1)  # history needs few batches
 
     def stands_between() -> bool:
-        """However slow the machine is: nobody can plan the next batch while we look once more."""
+        """On a machine of any speed: Spark cannot plan the next batch during the second check."""
         if not batch <= newest(home / "commits") == newest(home / "offsets"):
             return False
         running.freeze()
@@ -89,13 +89,13 @@ def broker_away(scene: Scene) -> None:
     scene.broker.kill()
     running.goes_on()
     time.sleep(scene.away_s)
-    running.hears("does not answer")
+    running.wait_for_output("does not answer")
     scene.broker.start()
     scene.through(running)
 
 
 def broker_disk_full(scene: Scene) -> None:
-    """Its disk takes no more: the broker ends, as Kafka does then, and comes back when there is room."""
+    """The disk is full: the broker ends, as Kafka does then, and restarts when there is room."""
     running = scene.start("order.begin")
     running.reaches()
     resource.prlimit(scene.broker.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
@@ -110,7 +110,7 @@ def broker_disk_full(scene: Scene) -> None:
 
 
 def second_job_on_the_same_checkpoint(scene: Scene) -> None:
-    """It is refused, and the first one does not notice."""
+    """A second job is refused, and the first one does not notice."""
     running = scene.start("order.open")
     running.reaches()
     second = Running(scene.stream)
@@ -122,7 +122,7 @@ def second_job_on_the_same_checkpoint(scene: Scene) -> None:
 
 
 def second_job_takes_over(point: str, scene: Scene) -> None:
-    """One with a fresh checkpoint orders everything while the first stands still; the first then ends, and says why."""
+    """A job with a new checkpoint orders everything while the first is stopped; the first then ends and says why."""
     running = scene.start(point)
     running.reaches()
     scene.stream.once(
@@ -136,32 +136,32 @@ def second_job_takes_over(point: str, scene: Scene) -> None:
 
 
 def zombie_worker(point: str, scene: Scene) -> None:
-    """A worker, and the JVM it works for, outlive their driver; they go on when another job has done their work.
+    """A worker and its JVM outlive their driver; they continue after another job has done their work.
 
-    So the JVM commits the state of an old batch, or a batch of Delta, into what the other job has written meanwhile.
+    So the JVM commits the state of an old batch, or a batch of Delta, into what the other job wrote meanwhile.
     """
     running = scene.start(point)
     worker = running.reaches()
     jvm = running.kill_driver_alone()
     scene.stream.once(scene.spark, max_offsets_per_trigger=200_000)
-    assert running.is_worker(worker, below=jvm), "the worker died with its driver: nobody is left to wake up"
+    assert running.is_worker(worker, below=jvm), "the worker died with its driver: no process is left to resume"
     target = scene.table if point.startswith("deliveries") else scene.stream.settings.order_checkpoint / "state"
     woken = time.time()
     running.goes_on()
     until(lambda: any(written_at(one) > woken for one in target.rglob("*.*")), "the zombie writes", 30)
     running.kill()
-    scene.more(200)  # what comes next is ordered by the state as the zombie left it
+    scene.more(200)  # the next records are ordered with the state that the zombie left
 
 
 def written_at(file: Path) -> float:
-    """When a file was written; long ago where it is gone by now, for Spark writes beside and renames."""
+    """When a file was written; long ago if it is gone, because Spark writes a temporary file and renames it."""
     with suppress(FileNotFoundError):
         return file.stat().st_mtime
     return 0.0
 
 
 def until(true: Callable[[], bool], what: str, seconds: float) -> None:
-    """Wait where no job is there that could end meanwhile."""
+    """Wait while no job is running that could end meanwhile."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"waited {seconds} s: {what}"
@@ -178,7 +178,7 @@ def slow_worker(scene: Scene) -> None:
 
 
 def delta_fails_once(scene: Scene) -> None:
-    """The folder of a table cannot be written for a while."""
+    """The folder of a table is not writable for a while."""
     running = scene.start()
     table = scene.table
     running.until(lambda: len(list((table / "_delta_log").glob("*.json"))) > 1, "the first rows in Delta")
@@ -186,14 +186,14 @@ def delta_fails_once(scene: Scene) -> None:
     table.rename(away)
     table.write_text("in the way")
     scene.more(100)
-    running.hears("The history of deliveries query stopped")
+    running.wait_for_output("The history of deliveries query stopped")
     table.unlink()
     away.rename(table)
     scene.through(running)
 
 
 def checkpoint_fails(query: str, victim: str, scene: Scene) -> None:
-    """What it stands for is out, in Kafka or in Delta, but Spark cannot note it down; then one of them is killed."""
+    """A batch is written, to Kafka or Delta, but Spark cannot note it; then one of the processes is killed."""
     running = scene.start()
     home = Path(scene.stream.settings.checkpoint) / query / "commits"
     running.until(lambda: home.exists() and any(home.glob("[0-9]*")), "the first batch")
@@ -202,11 +202,11 @@ def checkpoint_fails(query: str, victim: str, scene: Scene) -> None:
         (obstacle / "in the way").mkdir(parents=True, exist_ok=True)
     scene.more(600)
     name = "order" if query == "order" else "history of deliveries"
-    running.hears(f"The {name} query stopped")
+    running.wait_for_output(f"The {name} query stopped")
     if query == HISTORY:
         found = tables.find(scene.stream.settings, "deliveries")
         assert found is not None
-        assert found.batch > newest(home), "Delta has nothing of a batch that Spark has not noted"
+        assert found.batch > newest(home), "Delta has no batch that Spark has not noted"
     if victim == "all":
         running.kill()
     elif victim == "driver":
@@ -224,7 +224,7 @@ def checkpoint_fails(query: str, victim: str, scene: Scene) -> None:
 
 
 def checkpoint_lost(scene: Scene) -> None:
-    """Killed, and then the whole checkpoint is gone: another number of shards, from the beginning of the log."""
+    """The job is killed and the whole checkpoint lost: it restarts from the beginning with other shards."""
     running = scene.start("order.out")
     running.reaches()
     running.kill()
@@ -234,7 +234,7 @@ def checkpoint_lost(scene: Scene) -> None:
 
 
 def delta_half_there(scene: Scene) -> None:
-    """Half of a table's files are gone: the start is refused and says how, and then the table is made anew."""
+    """Half of a table's files are gone: the start is refused with advice, and then the table is rebuilt."""
     running = scene.start("order.out")
     running.reaches()
     running.goes_on()

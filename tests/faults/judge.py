@@ -1,6 +1,6 @@
-"""What must hold after any fault, found by readers that share no code with the job: kafka-python and delta-rs.
+"""Checks what must hold after any fault, with readers that share no code with the job: kafka-python and delta-rs.
 
-What the job still holds stands only in its state, and is read as `precede held` reads it.
+What the job still holds is only in its state, and is read as `precede held` reads it.
 """
 
 import json
@@ -26,7 +26,7 @@ SILENCE_S = 15.0
 
 
 def judge(stream: Stream, folder: Path, spark: SparkSession) -> list[str]:
-    """What does not hold, each as a sentence; nothing where all is well."""
+    """What does not hold, each as a sentence; empty if all is well."""
     settings = stream.settings
     raw, ordered, dead, control = (
         read(str(settings.bootstrap), topic)
@@ -56,7 +56,7 @@ def read(bootstrap: str, topic: str) -> list[Record]:
     ends = consumer.end_offsets(consumer.assignment())
     records: list[Record] = []
     heard = time.monotonic()
-    # A slow machine must not make the log look short; silence counts only where a log ends in what no reader sees.
+    # A slow machine must not make the log look short; silence matters only if a log ends in records no reader sees.
     while any(consumer.position(place) < end for place, end in ends.items()) and time.monotonic() < heard + SILENCE_S:
         for batch in consumer.poll(timeout_ms=500).values():
             heard = time.monotonic()
@@ -66,7 +66,7 @@ def read(bootstrap: str, topic: str) -> list[Record]:
 
 
 def replay(raw: list[Record], folder: Path, ask_after_ms: int) -> dict[str, list[Any]]:
-    """`precede replay` of the dumped log, in a process of its own."""
+    """Run `precede replay` on the dumped log, in a separate process."""
     dump, dead, held, own = (folder / f"{name}.jsonl" for name in ("log", "dead", "held", "own"))
     with dump.open("w") as file:
         for key, value, partition, offset, time_ms in raw:
@@ -89,7 +89,7 @@ def replay(raw: list[Record], folder: Path, ask_after_ms: int) -> dict[str, list
 
 
 def in_order(ordered: list[Record]) -> list[str]:
-    """Positions 1..n of each group, each once, and in lawful order: what a message must follow stands before it."""
+    """Each group has positions 1..n, each once, and each message comes after those it must follow."""
     problems = []
     last: Counter[bytes] = Counter()
     there: set[tuple[bytes, str, int, int]] = set()
@@ -130,7 +130,7 @@ def accounted(raw: list[Record], ordered: list[Record], dead: list[Record], held
     problems = []
     for key, value, partition, offset, _ in raw:
         if key is None and msgspec.json.decode(value or b"{}").get("kind") == "tick":
-            continue  # time passes, and that is all
+            continue  # it only lets time pass
         count = ends[partition, offset]
         is_copy = first.setdefault((key, value), (partition, offset)) != (partition, offset)
         if count > 1 or (count == 0 and not is_copy):
@@ -139,14 +139,14 @@ def accounted(raw: list[Record], ordered: list[Record], dead: list[Record], held
 
 
 def as_held(stream: Stream, spark: SparkSession, alone: list[dict[str, Any]]) -> list[str]:
-    """The state of the job holds what the kernel alone holds after the log, each for the same reason."""
+    """The job's state holds what the kernel alone holds after the log, each for the same reason."""
     found = Counter(msgspec.json.encode(one) for one in held.read(stream.settings, spark=spark))
     same = found == Counter(map(msgspec.json.encode, alone))
     return [] if same else [f"the job holds {found.total()} messages, its replay {len(alone)}, or they differ"]
 
 
 def as_replayed(ordered: list[Record], dead: list[Record], replayed: dict[str, list[Any]]) -> list[str]:
-    """The topic holds, group by group, the bytes that the kernel alone makes of the log."""
+    """The topic has, group by group, the bytes that the kernel alone produces for the log."""
     groups: dict[Any, list[bytes | None]] = {}
     for key, value, *_ in ordered:
         groups.setdefault((key or b"").decode(), []).append(value)
@@ -162,14 +162,14 @@ def as_replayed(ordered: list[Record], dead: list[Record], replayed: dict[str, l
 
 
 def asked(control: list[Record], own: list[dict[str, Any]]) -> list[str]:
-    """What the job asked for stands in the control topic once: what the kernel alone would ask for."""
+    """The control topic has the job's requests once each: those of the kernel alone."""
     alone = Counter(msgspec.json.encode(one["value"]) for one in own if one["topic"] == "control")
     found = Counter(msgspec.json.encode(msgspec.json.decode(value or b"{}")) for _, value, *_ in control)
     return [] if found == alone else [f"{found.total()} records in the control topic, {alone.total()} of the replay"]
 
 
 def in_delta(delta: str, ordered: list[Record], dead: list[Record]) -> list[str]:
-    """The tables hold what the topics hold, each record once."""
+    """The tables have the records of the topics, each once."""
     from deltalake import DeltaTable
 
     rows = DeltaTable(Path(delta) / "deliveries").to_pyarrow_table(columns=["record"]).column("record").to_pylist()
@@ -189,7 +189,7 @@ def in_delta(delta: str, ordered: list[Record], dead: list[Record]) -> list[str]
 
 
 def gaps_in_delta(delta: str, control: list[Record]) -> list[str]:
-    """The table of gaps has a row for each, as the last that was said of it."""
+    """The table of gaps has a row for each gap, with its latest state."""
     from deltalake import DeltaTable
 
     last: dict[tuple[Any, ...], tuple[Any, ...]] = {}

@@ -1,4 +1,4 @@
-"""The job as a process of its own, and everything that can be done to it and to what it stands on."""
+"""The job as a separate process, and everything that can be done to it and its surroundings."""
 
 import os
 import signal
@@ -18,14 +18,14 @@ WAIT_S = 240.0
 
 
 class Running:
-    """A job's process and what it has said so far; where a fault is asked for, it stops at that point."""
+    """A job's process and its output so far; with a fault it stops at that point."""
 
     def __init__(self, stream: Stream, *, fault: str | None = None, folder: Path | None = None) -> None:
         self.folder = folder
         variables = {} if fault is None else {VARIABLE: f"{fault}:{folder}"}
         self.process = stream.start(variables)
         self.left: list[psutil.Process] = []
-        """What lives on after its driver was killed alone."""
+        """Processes that survive when only the driver is killed."""
         self.inputs: list[int] = []
         self.frozen: list[psutil.Process] = []
         self.said: list[str] = []
@@ -38,7 +38,7 @@ class Running:
 
     # ── waiting ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def hears(self, words: str, seconds: float = WAIT_S) -> None:
+    def wait_for_output(self, words: str, seconds: float = WAIT_S) -> None:
         self.until(lambda: any(words in line for line in self.said), f"“{words}”", seconds)
 
     def until(self, true: Callable[[], bool], what: str, seconds: float = WAIT_S) -> None:
@@ -49,7 +49,7 @@ class Running:
             time.sleep(0.1)
 
     def reaches(self) -> int:
-        """Wait until it stands at its point; the process that does."""
+        """Wait until it stops at its point; returns the process there."""
         assert self.folder is not None
         reached = self.folder / "reached"
         self.until(lambda: reached.exists() and reached.read_text() != "", "the fault")
@@ -62,33 +62,33 @@ class Running:
     def ends(self, seconds: float = WAIT_S) -> int:
         return self.process.wait(seconds)
 
-    # ── doing it harm ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── injecting faults ──────────────────────────────────────────────────────────────────────────────────────────
 
     def below(self, name: str) -> list[psutil.Process]:
-        """Its processes of that name: java, or python."""
+        """Its processes of that name: java or python."""
         with suppress(psutil.NoSuchProcess):
             return [one for one in psutil.Process(self.process.pid).children(recursive=True) if name in one.name()]
         return []
 
     def freeze(self) -> None:
-        """Let driver and JVM do nothing, until they are killed or go on."""
+        """Suspend driver and JVM, until they are killed or resumed."""
         self.frozen = [psutil.Process(self.process.pid), *self.below("java")]
         for one in self.frozen:
             one.suspend()
 
     def thaw(self) -> None:
-        """Those that live go on."""
+        """Resume the live processes."""
         while self.frozen:
             with suppress(psutil.NoSuchProcess):
                 self.frozen.pop().resume()
 
     def kill_driver(self) -> None:
-        """The Python process that publishes, alone; what it started finds out by itself."""
+        """Kill only the Python process that publishes; its children notice by themselves."""
         self.process.kill()
         self.process.wait(30)
 
     def kill_driver_alone(self) -> psutil.Process:
-        """The driver, and nobody finds out: its JVM would end with its input, so that is kept open."""
+        """Kill the driver unnoticed: the JVM would end with its input, so that is kept open."""
         (jvm,) = self.below("java")
         self.left = [jvm, *jvm.children(recursive=True)]
         self.inputs.append(os.open(f"/proc/{jvm.pid}/fd/0", os.O_WRONLY))
@@ -100,7 +100,7 @@ class Running:
             one.kill()
 
     def workers(self) -> list[int]:
-        """Python processes below the JVM, but for the one that makes the others."""
+        """Python processes below the JVM, except the one that forks the others."""
         found = []
         for one in [one for jvm in self.below("java") for one in jvm.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):  # they come and go
@@ -109,19 +109,19 @@ class Running:
         return found
 
     def kill_worker(self, pid: int) -> None:
-        """The worker that stands at the point."""
-        assert pid in self.workers(), "no worker stands at the point"
+        """The worker that is stopped at the point."""
+        assert pid in self.workers(), "no worker is stopped at the point"
         os.kill(pid, signal.SIGKILL)
 
     def kill_idle_worker(self) -> None:
-        """One that the order query will want to use again."""
+        """A worker that the order query will use again."""
         workers = self.workers()
         assert workers, "there are no Python workers"
         os.kill(workers[0], signal.SIGKILL)
 
     @staticmethod
     def is_worker(pid: int, *, below: psutil.Process) -> bool:
-        """Whether it lives, and works for this JVM."""
+        """Whether it is alive and works for this JVM."""
         return below.is_running() and pid in [one.pid for one in below.children(recursive=True)]
 
     def kill(self) -> None:
@@ -139,7 +139,7 @@ class Running:
         self.process.wait(30)
 
     def stop(self) -> None:
-        """As an operator does; a job that ended by itself has been stopped already."""
+        """Stop it as an operator does; a job that has ended needs no stop."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

@@ -1,4 +1,4 @@
-"""What a case plays with: a stream of its own with talk in it, jobs over it, and chance."""
+"""The tools of a case: its own stream with messages, jobs on it, and randomness."""
 
 import json
 import random
@@ -21,33 +21,33 @@ BAD: list[tuple[bytes | None, bytes | None]] = [
     (b"group-2", b'{"group":"group-2","sender":"x","seq":9,"after":[["x",0,9]]}'),
     (b"group-3", b'{"group":"group-3","sender":"x","seq":1,"after":[["nobody",0,1]]}'),
 ]
-"""Two dead letters, and one that stays held and is asked for."""
+"""Two dead letters, and a message that stays held and is requested."""
 
 DRIVER_POINTS = ("order.begin", "order.ordered", "order.open", "order.out")
-"""Where no worker of the order query is at work."""
+"""Points where no worker of the order query is running."""
 PASSES = dict.fromkeys(DRIVER_POINTS, (2, 4)) | {
     "order.work": (1, 12),
     "order.worked": (1, 12),
     "deliveries.work": (1, 4),
     "deliveries.worked": (1, 4),
 }
-"""First and last pass of a point that chance may choose; elsewhere it is the first.
+"""First and last pass of a point that may be drawn; for other points it is the first.
 
-At the first pass of the order query there are no workers yet that could be killed. A batch passes the workers' points
-once for each shard or partition, so a fault there meets state that is empty, and state that is not.
+At the first pass of the order query there are no workers yet to kill. A batch passes the workers' points once for each
+shard or partition, so a fault there meets empty and non-empty state.
 """
 THROUGH_S = 150.0
 
 
 def create(group: str, order: str) -> tuple[bytes, bytes]:
-    """A group with an order of its own."""
+    """A group with its own order."""
     record = {"group": group, "kind": "create", "options": {"order": order}, "members": ["a", "b", "c"]}
     return group.encode(), json.dumps(record).encode()
 
 
 @dataclass
 class Scene:
-    """What a case plays with: a broker, a Spark session for what comes after, a stream of its own, and chance."""
+    """The tools of a case: a broker, a Spark session for the checks, its own stream, and randomness."""
 
     broker: Broker
     spark: SparkSession
@@ -77,19 +77,19 @@ class Scene:
         self.stream.send([*(create(group, order) for group, order in made), *pairs])
 
     def start(self, point: str | None = None) -> Running:
-        """The job; with a point it stops there, at a pass that chance chooses."""
+        """Start the job; with a point it stops there, at a random pass."""
         fault = None if point is None else f"{point}:{self.chance.randint(*PASSES.get(point, (1, 1)))}"
         self.running.append(Running(self.stream, fault=fault, folder=self.folder))
         return self.running[-1]
 
     def through(self, running: Running) -> None:
-        """Wait until a job that lives on has ordered everything by itself, and written it to Delta."""
+        """Wait until a surviving job has ordered everything by itself and written it to Delta."""
         expected = sum(map(len, by_kernel(self.stream.raw())[0].values()))
         running.until(lambda: self.ordered() >= expected, f"all {expected} positions", THROUGH_S)
         running.until(lambda: self.written() >= expected, f"all {expected} rows in Delta", THROUGH_S)
 
     def more(self, count: int) -> None:
-        """Talk in other groups, after what was said so far."""
+        """Add messages in other groups."""
         talk = conversation(count, groups=3, seed=self.seed + 1_000)
         self.stream.send((b"later-" + key, value.replace(b'"group-', b'"later-group-')) for key, value in talk)
 
@@ -97,7 +97,7 @@ class Scene:
         return sum(map(len, self.stream.ordered().values()))
 
     def written(self) -> int:
-        """Rows of deliveries in Delta."""
+        """The number of rows of deliveries in Delta."""
         from deltalake import DeltaTable
 
         return int(DeltaTable(self.table).count())
@@ -107,9 +107,9 @@ class Scene:
         return Path(self.stream.settings.delta) / "deliveries"
 
     def finish(self) -> None:
-        """Whatever is left to do, by a job that starts from the checkpoint as the fault left it.
+        """Do the remaining work, with a job that starts from the checkpoint as the fault left it.
 
-        What such a job itself writes into the log, the `evict` of a member long silent, is for the one after it.
+        The next job handles what this one writes into the log, such as the `evict` of a silent member.
         """
         for running in self.running:
             running.stop()
@@ -119,7 +119,7 @@ class Scene:
             self.stream.once(self.spark, max_offsets_per_trigger=200_000)
 
     def end(self) -> int:
-        """How far the raw log goes."""
+        """The ends of the raw log."""
         settings = self.stream.settings
         return sum(end for _, end in reading.ends(settings.bootstrap, settings.raw_topic, PARTITIONS))
 
@@ -129,5 +129,5 @@ class Scene:
 
 
 def newest(log: Path) -> int:
-    """The last batch in one of the logs of a checkpoint; -1 where there is none."""
+    """The last batch in one of the logs of a checkpoint, or -1."""
     return max((int(one.name) for one in log.glob("[0-9]*") if one.is_file()), default=-1)

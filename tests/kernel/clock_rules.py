@@ -1,4 +1,4 @@
-"""The rules of the orders by clocks by the letter, over plain lists."""
+"""The rules of the orders by clocks, implemented literally over plain lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NEVER = -(10**9)
 
 
 class ClockRule:
-    """Takes messages and heartbeats of known members; says which messages each lets go, and keeps all it was told."""
+    """Takes messages and heartbeats of known members, returns the messages that each releases, and keeps everything."""
 
     def __init__(self, names: str, margin: int | None = None) -> None:
         self.margin = margin
@@ -66,5 +66,5 @@ class TwoClockRule(ClockRule):
         )
 
     def _allows(self, clock: int, later: int) -> bool:
-        """Whether the physical clocks leave room for the one to precede the other."""
+        """Whether the physical clocks allow the one to precede the other."""
         return self.margin is None or clock <= later + self.margin

@@ -1,7 +1,7 @@
-"""How hard the random tests look: the same cases on every run, more and other ones when asked.
+"""The effort of the random tests: the same cases on every run, or more and different ones on request.
 
-`make test-kernel` must not take long, and give the same verdict each time. PRECEDE_EXPLORE=20 in the environment makes
-every random test twenty times as long and draws other cases each time.
+`make test-kernel` must be short and give the same verdict each time. PRECEDE_EXPLORE=20 in the environment makes every
+random test twenty times as long and draws different cases each time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EXPLORE = int(os.environ.get("PRECEDE_EXPLORE", "0"))
 
 
 def effort(examples: int) -> Callable[[Any], Any]:
-    """Settings of one hypothesis test that looks at so many examples."""
+    """The settings of a hypothesis test with this many examples."""
     return settings(
         max_examples=examples * max(EXPLORE, 1),
         derandomize=not EXPLORE,
@@ -27,6 +27,6 @@ def effort(examples: int) -> Callable[[Any], Any]:
 
 
 def seeds(count: int) -> range:
-    """The seeds of a test that draws its cases itself."""
+    """The seeds of a test that draws its own cases."""
     first = time.time_ns() // 1_000_000 if EXPLORE else 0
     return range(first, first + count * max(EXPLORE, 1))

@@ -1,4 +1,4 @@
-"""Feed logs to the kernel and look at what comes out."""
+"""Feeds logs to the kernel and collects its output."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.signing import private
 
 Id: TypeAlias = tuple[str, int, int]
 Taken: TypeAlias = tuple[bytes | None, bytes | None, int, int, int]
-"""What `Holdback.receive` takes."""
+"""The arguments of `Holdback.receive`."""
 
 
 @dataclass
 class Outcome:
-    """All that a log left behind."""
+    """The whole output for a log."""
 
     ordered: list[bytes] = field(default_factory=list)
     ordered_keys: list[bytes] = field(default_factory=list)
     dead: list[bytes] = field(default_factory=list)
     dead_keys: list[bytes | None] = field(default_factory=list)
     own: list[tuple[Any, ...]] = field(default_factory=list)
-    """What the job itself had to say: (topic, key, value, offset)."""
+    """The job's own records: (topic, key, value, offset)."""
     duplicates: int = 0
     held: list[Held] = field(default_factory=list)
     blobs: dict[bytes, bytes] = field(default_factory=dict)
@@ -42,7 +42,7 @@ def feed(
     patience: Patience | None = None,
     cuts: Iterable[int] = (),
 ) -> Outcome:
-    """Run a log through the kernel; before the records at `cuts` its state goes into blobs and into a new kernel."""
+    """Run a log through the kernel; before the records at `cuts`, a new kernel takes over its state from blobs."""
     outcome = Outcome()
     kernel = Holdback(order=order, limits=limits, patience=patience)
     restart_at = set(cuts)
@@ -75,12 +75,12 @@ def id_of(record: dict[str, Any]) -> Id:
 
 
 def parsed(values: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Records as dicts."""
+    """The records, decoded."""
     return [json.loads(value) for value in values]
 
 
 class Tale:
-    """A kernel told one record at a time in few words; each call returns what that record brought about."""
+    """A kernel that takes one record at a time in short notation; each call returns the record's effects."""
 
     def __init__(
         self, order: str = "s_b", limits: Limits | None = None, group: str = "g", patience: Patience | None = None
@@ -91,23 +91,23 @@ class Tale:
         self.waited_ms = 0
 
     def wait(self, seconds: float) -> Tale:
-        """Let the log's time pass, beyond the 10 ms from record to record."""
+        """Let the log's time pass, in addition to 10 ms per record."""
         self.waited_ms += round(seconds * 1000)
         return self
 
     def tick(self, seconds: float = 0, *, partition: int = 0) -> Tale:
-        """Let the log's time pass, and show it."""
+        """Let the log's time pass, and show it by a tick."""
         return self.wait(seconds).raw(b'{"kind":"tick"}', key=None, partition=partition)
 
     def restart(self) -> Tale:
-        """Go on in a new kernel with the state of this one."""
+        """Continue in a new kernel with the state of this one."""
         known = self.kernel
         self.kernel = Holdback(order=known.order, limits=known.limits, patience=known.patience)
         self.kernel.load(dict(known.dump()))
         return self
 
     def raw(self, value: bytes | None, *, key: bytes | None = b"", partition: int = 0) -> Tale:
-        """Hand over one record as it is; without a key given it is the group's."""
+        """Feed one record as it is; its key is the group's by default."""
         self.kernel.clear()
         self.kernel.receive(value, self.group.encode() if key == b"" else key, partition, self.offset, self.now_ms)
         self.offset += 1
@@ -115,23 +115,23 @@ class Tale:
 
     @property
     def now_ms(self) -> int:
-        """The log's time of the next record."""
+        """The log's time at the next record."""
         return self.offset * 10 + self.waited_ms
 
     def take(self, *, partition: int = 0, by: str | None = None, **fields: Any) -> Tale:
-        """Hand over one record of these fields, signed `by` the key of that word."""
+        """Feed one record with these fields, signed with the key derived from `by`."""
         record = json.dumps({"group": self.group, **fields}).encode()
         return self.raw(record if by is None else sign(record, private(by)), partition=partition)
 
     def say(self, name: str, after: str | None = None, **more: Any) -> Tale:
-        """A message by its short name, as in `say("B3", "B2")`: B is the sender, 3 the seq, B2 what it answers."""
+        """Feed a message by its short name: in `say("B3", "B2")` B is the sender, 3 the seq, B2 what it answers."""
         sender, seq = split(name)
         parents = [] if after is None else [[split(after)[0], 0, split(after)[1]]]
         return self.take(**{"sender": sender, "seq": seq, "after": parents, **more})
 
     @property
     def out(self) -> list[str]:
-        """The short names of what the last record delivered; a name in brackets stands for one given up on."""
+        """The short names of what the last record delivered, in brackets for the stand-in of an abandoned message."""
         names = []
         for one in parsed(self.kernel.ordered):
             name = one["kind"] if one.get("kind", "message") != "message" else short(id_of(one))
@@ -140,7 +140,7 @@ class Tale:
 
     @property
     def dead(self) -> list[str]:
-        """The codes of the last record's dead letters, with the short name of whose they are."""
+        """The codes of the last record's dead letters, with the short names of their messages."""
         return [
             one["code"] if one["seq"] is None else f"{one['code']} {at(one.get('destination'), short(id_of(one)))}"
             for one in parsed(self.kernel.dead)
@@ -148,12 +148,12 @@ class Tale:
 
     @property
     def own(self) -> list[str]:
-        """What the job itself said on the last record, in short."""
+        """The job's own records for the last record, in short notation."""
         return [_own_text(one.topic, json.loads(one.value)) for one in self.kernel.own]
 
     @property
     def held(self) -> dict[str, list[str]]:
-        """What is held now, and what each waits for; a member that must join stands as its name alone."""
+        """What is held now, and what each waits for; a plain name is a member that must join."""
         return {
             at(one.destination, short((one.sender, one.epoch, one.seq))): [short(id_) for id_ in one.missing]
             + one.silent
@@ -179,7 +179,7 @@ def _run_text(name: str, epoch: int, first: int, last: int) -> str:
 
 
 def at(destination: str | None, name: str) -> str:
-    """A name as it is told of one destination: C:A1 is A1 at C."""
+    """A name at one destination: C:A1 is A1 at C."""
     return name if destination is None else f"{destination}:{name}"
 
 

@@ -1,11 +1,11 @@
-"""Hostile traffic: bytes, records and whole groups made to break the kernel.
+"""Hostile traffic: bytes, records and whole groups that try to break the kernel.
 
     make test-hostile ARGS="--cases 200000"
 
-Accidents: a good record with some bytes changed, read by three readers and taken by a kernel. Attacks: honest groups,
-and an attacker who writes what he likes into groups of his own and garbage under the keys of others; the honest output
-must be the same bytes as without him. Traces: hostile and honest records of one group, then the same log without those
-refused on arrival; nothing else may differ. Growth: a long log made to leave traces, under tight limits.
+Accidents: a good record with some bytes changed, for three readers and a kernel. Attacks: honest groups, and an
+attacker who writes anything into groups of his own and garbage under the keys of others; the honest output must be the
+same bytes as without him. Traces: hostile and honest records of one group, then the same log without those refused on
+arrival; nothing else may differ. Growth: a long log that tries to leave much state, under tight limits.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tests.kernel.test_wire_fuzz import FIELDS, SNIPPETS, disagreement, mutated
 from tests.simulation import converse
 
 RECORD_S_MAX = 2.0
-"""No record of a fuzzed log may take longer; far above what any does, far below what a person would wait."""
+"""The time limit for a record of a fuzzed log: far above what any takes, far below human patience."""
 TIGHT = Limits(held_max=6, held_bytes_max=600, runs_max=4, window=8, digests=2, record_bytes_max=400, after_max=3)
 BLOB_BYTES_MAX = 1_200
-"""What one group's state may come to under these limits with the few senders of a case, however long the log is."""
+"""The largest state of one group under these limits and with a case's few senders, for a log of any length."""
 TAKES_ID = ("self_parent", "cycle", "orphan")
 ORDER_NAMES = tuple(ORDERS)
 
 
 def bytes_of_chance(random: Random) -> bytes:
-    """Anything: noise, pieces of JSON, a good record with accidents."""
+    """Any bytes: noise, pieces of JSON, a good record with changed bytes."""
     match random.randrange(4):
         case 0:
             return random.randbytes(random.randint(0, 60))
@@ -49,7 +49,7 @@ def bytes_of_chance(random: Random) -> bytes:
 
 
 def accident(seed: str) -> None:
-    """One value: the readers agree, and a kernel takes it with one outcome and no exception."""
+    """One value: the readers agree, and a kernel gives it one outcome and no exception."""
     random = Random(seed)
     value = bytes_of_chance(random)
     assert (found := disagreement(value)) is None, found
@@ -59,7 +59,7 @@ def accident(seed: str) -> None:
     if ended == 0:
         fields = json.loads(value)
         silent = ("heartbeat", "tick") if kernel.order != "causal_p2p" else ("heartbeat", "tick", "create", "abandon")
-        assert fields.get("kind") in silent, value  # what takes a place at every destination takes none where none is
+        assert fields.get("kind") in silent, value  # a record for every destination has no position if there is none
     blobs = dict(kernel.dump())
     again = Holdback(order=kernel.order)
     again.load(dict(blobs))
@@ -69,7 +69,7 @@ def accident(seed: str) -> None:
 
 
 def attack(seed: str) -> None:
-    """Honest groups of one log, with and without an attacker between their records."""
+    """Honest groups of one log, with and without an attacker's records between theirs."""
     random = Random(seed)
     order = random.choice(ORDER_NAMES)
     honest: list[Taken] = []
@@ -99,7 +99,7 @@ def attack(seed: str) -> None:
 
 
 def _evil(random: Random, order: str, at: int) -> tuple[bytes | None, bytes | None]:
-    """What an attacker writes: anything in his own groups, what cannot be read under the keys of others."""
+    """An attacker's record: anything in his own groups, unreadable bytes under the keys of others."""
     writer = traffic._Writer(random, order, seqs_max=6, hostile=0.5)
     match random.randrange(6):
         case 0:
@@ -120,7 +120,7 @@ def of_group(outcome: Outcome, key: bytes) -> list[bytes]:
 
 
 def trace(seed: str) -> None:
-    """A log with hostile records, and the same one without those that were refused when they arrived."""
+    """A log with hostile records, and the same log without those that were refused on arrival."""
     random = Random(seed)
     order = random.choice(ORDER_NAMES)
     log = traffic.log(random, order, length=40)
@@ -146,7 +146,7 @@ def trace(seed: str) -> None:
 
 
 def growth(seed: str, *, records: int = 1_000) -> int:
-    """A long log of few senders under tight limits: the state of its group never comes to more than a fixed size."""
+    """A long log of few senders under tight limits: the state of its group never exceeds a fixed size."""
     random = Random(seed)
     order = random.choice(ORDER_NAMES)
     ways = random.sample(["gap", "turn", "give up", "give up ahead", "refuse", "promise"], k=random.randint(1, 3))
@@ -163,7 +163,7 @@ def growth(seed: str, *, records: int = 1_000) -> int:
 
 
 def _greedy(random: Random, kernel: Holdback, name: str, way: str) -> dict[str, Any]:
-    """A record made to leave a trace: seqs with gaps between, ids given up with gaps between, promises far ahead."""
+    """A record that tries to leave state: seqs with gaps, abandoned ids with gaps, promises far ahead."""
     group = kernel._groups.get("g")
     sender = None if group is None else group.senders.get(name)
     highest = 0 if sender is None else sender.highest
@@ -191,11 +191,11 @@ CASES: dict[str, tuple[Callable[[str], object], float]] = {
     "traces": (trace, 0.14),
     "growth": (growth, 0.01),
 }
-"""How each kind is made, and which part of the cases it is."""
+"""How each kind is made, and its share of the cases."""
 
 
 def main() -> int:
-    """Look at so many cases and say how many of each kind there were."""
+    """Check this many cases and print how many of each kind there were."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cases", type=int, default=200_000)
     parser.add_argument(

@@ -1,6 +1,6 @@
-"""Section 2 of the contract once more, on Python's own `json`: a reader that shares no line with the kernel's.
+"""A second reader by section 2 of the contract, on Python's own `json`, that shares no line with the kernel's.
 
-It is slow and plain on purpose. `read` returns the record as a dict, or None where the contract says `malformed`.
+It is slow and simple on purpose. `read` returns the record as a dict, or None if the contract says `malformed`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ APPENDED = {
 
 
 class Object(list[tuple[str, Any]]):
-    """A JSON object as its pairs, so that a name given twice can be seen."""
+    """A JSON object as its pairs, so that duplicate names show."""
 
 
 class Broken(Exception):
@@ -30,7 +30,7 @@ class Broken(Exception):
 
 
 def read(value: bytes, *, after_max: int = 20, to_max: int = 100, seen_max: int = 10_000) -> Fields | None:
-    """The fields of a raw record, or None where it is malformed."""
+    """The fields of a raw record, or None if it is malformed."""
     try:
         fields = _top(value.strip(b" \t\n\r"))
         kind = fields.get("kind", "message")
@@ -54,7 +54,7 @@ def _top(value: bytes) -> Fields:
         text = value.decode()
     except UnicodeDecodeError:
         raise Broken from None
-    if depth(value) > DEPTH_MAX + 1:  # the object itself, and what a field may hold
+    if depth(value) > DEPTH_MAX + 1:  # the object itself, and the depth of a field
         raise Broken
     frames = sys.getrecursionlimit()
     sys.setrecursionlimit(20 * DEPTH_MAX)
@@ -74,7 +74,7 @@ def _top(value: bytes) -> Fields:
 
 
 def depth(value: bytes) -> int:
-    """How deep the brackets outside strings are nested."""
+    """The nesting depth of brackets outside strings."""
     deepest = now = 0
     for mark in re.findall(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', value, re.DOTALL):
         now += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(mark, 0)
@@ -83,7 +83,7 @@ def depth(value: bytes) -> int:
 
 
 class _Number(str):
-    """A number that is not written as an integer, or is too long to be one of ours."""
+    """A number that is not written as an integer, or is too long for ours."""
 
 
 def _integer(text: str) -> int | _Number:
@@ -196,7 +196,7 @@ def _range(given: Any) -> None:
 
 
 def _called(given: Any) -> None:
-    """An object is called by a name or a number."""
+    """An object is identified by a name or a number."""
     (_name if isinstance(given, str) else _count)(given)
 
 

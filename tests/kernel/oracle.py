@@ -1,8 +1,8 @@
 """A deliberately naive hold-back loop, written from the contract's section 3 and from nothing else.
 
-It keeps every delivered value for ever, looks at every held message again after each single delivery, and walks every
-chain of parents by hand. It shares no line with the kernel, not even the reader, so what two clever pieces of code
-would get wrong together shows here.
+It keeps every delivered value for ever, checks every held message again after each delivery, and walks every chain of
+parents step by step. It shares no line with the kernel, not even the reader, so a mistake that two clever
+implementations would share shows here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.kernel.oracle_state import Group, Id, Waiting, Who, buried, runs_of
 
 
 class Oracle:
-    """Takes log records like `precede.udfs.holdback.Holdback` and says the same, slowly."""
+    """Takes log records like `precede.udfs.holdback.Holdback` and gives the same results, slowly."""
 
     def __init__(self, *, order: str, limits: Limits) -> None:
         self.order = order
@@ -76,7 +76,7 @@ class Oracle:
         return group is not None and group.accepted and group.partition != partition
 
     def _act(self, group: Group, fields: Fields, value: bytes) -> str | None:
-        """Do what one record says; a code where it is refused."""
+        """Apply one record; returns a code if it is refused."""
         kind = fields["kind"]
         if kind == "message":
             return self._message(group, fields, value)
@@ -129,7 +129,7 @@ class Oracle:
             return code
         if held is not None or kept is not None:
             return "equivocation"
-        if id_ in group.condemned:  # its content is not kept: refused again, for what it says now or for the id
+        if id_ in group.condemned:  # its content is not kept: refused again, for its content or for its id
             return self._refusal(group, Waiting(id_, fields, value, *self._arrival())) or "equivocation"
         if seq > group.highest.get(who, 0) + group.window:
             return "seq_jump"
@@ -164,29 +164,29 @@ class Oracle:
         return len(group.held)
 
     def _no_room(self, group: Group, value: bytes) -> bool:
-        """Not counting the message itself, which stands last in the list already."""
+        """Without the message itself, which is already last in the list."""
         others = [one for one in group.held if one.value is not value]
         size = sum(len(one.value) for one in others if one.value is not None)
         return len(others) >= self.limits.held_max or size + len(value) > self.limits.held_bytes_max
 
     def _too_many_runs(self, group: Group, id_: Id) -> bool:
-        """Whether this id would begin one run more than there is room for."""
+        """Whether this id would start one run more than allowed."""
         runs, with_it = self._runs(group, id_[:2], []), self._runs(group, id_[:2], [id_])
         return with_it > max(runs, self.limits.runs_max)
 
     def _runs(self, group: Group, who: Who, more: list[Id]) -> int:
-        """How many runs of a sender's seqs are delivered or given up, these ids as well."""
+        """The number of runs of a sender's delivered or abandoned seqs, including these ids."""
         return runs_of(who, [*group.delivered, *more])
 
     def _refuses_too_many(self, group: Group, id_: Id) -> bool:
-        """The same of the ids that refusals have taken."""
+        """The same for the ids used up by refusals."""
         runs, with_it = runs_of(id_[:2], group.condemned), runs_of(id_[:2], {*group.condemned, id_})
         return with_it > max(runs, self.limits.runs_max)
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _settle(self, group: Group) -> None:
-        """Look at all that is held, again and again, until nothing moves."""
+        """Check all that is held, again and again, until nothing changes."""
         if group.order in BY_CLOCKS:
             group.clocks.log_ms = max(group.clocks.log_ms, self.now[1])
             oracle_by_clocks.settle(self, group, group.clocks.log_ms)
@@ -204,14 +204,14 @@ class Oracle:
         return True
 
     def _rank(self, group: Group, one: Waiting) -> tuple[int, int, int]:
-        """Lowest offset first; in s_b depth first: the children of what was delivered last come before all others."""
+        """Lowest offset first; in s_b depth first: children of the last delivered message come before all others."""
         depth = 0
         if group.order == "s_b" and one.fields is not None and one.fields["after"]:
             depth = group.placed_now.get(id_of(one.fields["after"][0]), 0)
         return -depth, one.offset, one.rank
 
     def _is_in(self, group: Group, one: Waiting) -> bool:
-        """Whether the sender may speak: in a closed group, one that has joined; fences cut off what is over."""
+        """Whether the sender may send: in a closed group only after a join, and never beyond a fence."""
         return not group.closed or one.value is None or one.id[:2] in group.joined
 
     def _ready(self, group: Group, one: Waiting) -> bool:
@@ -220,17 +220,17 @@ class Oracle:
             return False
         if one.fields is not None:
             return all(id_ in group.delivered for id_ in named(group, one))
-        # A stand-in has nothing to wait for but its turn.
+        # A stand-in waits only for its turn.
         return group.order not in IN_TURN or seq == 1 or (name, epoch, seq - 1) in group.delivered
 
     def _names_itself(self, group: Group, one: Waiting) -> bool:
-        """In `object` that is refused and leaves no trace."""
+        """In `object` this is refused and leaves no trace."""
         if group.order != "object" or one.fields is None or not self._is_in(group, one):
             return False
         return one.id in named(group, one)
 
     def _refusal(self, group: Group, one: Waiting) -> str | None:
-        """What can be said against a message that may speak, circles of several aside."""
+        """Why a message of an allowed sender is refused, except for cycles of several messages."""
         if group.order != "s_b" or one.fields is None or not self._is_in(group, one):
             return None
         parents = [id_of(parent) for parent in one.fields["after"]]
@@ -241,7 +241,7 @@ class Oracle:
         return None
 
     def _in_circle(self, group: Group, one: Waiting) -> bool:
-        """Whether the chain of held parents comes back to this message."""
+        """Whether the chain of held parents returns to this message."""
         at: Waiting | None = one
         for _ in range(len(group.held)):
             if at is None or group.order != "s_b" or at.fields is None or not self._is_in(group, at):
@@ -255,7 +255,7 @@ class Oracle:
         return False
 
     def _condemn_one(self, group: Group) -> bool:
-        """Refuse what is self_parent, orphan or in a circle, with all that is held under it."""
+        """Refuse messages that are self_parent, orphan or in a cycle, with all held messages below them."""
         for one in group.held:
             if self._names_itself(group, one):  # it was held until its sender joined
                 group.held.remove(one)
@@ -376,14 +376,14 @@ class Oracle:
         return None
 
     def _fence_older(self, group: Group, name: str, epoch: int) -> None:
-        """What was in flight of older epochs still counts."""
+        """Messages of older epochs that were in flight still count."""
         for other, older in list(group.highest):
             if other == name and older < epoch and (other, older) not in group.fences:
                 self._fence(group, name, older, group.highest[name, older])
 
     def _fence(self, group: Group, name: str, epoch: int, cut: int) -> None:
         if group.closed and (name, epoch) not in group.joined:
-            cut = 0  # it was never in, and now it can never join
+            cut = 0  # it was never a member, and now it can never join
         group.fences[name, epoch] = min(cut, group.fences.get((name, epoch), SEQ_MAX))
         for one in list(group.held):
             if one.id[:2] == (name, epoch) and one.id[2] > cut and one.value is not None:
@@ -416,7 +416,7 @@ class Oracle:
         self.dead.append(letter)
         self.dead_keys.append(key)
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── inspecting ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def held(self) -> list[dict[str, Any]]:
         return [

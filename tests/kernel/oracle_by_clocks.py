@@ -1,4 +1,4 @@
-"""How the naive loop of oracle.py takes a record in the orders by clocks, and what it then lets go."""
+"""How the naive loop of oracle.py handles a record in the orders by clocks, and what it then releases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def who_of(fields: Fields) -> Who:
 
 
 def message(oracle: Oracle, group: Group, one: Waiting) -> str | None:
-    """What enters is judged by its clocks; all others wait for their turn, or for their sender's join."""
+    """Entering messages are checked by their clocks; others wait for their turn, or for their sender's join."""
     who, seq = one.id[:2], one.id[2]
     its_turn = oracle._is_in(group, one) and seq == oracle_clocks.count(group, who) + 1
     code = oracle_clocks.fault_on_entry(group, one) if its_turn else None
@@ -32,13 +32,13 @@ def message(oracle: Oracle, group: Group, one: Waiting) -> str | None:
     group.highest[who] = max(group.highest.get(who, 0), seq)
     group.held.append(one)
     if oracle._is_in(group, one):
-        heard(oracle, group, who, oracle_clocks.key_of(one)[0], begins_at_time=its_turn)
+        take_time(oracle, group, who, oracle_clocks.key_of(one)[0], begins_at_time=its_turn)
     oracle._settle(group)
     return None
 
 
-def heard(oracle: Oracle, group: Group, who: Who, time: int, *, begins_at_time: bool) -> None:
-    """A time that counts; the first of a sender in an open group makes it a member and ends its older epochs."""
+def take_time(oracle: Oracle, group: Group, who: Who, time: int, *, begins_at_time: bool) -> None:
+    """Take in a valid time. The first one of a sender in an open group makes it a member and ends its older epochs."""
     group.clocks.time_max = max(group.clocks.time_max, time)
     if who not in group.clocks.began:
         oracle_clocks.begin(group, who, time if begins_at_time else 1)
@@ -48,7 +48,7 @@ def heard(oracle: Oracle, group: Group, who: Who, time: int, *, begins_at_time: 
 
 
 def heartbeat(oracle: Oracle, group: Group, fields: Fields) -> str | None:
-    """Judged as the message it announces would be; its sender is seen."""
+    """Check it like the message it announces; its sender counts as seen."""
     who, following = who_of(fields), fields["seq"]
     clocked = group.order in BY_CLOCKS
     if following > group.fence_of(who) or (clocked and oracle_clocks.is_over(group, who)):
@@ -63,7 +63,7 @@ def heartbeat(oracle: Oracle, group: Group, fields: Fields) -> str | None:
             return "clock_poison"
         if group.closed and who not in group.joined:
             return "not_member"
-        heard(oracle, group, who, fields["time"], begins_at_time=following == 1)
+        take_time(oracle, group, who, fields["time"], begins_at_time=following == 1)
         beat = (following, fields["time"], fields.get("clock_ms", oracle_clocks.NEVER))
         group.clocks.beats.setdefault(who, []).append(beat)
     group.accepted = True
@@ -93,7 +93,7 @@ def _enter_one(oracle: Oracle, group: Group) -> bool:
             oracle._bury_held(group, code, one)
             return True
         if one.fields is not None:
-            heard(oracle, group, one.id[:2], oracle_clocks.key_of(one)[0], begins_at_time=True)
+            take_time(oracle, group, one.id[:2], oracle_clocks.key_of(one)[0], begins_at_time=True)
         oracle_clocks.enter(group, one)
         return True
     return False

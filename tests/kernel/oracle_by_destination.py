@@ -1,4 +1,4 @@
-"""The naive loop where every destination has a sequence of its own (`causal_p2p`): each place is looked at again."""
+"""The naive loop where every destination has its own sequence (`causal_p2p`): it checks each place again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class OracleOfAll(Oracle):
     # ── what is ready ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _destinations(self, group: Group, one: Waiting) -> list[str]:
-        """Who has not got it."""
+        """The destinations that have not received it."""
         assert one.fields is not None
         return sorted(set(one.fields["to"]) - group.got.get(one.id, set()))
 
     def _unmet(self, group: Group, one: Waiting, at: str) -> list[Id]:
-        """What of the entry of one destination is not met there."""
+        """The unmet part of the entry for one destination."""
         if one.fields is None:
             name, epoch, seq = one.id
             return [(name, epoch, seq - 1)]
@@ -33,7 +33,7 @@ class OracleOfAll(Oracle):
         return [entry for entry in entries if entry[2] > clock.get(entry[:2], 0) and not self._past(group, entry)]
 
     def _past(self, group: Group, entry: Id) -> bool:
-        """Once something was given up on: whether all of a sender up to there is settled everywhere."""
+        """After an abandon: whether all of a sender up to there is settled everywhere."""
         return group.gave_up and self._all_settled(group, entry[:2], entry[2])
 
     def _all_settled(self, group: Group, who: Who, last: int) -> bool:
@@ -78,7 +78,7 @@ class OracleOfAll(Oracle):
             pass
 
     def _step(self, group: Group) -> bool:
-        """Deliver the first of all that is ready, at one destination."""
+        """Deliver the first ready message, at one destination."""
         ready: list[tuple[int, int, str, Waiting]] = []
         for one in group.held:
             if one.fields is None:
@@ -86,7 +86,7 @@ class OracleOfAll(Oracle):
                     ready.append((one.offset, one.rank, "", one))
             elif self._is_in(group, one):
                 places = self._destinations(group, one)
-                if not places:  # it was for nobody, or all have got it
+                if not places:  # it had no recipients, or all have received it
                     self._end(group, one)
                     return True
                 ready += [(one.offset, 0, at, one) for at in places if not self._unmet(group, one, at)]
@@ -164,12 +164,12 @@ class OracleOfAll(Oracle):
             super()._bury_held(group, code, one)
             if at is not None:
                 self.dead[-1]["destination"] = at
-        if code == "fenced" and group.got.get(one.id):  # those who have got it made it take its id
+        if code == "fenced" and group.got.get(one.id):  # destinations that have received it used up its id
             group.delivered[one.id] = one.value
             group.recent.setdefault(one.id[:2], []).append(one.id[2])
             group.gave_up = True
 
-    # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── inspecting ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def held(self) -> list[dict[str, Any]]:
         lines = super().held()
@@ -185,7 +185,7 @@ class OracleOfAll(Oracle):
         return found
 
     def _waits_for(self, group: Group, one: Waiting, at: str | None) -> dict[str, Any]:
-        """What is not there of what is not met; where all is there, what those wait for."""
+        """The missing ids among the unmet ones; if none is missing, what those wait for."""
         held = {other.id: other for other in group.held}
         level: list[tuple[Waiting, list[str]]] = [(one, [] if at is None else [at])]
         known = {one.id}

@@ -1,7 +1,7 @@
-"""What the naive loop knows of the orders by clocks: every floor is reckoned anew from all that was ever heard.
+"""The naive loop's part for the orders by clocks: it computes every floor again from all records so far.
 
-Nothing is kept but what came: who began where, what entered, which heartbeats. The rule is protocols 4a and 5a by the
-letter, over plain lists.
+It keeps only the input: where each sender began, what entered, and the heartbeats. The rule is protocols 4a and 5a,
+implemented literally over plain lists.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Key: TypeAlias = tuple[int, str, int, int]
 
 @dataclass
 class Clocks:
-    """All that was heard of the clocks of one group."""
+    """All that is known about the clocks of one group."""
 
     margin_ms: int | None = None
     timed_ms: int | None = None
     began: dict[Who, int] = field(default_factory=dict)
     entered: dict[Who, list[tuple[int, int]]] = field(default_factory=dict)
-    """(time, clock) of each seq from 1 on; a stand-in has none."""
+    """(time, clock) of each seq from 1; a stand-in has none."""
     beats: dict[Who, list[tuple[int, int, int]]] = field(default_factory=dict)
     time_max: int = 0
     log_ms: int = NEVER
@@ -55,7 +55,7 @@ def is_over(group: Group, who: Who) -> bool:
 
 
 def floor(group: Group, who: Who) -> int | None:
-    """The least time the next message of this sender can have; None where nobody waits for it."""
+    """The least time that the next message of this sender can have; None if nothing waits for it."""
     clocks = group.clocks
     if who not in clocks.began or is_over(group, who):
         return None
@@ -65,7 +65,7 @@ def floor(group: Group, who: Who) -> int | None:
 
 
 def shown(group: Group, who: Who) -> int:
-    """The least that the next clock of this sender counts as."""
+    """The least value that the next clock of this sender counts as."""
     clocks = group.clocks
     said = [clock for _, clock in clocks.entered.get(who, [])]
     promised = [clock for following, _, clock in clocks.beats.get(who, []) if following - 1 <= count(group, who)]
@@ -106,14 +106,14 @@ def is_poison(group: Group, time: int) -> bool:
 
 
 def joiner_floor(group: Group, who: Who) -> int:
-    """Where the floor of a larger epoch begins; who is new begins where it speaks."""
+    """Where the floor of a larger epoch begins; a new sender begins at its first message."""
     name, epoch = who
     delivered = last(group)
     return delivered[0] + 1 if delivered and name in group.members and group.members[name][0] < epoch else 0
 
 
 def fault_on_entry(group: Group, one: Waiting) -> str | None:
-    """What is wrong with the clocks of a message whose turn has come."""
+    """What is wrong with the clocks of a message whose turn it is."""
     assert one.fields is not None
     who, time, delivered = one.id[:2], one.fields["time"], last(group)
     least = floor(group, who)
@@ -132,7 +132,7 @@ def fault_on_entry(group: Group, one: Waiting) -> str | None:
 
 
 def clock_of(group: Group, one: Waiting) -> int:
-    """What the clock of a message counts as: one that steps back counts as the sender's last."""
+    """The effective clock of a message: one that steps back counts as the sender's latest."""
     who, seq = one.id[:2], one.id[2]
     assert one.fields is not None
     if seq <= count(group, who):
@@ -142,7 +142,7 @@ def clock_of(group: Group, one: Waiting) -> int:
 
 
 def precedes(group: Group, key: Key, clock: int, other: Key, other_clock: int) -> bool:
-    """Rule 5a: of one source by seq; of two by time, unless the clock of the second is too early for it."""
+    """Rule 5a: within one source by seq; between two by time, unless the clock of the second is too early."""
     if key[1:3] == other[1:3]:
         return key[3] < other[3]
     margin_ms = group.clocks.margin_ms
@@ -153,7 +153,7 @@ def precedes(group: Group, key: Key, clock: int, other: Key, other_clock: int) -
 
 
 def begin(group: Group, who: Who, time: int) -> None:
-    """A sign of somebody in an open group: a member from here on."""
+    """A first record of a sender in an open group makes it a member."""
     if who not in group.clocks.began:
         group.clocks.began[who] = max(time, joiner_floor(group, who))
 
@@ -169,18 +169,18 @@ def join(group: Group, fields: Fields) -> str | None:
 
 
 def enter(group: Group, one: Waiting) -> None:
-    """It is the sender's turn, and nothing is wrong."""
+    """Enter a message whose turn it is, and with which nothing is wrong."""
     time, clock = (NEVER, NEVER) if one.fields is None else (one.fields["time"], clock_of(group, one))
     group.clocks.entered.setdefault(one.id[:2], []).append((time, clock))
 
 
 def queue(group: Group) -> list[Waiting]:
-    """The held messages that wait for nothing but the clocks."""
+    """The held messages that wait only for the clocks."""
     return [one for one in group.held if one.fields is not None and one.id[2] <= count(group, one.id[:2])]
 
 
 def ready(group: Group, now_ms: int) -> Waiting | None:
-    """The least message that nothing held and nothing to come precedes."""
+    """The least message that neither a held nor a future message precedes."""
     waiting = [(key_of(one), clock_of(group, one), one) for one in queue(group)]
     if group.order == "lamport":
         waiting = sorted(waiting, key=lambda each: each[0])[:1]
@@ -194,7 +194,7 @@ def ready(group: Group, now_ms: int) -> Waiting | None:
 
 
 def blocks(group: Group, who: Who, key: Key, clock: int, now_ms: int) -> bool:
-    """Whether this member may still say something that comes before."""
+    """Whether this member may still send a message that comes before."""
     clocks = group.clocks
     least = floors(group)[who]
     if group.order == "lamport":
@@ -207,7 +207,7 @@ def blocks(group: Group, who: Who, key: Key, clock: int, now_ms: int) -> bool:
 
 
 def gap(group: Group, who: Who) -> list[Id]:
-    """What is known to be on its way from a member, and is not here."""
+    """Messages of a member that are known to be on their way."""
     known = max([group.highest.get(who, 0), *(following - 1 for following, _, _ in group.clocks.beats.get(who, []))])
     upto = group.fence_of(who)
     here = {*group.delivered, *(one.id for one in group.held)}
@@ -216,7 +216,7 @@ def gap(group: Group, who: Who) -> list[Id]:
 
 
 def lets_one_go(group: Group, one: Waiting, now_ms: int) -> bool:
-    """Whether a message whose turn it is would let something go at once, itself or another: tried out in a copy."""
+    """Whether a message whose turn it is would release a message at once, itself or another; tried on a copy."""
     tried = copy.deepcopy(group)
     tried.held.append(one)
     begin(tried, one.id[:2], key_of(one)[0])
@@ -224,11 +224,11 @@ def lets_one_go(group: Group, one: Waiting, now_ms: int) -> bool:
     return ready(tried, max(now_ms, tried.clocks.log_ms)) is not None
 
 
-# ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── inspecting ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def waits_for(group: Group, one: Waiting) -> dict[str, Any]:
-    """The ids that are not there, and the members whose word is missing."""
+    """The missing ids, and the members that are waited for."""
     who = one.id[:2]
     if one.id[2] > count(group, who):
         here = {*group.delivered, *(other.id for other in group.held)}

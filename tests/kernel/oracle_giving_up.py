@@ -1,4 +1,4 @@
-"""How the naive loop of oracle.py gives up on messages."""
+"""How the naive loop of oracle.py abandons messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def abandon(oracle: Oracle, group: Group, ranges: list[list[Any]]) -> str | None
         if held is not None:
             group.held.remove(held)
             oracle._bury_held(group, "abandoned" if oracle._is_in(group, held) else "not_member", held)
-        if group.fence_of(id_[:2]) == 0:  # an epoch that was over before anything of it was seen stays so
+        if group.fence_of(id_[:2]) == 0:  # an epoch that ended before any of its messages were seen stays ended
             group.fences[id_[:2]] = 0
         group.highest[id_[:2]] = max(group.highest.get(id_[:2], 0), id_[2])
         group.give_up(id_, oracle.limits.runs_max)
@@ -44,7 +44,7 @@ def abandon(oracle: Oracle, group: Group, ranges: list[list[Any]]) -> str | None
 
 
 def _would_wait(group: Group, ids: list[Id]) -> int:
-    """How many of these ids need a new place among the held ones until their turn comes; none where all can go."""
+    """How many of these ids need a new held place until their turn; 0 if all can be released."""
     there = {*group.delivered, *ids}
     here = {one.id for one in group.held}
     waits = [id_ for id_ in set(ids) if any((*id_[:2], seq) not in there for seq in range(1, id_[2]))]

@@ -1,4 +1,4 @@
-"""What the naive loop knows of single orders: their stamps, what a message names, and what it waits for."""
+"""The naive loop's part for each order: stamps, the ids a message names, and what it waits for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.kernel.oracle_clocks import BY_CLOCKS
 from tests.kernel.oracle_state import Group, Id, Waiting
 
 KNOWN = ("s_b", "fifo", "causal", "causal_p2p", "total", "object", *BY_CLOCKS)
-"""The orders this loop keeps."""
+"""The orders that this loop implements."""
 
 IN_TURN = ("fifo", "causal", *BY_CLOCKS)
 
 
 def stamp_fault(group: Group, fields: Fields) -> str | None:
-    """What is wrong with the stamp by itself."""
+    """What is wrong with the stamp itself."""
     if group.order in BY_CLOCKS:
         return oracle_clocks.stamp_fault(group, fields)
     if group.order in ("s_b", "object") and "after" not in fields:
@@ -36,7 +36,7 @@ def stamp_fault(group: Group, fields: Fields) -> str | None:
 
 
 def poison(group: Group, fields: Fields) -> str | None:
-    """Whether a clock claims what nobody can have said."""
+    """Whether a clock claims messages that cannot exist."""
     if group.order in BY_CLOCKS and oracle_clocks.is_poison(group, fields["time"]):
         return "clock_poison"
     if group.order in ("causal", "causal_p2p"):
@@ -48,7 +48,7 @@ def poison(group: Group, fields: Fields) -> str | None:
 
 
 def named(group: Group, one: Waiting) -> list[Id]:
-    """All that must be delivered before a message: what it names, and where senders keep their turn what was before."""
+    """All that must precede a message: the ids it names, and earlier messages if senders keep their turn."""
     name, epoch, seq = one.id
     ids = [(name, epoch, number) for number in range(1, seq)] if group.order in IN_TURN else []
     if one.fields is None:
@@ -62,10 +62,10 @@ def named(group: Group, one: Waiting) -> list[Id]:
 
 
 def waits_for(group: Group, one: Waiting, is_in: Callable[[Group, Waiting], bool]) -> dict[str, Any]:
-    """What is named and not there, ids or members who must join.
+    """The named ids that are missing, or members that must join.
 
-    A vector names all there is to wait for, so only where all that is here and held, what those wait for; a list of
-    direct predecessors does not, so there the search goes on in any case.
+    A vector names everything to wait for, so the search goes deeper only if all named ids are here and held. A list of
+    direct predecessors does not, so there the search always goes deeper.
     """
     if group.order in BY_CLOCKS and is_in(group, one):
         return oracle_clocks.waits_for(group, one)

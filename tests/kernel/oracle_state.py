@@ -1,4 +1,4 @@
-"""What the naive loop of oracle.py remembers: everything, in plain lists, dicts and sets."""
+"""The state of the naive loop of oracle.py: everything, in plain lists, dicts and sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUE_BYTES_MAX = 64 * 1024
 
 @dataclass
 class Waiting:
-    """A held message, or (no value) the record that will stand for one given up on."""
+    """A held message, or (without a value) the stand-in for an abandoned one."""
 
     id: Id
     fields: Fields | None
@@ -30,7 +30,7 @@ class Waiting:
 
 @dataclass
 class Group:
-    """All that was ever decided in one group."""
+    """Everything ever decided in one group."""
 
     name: str
     partition: int
@@ -51,7 +51,7 @@ class Group:
     placed_now: dict[Id, int] = field(default_factory=dict)
     clocks: Clocks = field(default_factory=Clocks)
     positions: dict[str, int] = field(default_factory=dict)
-    """Of each destination, the last one; here all that follows is of orders with destinations."""
+    """The last position of each destination; this and all below is for orders with destinations."""
     named: set[str] = field(default_factory=set)
     got: dict[Id, set[str]] = field(default_factory=dict)
     merged: dict[str, dict[Who, int]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Group:
     forgotten: set[Id] = field(default_factory=set)
 
     def give_up(self, id_: Id, runs_max: int) -> None:
-        """Of too many runs the first is forgotten, if nothing of it waits its turn."""
+        """If there are too many runs, forget the first one unless part of it waits for its turn."""
         seqs = self.given_up.setdefault(id_[:2], set())
         seqs.add(id_[2])
         if runs_of(id_[:2], [(*id_[:2], seq) for seq in seqs]) > runs_max:
@@ -72,19 +72,19 @@ class Group:
                 seqs -= {seq for _, _, seq in first}
 
     def fence_of(self, who: Who) -> int:
-        """Above which seq nothing of a sender counts; an epoch older than the last one that joined is fenced whole."""
+        """The seq above which nothing of a sender counts; an epoch older than the last joined one is fenced whole."""
         last, _ = self.members.get(who[0], (0, False))
         return self.fences.get(who, 0 if who[1] < last else SEQ_MAX)
 
 
 def runs_of(who: Who, ids: Iterable[Id]) -> int:
-    """In how many runs the seqs of one sender lie."""
+    """The number of runs of one sender's seqs."""
     seqs = {id_[2] for id_ in ids if id_[:2] == who}
     return sum(1 for seq in seqs if seq - 1 not in seqs)
 
 
 def buried(value: bytes | None) -> dict[str, Any]:
-    """The raw value as a dead letter carries it: at most its first 64 KiB, whole characters, or base64."""
+    """The raw value as in a dead letter: at most its first 64 KiB, in whole characters, or base64."""
     if value is None:
         return {"value": None}
     head = value[:VALUE_BYTES_MAX]

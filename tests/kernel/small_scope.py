@@ -1,12 +1,11 @@
-"""Small scope, whole: every history of a few messages, in every arrival order, cut everywhere, under every order.
+"""Exhaustive small scope: every history of a few messages, in every arrival order, cut everywhere, in every order.
 
     make test-exhaustive ARGS="--messages 5"
 
-A history says who speaks, one after the other, and what each had heard: where one answered message counts every forest,
-elsewhere every past that can be. Names are interchangeable, so they are handed out as they come up. Each
-arrival order is walked as a path in a tree, the kernel's state put into blobs and back at every step of it; at the end
-of each path a second kernel that was never stopped must have said the same and come to the same state, so whatever
-cuts are made in between, nothing changes.
+A history lists who sends, one after the other, and what each sender had received: every forest if only the answered
+message counts, otherwise every possible past. Names are interchangeable, so they are assigned in order of appearance.
+Each arrival order is a path in a tree, with the kernel's state dumped to blobs and restored at every step. At the end
+of each path a second kernel without restarts must have the same output and state, so cuts anywhere change nothing.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ UNDER = tuple(ORDERS)
 
 
 class Story(NamedTuple):
-    """One history as its records, with the truth beside them."""
+    """The records of one history, and what really precedes what."""
 
     members: str
     records: list[dict[str, Any]]
     needs: list[frozenset[int]]
-    """Of each message the others that must be there, as this order promises."""
+    """For each message, the others that this order puts before it."""
     past: list[frozenset[int]]
-    """All that really came before each message."""
+    """Everything that really preceded each message."""
 
 
 def speakers(messages: int) -> Iterator[tuple[int, ...]]:
-    """Who speaks, up to the names: nobody speaks first before all of lower number have."""
+    """The sequences of senders, up to renaming: new senders appear in the order of their numbers."""
     said: list[tuple[int, ...]] = [()]
     for _ in range(messages):
         said = [(*before, who) for before in said for who in range(max(before, default=-1) + 2)]
@@ -51,7 +50,7 @@ def speakers(messages: int) -> Iterator[tuple[int, ...]]:
 
 
 def pasts(who: tuple[int, ...]) -> Iterator[tuple[frozenset[int], ...]]:
-    """Every past that can be: each message's own sender's earlier ones, what it heard, and all that those had."""
+    """Every possible past: the sender's earlier messages, those it received, and the pasts of these."""
     known = set()
     for heard in product(*[range(1 << at) for at in range(len(who))]):
         past: list[frozenset[int]] = []
@@ -79,7 +78,7 @@ def stories(order: str, messages: int) -> Iterator[Story]:
 def _told(
     order: str, who: tuple[int, ...], after: list[frozenset[int]], past: tuple[frozenset[int], ...] | None
 ) -> Story:
-    """Let the members say it, stamped as the order says."""
+    """Let the members send it, stamped for the order."""
     names = "abcdefgh"[: max(who) + 1]
     stamps = {name: ORDERS[order].stamps_of(name) for name in names}
     records: list[dict[str, Any]] = []
@@ -105,7 +104,7 @@ def _needed(
     past: tuple[frozenset[int], ...] | None,
     at: int,
 ) -> frozenset[int]:
-    """What the order promises to be delivered before, by its definition and not by the stamps."""
+    """What the order puts before a message, by its definition and not by the stamps."""
     if order == "total":
         return frozenset()
     if order == "fifo":
@@ -121,7 +120,7 @@ def _needed(
 
 
 class Walk:
-    """Every arrival order of one story, judged at every step."""
+    """Every arrival order of one story, checked at every step."""
 
     def __init__(self, order: str, story: Story) -> None:
         self.order = order
@@ -138,7 +137,7 @@ class Walk:
             ]
 
     def go(self) -> int:
-        """Walk all paths; how many steps there were."""
+        """Walk all paths; returns the number of steps."""
         kernel = Holdback(order=self.order)
         for value in self.created:
             kernel.receive(value, b"g", 0, 0, 0)
@@ -162,7 +161,7 @@ class Walk:
             self._go(path, dict(kernel.dump()), now)
 
     def _judge(self, path: tuple[int, ...], said: list[bytes], kernel: Holdback) -> None:
-        """What is delivered by now is what the order promises, and all of it."""
+        """What is delivered so far is exactly what the order promises."""
         assert not kernel.dead, self._told(path, said)
         of: dict[str | None, list[int]] = {}
         for destination, id_ in map(_place_of, said):
@@ -206,7 +205,7 @@ class Walk:
         kernel.close()
 
     def _all_speak_once_more(self, kernel: Holdback, offset: int) -> None:
-        """With a heartbeat of everybody nothing is held any more, and in lamport all stands by (time, sender)."""
+        """After a heartbeat of every member nothing is held, and in lamport all is sorted by (time, sender)."""
         for name in self.story.members:
             seqs = [one["seq"] for one in self.story.records if one["sender"] == name]
             beat = {
@@ -230,13 +229,13 @@ class Walk:
 
 @lru_cache(maxsize=10_000)
 def _place_of(record: bytes) -> tuple[str | None, Id]:
-    """For whom it is and which; the paths of a tree share most of what was said."""
+    """The destination and id of a record; cached, since the paths of a tree share most records."""
     told = json.loads(record)
     return told.get("destination"), (told["sender"], told["seq"])
 
 
 def check(order: str, messages: int, walk_all: Walkers = map) -> tuple[int, int]:
-    """Walk every story of so many messages; how many there were, and how many steps."""
+    """Walk every story of this many messages; returns the number of stories and of steps."""
     steps = list(walk_all(partial(_steps, order), stories(order, messages)))
     return len(steps), sum(steps)
 
@@ -246,7 +245,7 @@ def _steps(order: str, story: Story) -> int:
 
 
 def main() -> int:
-    """Check every order and print how much that was."""
+    """Check every order and print the number of stories and steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--messages", type=int, default=5, help="histories of at most so many messages")
     parser.add_argument("--only", default="", help="only this order")

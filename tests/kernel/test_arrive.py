@@ -1,4 +1,4 @@
-"""`Order.arrive` is a shorter way to the answer that `fault`, `poison` and `wait` give, in every order."""
+"""`Order.arrive` gives the same answer as `fault`, `poison` and `wait`, in every order."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def slowly(order: Order, id_: Id, message: Message) -> Verdict:
 
 
 def is_unmet(order: Order, watch: Watch) -> bool:
-    """Whether an id waited for is not settled yet."""
+    """Whether an awaited id is not settled yet."""
     name, epoch, seq = watch  # type: ignore[misc]
     sender = order.group.senders.get(sender_key(name, epoch))
     return sender is None or seq not in sender
 
 
 def is_the_same(order: Order, fast: Verdict, slow: Verdict) -> bool:
-    """Equal; where a message waits for several ids each way may name another of them first."""
+    """Whether the answers agree; for several awaited ids each way may name a different one first."""
     if isinstance(fast, Refusal) and isinstance(slow, Refusal):
         return (fast.code, fast.reason) == (slow.code, slow.reason)
     if fast == slow:
@@ -51,14 +51,14 @@ def is_the_same(order: Order, fast: Verdict, slow: Verdict) -> bool:
 
 @contextmanager
 def compared(order: str) -> Iterator[Counter[str]]:
-    """Compares both ways whenever the engine asks; counts the kinds of answers."""
+    """Compares both ways at each call, and counts the kinds of answers."""
     kinds: Counter[str] = Counter()
     with pytest.MonkeyPatch.context() as patch:
         class_ = ORDERS[order]
         arrive = class_.arrive
 
         def both(self: Order, id_: Id, message: Message) -> Verdict:
-            slow = slowly(self, id_, deepcopy(message))  # either way may cut the stamp to what is not met yet
+            slow = slowly(self, id_, deepcopy(message))  # either way may reduce the stamp to its unmet part
             fast = arrive(self, id_, message)
             assert is_the_same(self, fast, slow), f"{id_}: arrive answers {fast}, the slow way {slow}"
             kinds["ready" if fast is None else "refused" if isinstance(fast, Refusal) else "waits"] += 1

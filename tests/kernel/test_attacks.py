@@ -1,4 +1,4 @@
-"""Every attack of the protocols' table, and some more: what it gets, and that nobody else is touched by it."""
+"""Every attack of the protocols' table, and some more: its result, and that it affects no other sender."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Fields = dict[str, Any]
 
 
 def honest(order: str) -> list[Fields]:
-    """A says, B answers, and again; stamped as the order says, everybody hearing everything."""
+    """A and B answer each other in turn, stamped for the order; every member receives everything."""
     members = {name: ORDERS[order].stamps_of(name) for name in "AB"}
     said: list[Fields] = []
     for at in range(6):
@@ -34,11 +34,11 @@ def honest(order: str) -> list[Fields]:
 
 
 def run(order: str, attack: list[Fields]) -> tuple[Outcome, Outcome]:
-    """The conversation by itself, and with the attack in its midst; offsets are the same in both."""
+    """The conversation alone, and with the attack in the middle; offsets are the same in both."""
     options = {"order": order, **({"accuracy_ms": 5} if order == "two_clock" else {})}
     created = {"group": "g", "kind": "create", "options": options, "members": ["A", "B"]}
     talk = [(100 * at, one) for at, one in enumerate([created, *honest(order)])]
-    talk[3], talk[4] = (talk[3][0], talk[4][1]), (talk[4][0], talk[3][1])  # one comes too early
+    talk[3], talk[4] = (talk[3][0], talk[4][1]), (talk[4][0], talk[3][1])  # one message arrives too early
     hostile = [(350 + at, {"group": "g", **one}) for at, one in enumerate(attack)]
     return feed([_taken(*one) for one in talk], order=order), feed(
         [_taken(*one) for one in sorted(talk + hostile, key=lambda one: one[0])], order=order
@@ -222,8 +222,8 @@ def test_ids_taken_by_refusals_with_a_gap_after_each_are_stopped_there_too() -> 
     tale = Tale(limits=Limits(runs_max=50))
     codes = [tale.say(f"M{2 * at}", f"M{2 * at}").dead[0].split()[0] for at in range(1, 101)]
     assert codes == ["self_parent"] * 50 + ["backpressure"] * 50
-    assert tale.say("M101", "M101").dead == ["self_parent M101"]  # it lies beside one that is there
-    assert tale.say("M300", "Z1").dead == ["backpressure M300"]  # held, it might have to be refused
+    assert tale.say("M101", "M101").dead == ["self_parent M101"]  # it is next to one that is there
+    assert tale.say("M300", "Z1").dead == ["backpressure M300"]  # if held, it might have to be refused
     assert tale.say("M1").out == ["M1"]
     assert tale.say("A1", "M2").dead == ["orphan A1"]
 
@@ -242,7 +242,7 @@ def test_stand_ins_that_wait_their_turn_take_the_room_there_is_and_no_more() -> 
     assert tale.take(kind="abandon", ids=[["M", 0, 7, 7]]).dead == ["backpressure"]
     assert tale.take(kind="abandon", ids=[["M", 0, 9, 9]]).dead == [
         "abandoned M9"
-    ]  # it takes the place of what it gives up
+    ]  # it takes the place of the message it abandons
     assert tale.take(kind="abandon", ids=[["M", 0, 1, 3]]).out == ["(M1)", "(M2)", "(M3)", "(M4)", "(M5)"]
     assert tale.take(kind="abandon", ids=[["M", 0, 7, 7]]).dead == []
 
@@ -264,7 +264,7 @@ def test_one_record_of_many_names_is_refused_in_one_walk() -> None:
 def test_giving_up_what_is_given_up_or_refused_already_costs_nothing_however_wide_the_range() -> None:
     again = json.dumps({"group": "g", "kind": "abandon", "ids": [["M", 0, 2, 100_000]]}).encode()
     waiting = Tale("fifo").raw(again)
-    assert seconds(waiting, [again] * 300) < 1  # a look at each id: ten seconds
+    assert seconds(waiting, [again] * 300) < 1  # checking each id: ten seconds
     assert waiting.dead == ["late"]
     refused = Tale()
     for seq in range(2, 20_000):
@@ -277,7 +277,7 @@ def test_giving_up_what_is_given_up_or_refused_already_costs_nothing_however_wid
 def test_an_abandon_for_which_there_is_no_room_is_refused_without_a_look_at_each_id() -> None:
     full = Tale("fifo").raw(b'{"group":"g","kind":"abandon","ids":[["M",0,2,100000],["N",0,2,100000]]}')
     many = {"group": "g", "kind": "abandon", "ids": [[f"s{number}", 0, 2, 100_000] for number in range(10)]}
-    assert seconds(full, [json.dumps(many).encode()] * 300) < 1  # a look at each id: 40 seconds
+    assert seconds(full, [json.dumps(many).encode()] * 300) < 1  # checking each id: 40 seconds
     assert full.dead == ["backpressure"]
     assert full.take(kind="abandon", ids=[["s0", 0, 2, 4]]).dead == ["backpressure"]
     assert full.take(kind="abandon", ids=[["s0", 0, 2, 3]]).dead == [], "two places are left"
@@ -288,7 +288,7 @@ def test_an_abandon_that_names_the_same_ids_again_and_again_is_refused_without_a
     for seq in range(1, 20_000, 2):
         tale.say(f"M{seq}")
     again = {"group": "g", "kind": "abandon", "ids": [["M", 0, 2, 19_998]] * 25_000}
-    assert seconds(tale, [json.dumps(again, separators=(",", ":")).encode()]) < 3  # a look at each: two minutes
+    assert seconds(tale, [json.dumps(again, separators=(",", ":")).encode()]) < 3  # checking each: two minutes
     assert tale.dead == ["seq_jump"]
 
 
@@ -304,7 +304,7 @@ def test_what_one_record_gives_up_fits_into_memory_however_long_the_names_are(mo
         written += len(tale.kernel.ordered)
         assert sum(map(len, tale.kernel.ordered)) < 2 * 1024 * 1024
         tale.tick(1_000)
-    assert written == 1_000, "the job asks for no more at once, and so comes to the end"
+    assert written == 1_000, "the job requests no more at once, and so it finishes"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -330,7 +330,7 @@ def test_the_room_that_stand_ins_need_is_what_a_count_one_by_one_finds(seed: int
 
 
 def _reach(sender: Sender | None, given_up: set[int]) -> int:
-    """Up to where everything is settled once these are given up."""
+    """The seq up to which everything is settled once these are abandoned."""
     seq = 0
     while seq + 1 in given_up or _is_settled(sender, seq + 1):
         seq += 1
@@ -357,8 +357,8 @@ def test_a_tick_on_which_nothing_is_due_does_not_look_at_what_is_held(order: str
     tale = Tale(order)
     for seq in range(2, 20_001):
         tale.say(f"M{seq}", f"M{seq - 1}")
-    tale.waited_ms = -10 * tale.offset  # so young that nothing is due
-    assert seconds(tale, [b'{"kind":"tick"}'] * 300, key=None) < 0.3  # a look at each: two seconds
+    tale.waited_ms = -10 * tale.offset  # too young to be due
+    assert seconds(tale, [b'{"kind":"tick"}'] * 300, key=None) < 0.3  # checking each: two seconds
     assert len(tale.say("M1").out) == 20_000
 
 
@@ -381,10 +381,10 @@ def test_a_long_way_from_message_to_message_to_the_one_who_is_waited_for_costs_a
     options = {"order": "two_clock", "accuracy_ms": 1}
     tale = Tale().take(kind="create", options=options, members=["S", *names])
     tale.take(kind="heartbeat", sender="S", seq=1, time=1, clock_ms=10_002)
-    for number in reversed(range(800)):  # each waits for the one before it, and only the first one for S
+    for number in reversed(range(800)):  # each waits for its predecessor, and only the first for S
         tale.take(sender=names[number], seq=1, time=10 + number, clock_ms=10_000 - 2 * number)
         tale.take(kind="heartbeat", sender=names[number], seq=2, time=50_000, clock_ms=20_000)
-    assert seconds(tale.wait(3_600), [b'{"kind":"tick"}'], key=None) < 0.3  # a look at all from each: seconds
+    assert seconds(tale.wait(3_600), [b'{"kind":"tick"}'], key=None) < 0.3  # checking all from each: seconds
     group = tale.kernel._group(b"g", 0)
     assert group.order.silent(group.held[names[-1], 0, 1], 20) == ["S"]
 
@@ -397,7 +397,7 @@ def test_a_join_that_ends_many_epochs_looks_once_at_what_each_has_held(order: st
         if order == "s_b":
             tale.take(sender="A", seq=epoch, after=[["M", epoch, 5_000]])
     join = b'{"group":"g","kind":"join","sender":"M","epoch":6000}'
-    assert seconds(tale, [join]) < 0.5  # a look at all that is held for each epoch: seconds
+    assert seconds(tale, [join]) < 0.5  # checking all held messages for each epoch: seconds
     assert Counter(code.split()[0] for code in tale.dead) == {"fenced": 5_000}
 
 
@@ -409,5 +409,5 @@ def test_putting_somebody_out_looks_at_nobody_else_s_held_messages() -> None:
     for number in range(300):
         churn.append({"group": "g", "sender": f"m{number}", "seq": 1, "after": [["Z", 0, 1]]})
         churn.append({"group": "g", "kind": "evict", "member": [f"m{number}", 0], "cut": 0})
-    assert seconds(tale, [json.dumps(one).encode() for one in churn]) < 1  # a look at all that is held: several
+    assert seconds(tale, [json.dumps(one).encode() for one in churn]) < 1  # checking all held messages: several
     assert len(tale.say("Z1").out) == 30_001

@@ -1,4 +1,4 @@
-"""The groups of a log, as its ordered records tell them."""
+"""The groups of a log, from its ordered records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.signing import public, publics
 
 
 def told(tale: Tale, catalogue: Catalogue) -> list[str]:
-    """What the last record of a tale tells anew, by the names of the groups."""
+    """The names of the groups that the last record of a tale changes."""
     changed = [catalogue.learn(record) for record in parsed(tale.kernel.ordered)]
     return [listing.group for listing in changed if listing is not None]
 
@@ -34,7 +34,7 @@ def test_a_group_is_listed_with_its_order_options_and_members() -> None:
 
 def test_only_what_changes_who_is_in_is_told_and_the_position_goes_on() -> None:
     catalogue, tale = Catalogue(), Tale()
-    assert told(tale.say("A1"), catalogue) == ["g"], "a group nobody created is one, too"
+    assert told(tale.say("A1"), catalogue) == ["g"], "a group without a `create` record counts too"
     assert told(tale.say("A2"), catalogue) == []
     assert told(tale.take(kind="join", sender="B", epoch=3), catalogue) == ["g"]
     assert told(tale.take(kind="leave", sender="B", epoch=3, last=0), catalogue) == ["g"]

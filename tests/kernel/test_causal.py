@@ -1,4 +1,4 @@
-"""`causal` (lecture notes, 2.1: BSS): one test per claim, every vector, the traps beside the rule."""
+"""`causal` (lecture notes, 2.1: BSS): one test per claim, every vector, and the traps of the rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kernel.histories import vectors
 
 
 def say(tale: Tale, name: str, **seen: int) -> list[str]:
-    """A message by its short name, with its vector: `say(tale, "b1", a=1, b=1)`."""
+    """Feed a message by its short name, with its vector: `say(tale, "b1", a=1, b=1)`."""
     sender, seq = name.rstrip("0123456789"), int(name.lstrip("abcdefghijklmnopqrstuvwxyzABC"))
     return tale.take(sender=sender, seq=seq, seen=[[who, 0, count] for who, count in seen.items()]).out
 
@@ -109,14 +109,14 @@ def test_an_entry_of_somebody_unknown_is_waited_for_and_makes_nobody_a_member() 
     assert say(tale, "b1", b=1) == ["b1"]
 
 
-# ── the printed rule beside the ruling ────────────────────────────────────────────────────────────────────────────
+# ── the printed rule against the ruling ───────────────────────────────────────────────────────────────────────────
 
 
 def test_the_printed_test_fails_for_one_s_own_message_and_a_receiver_that_is_nobody_needs_no_exception() -> None:
     def printed(vector: dict[str, int], sender: str, clock: dict[str, int]) -> bool:
         return vector[sender] == clock[sender] + 1 and all(vector[k] <= clock[k] for k in vector if k != sender)
 
-    clock = {"a": 1, "b": 0}  # a has counted its own message when it sent it
+    clock = {"a": 1, "b": 0}  # a counted its own message when it sent it
     assert not printed({"a": 1, "b": 0}, "a", clock)
     member = Causal.stamps_of("a")
     first = member.stamp()

@@ -1,4 +1,4 @@
-"""`causal_p2p` (lecture notes, 2.2: SES): one test per claim, every vector, the printed rules beside the rulings."""
+"""`causal_p2p` (lecture notes, 2.2: SES): one test per claim, every vector, printed rules against rulings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ids(text: str) -> list[list[Any]]:
 
 
 def say(tale: Tale, name: str, to: str, seen: str, **sent: str) -> list[str]:
-    """What such a message lets go."""
+    """What such a message releases."""
     return tale.take(**stamp(name, to, seen, **sent)).out
 
 
@@ -210,7 +210,7 @@ def test_what_is_given_up_on_takes_a_position_at_every_destination_named_so_far_
     assert tale.take(kind="abandon", ids=[["a", 0, 1, 1]]).out == ["c:(a1)", "d:(a1)", "c:b1"]
     say(tale, "a1", "bc", "a1")
     assert tale.dead == ["late a1"]
-    assert say(tale, "d1", "b", "a1 d1", b="a1", c="a1") == ["b:d1"], "nor does who is named later wait for it"
+    assert say(tale, "d1", "b", "a1 d1", b="a1", c="a1") == ["b:d1"], "nor does a destination that is named later"
 
 
 def test_its_turn_comes_when_all_earlier_ones_of_its_sender_are_settled() -> None:
@@ -221,7 +221,7 @@ def test_its_turn_comes_when_all_earlier_ones_of_its_sender_are_settled() -> Non
 
 
 def test_who_followed_a_lost_message_does_not_wait_for_all_that_this_one_had_seen() -> None:
-    # a1 had seen d1, which went to somebody else; nobody at b can ever merge it, for a1 left no stamp.
+    # a1 had seen d1, which went elsewhere; no message at b can ever merge it, because a1 left no stamp.
     tale = Tale("causal_p2p")
     assert say(tale, "d1", "a", "d1") == ["a:d1"]
     assert say(tale, "c1", "b", "d1 a1 c1", b="d1 a1") == []

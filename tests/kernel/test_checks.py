@@ -1,4 +1,4 @@
-"""The checks every message passes, in the contract's order, and what a refusal leaves (section 3, fine print)."""
+"""The checks on every message, in the contract's order, and what a refusal leaves (section 3, fine print)."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_the_reason_of_a_refusal_names_who_and_which() -> None:
 def test_beyond_the_limit_of_held_messages_a_new_one_to_hold_is_backpressure_and_leaves_no_trace() -> None:
     tale = Tale(limits=Limits(held_max=2)).say("B1", "A1").say("C1", "A1")
     assert tale.say("D1", "A1").dead == ["backpressure D1"]
-    assert tale.say("E1").out == ["E1"]  # what need not be held passes
+    assert tale.say("E1").out == ["E1"]  # messages that need not be held pass
     assert tale.say("A1").out == ["A1", "B1", "C1"]
     assert tale.say("D1", "A1").out == ["D1"]
 
@@ -213,7 +213,7 @@ def test_a_message_that_would_open_one_run_too_many_is_backpressure(order: str) 
     assert tale.say("A7").out == ["A7"]  # joins two runs, so there is room again
     assert tale.say("A2").out == ["A2"]
     assert tale.say("A1").out == ["A1"]
-    assert tale.say("B7").out == ["B7"]  # each sender has its own
+    assert tale.say("B7").out == ["B7"]  # each sender has its own limit
 
 
 @pytest.mark.parametrize("order", ["s_b", "total"])

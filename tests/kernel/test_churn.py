@@ -1,4 +1,4 @@
-"""A group in motion for a long time: joins, leaves, crashes, zombies, losses and repairs, over every order."""
+"""A group that changes for a long time: joins, leaves, crashes, zombies, losses and repairs, in every order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_after_joins_leaves_crashes_losses_and_repairs_all_who_are_left_hold_one
 
 
 def all_hold_one_sequence(churn: Churn) -> None:
-    """In `causal_p2p` each destination has its own, in every other order all have the same."""
+    """In `causal_p2p` each destination has its own sequence; in every other order all share one."""
     records = parsed(churn.ordered)
     for destination in {one.get("destination") for one in records}:
         positions = [one["position"] for one in records if one.get("destination") == destination]
@@ -83,10 +83,10 @@ def nothing_of_who_was_put_out_came_after_its_end(churn: Churn) -> None:
 
 
 def whoever_depends_comes_after(churn: Churn) -> None:
-    """By what really happened: an answer after its question, in causal all of its past, in fifo its sender's own."""
+    """The true predecessors: the question of an answer, in causal its whole past, in fifo its sender's earlier ones."""
     places: dict[str | None, dict[Id, int]] = {}
     for at, one in enumerate(parsed(churn.ordered)):
-        # A destination has no need to wait for the stand-in of what was for others.
+        # A destination need not wait for the stand-in of a message to others.
         if one.get("seq") and (one["status"] == "delivered" or "destination" not in one):
             places.setdefault(one.get("destination"), {})[id_of(one)] = at
     for place in places.values():

@@ -1,4 +1,4 @@
-"""What a dead letter says of a record that will never be delivered (contract, section 5)."""
+"""What a dead letter says about a record that will never be delivered (contract, section 5)."""
 
 from __future__ import annotations
 

@@ -9,28 +9,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precede.udfs.peers import directory
-from precede.udfs.peers.directory import Advertisement, Directory, GroupInfo, GroupsInfo, Heard, Left, Offer, Row
+from precede.udfs.peers.directory import (
+    Advertisement,
+    Directory,
+    GroupInfo,
+    GroupsInfo,
+    Left,
+    Offer,
+    PeerMessage,
+    RowState,
+)
 from precede.udfs.peers.views import OUT, members, merge
 from tests.kernel.effort import effort
 
 
 class Medium:
-    """A broadcast medium: what one says all hear who are here, the sender itself first."""
+    """A broadcast medium: every process that is present receives each message, the sender itself first."""
 
     def __init__(self, *names: str, epoch: int = 0) -> None:
         self.peers = {name: Directory(name, epoch=epoch) for name in names}
         self.away: set[str] = set()
         self.told: list[tuple[str, list[str]]] = []
-        """Who answered since the last advertisement, with the groups it named."""
+        """The processes that answered since the last advertisement, with the groups they named."""
         self.offered: list[tuple[str, str]] = []
         self.since_advertised: dict[str, set[str]] = {name: set() for name in names}
 
-    def say(self, heard: Heard) -> None:
-        under_way = [heard]
+    def say(self, message: PeerMessage) -> None:
+        under_way = [message]
         while under_way:
             one = under_way.pop(0)
             for name, peer in self.peers.items():
-                for answer in [] if name in self.away else peer.hear(one):
+                for answer in [] if name in self.away else peer.receive(one):
                     if isinstance(answer, Offer):
                         self.offered.append((name, answer.info.group))
                         assert answer.info.group not in self.since_advertised[name], "a second offer"
@@ -46,12 +55,12 @@ class Medium:
         self.say(self.peers[name].advertise())
 
     def rows(self, name: str) -> dict[str, list[str] | str]:
-        """The document's table GIIT: the members of each group the process is in, N/A where it declined."""
+        """The document's table GIIT: the members of each group of the process, N/A if it declined."""
         peer = self.peers[name]
         return {
-            group: "N/A" if row is Row.DECLINED else list(members(peer.known[group].view))
+            group: "N/A" if row is RowState.DECLINED else list(members(peer.known[group].view))
             for group, row in peer.rows.items()
-            if row is not Row.PENDING
+            if row is not RowState.PENDING
         }
 
 
@@ -72,15 +81,15 @@ def test_the_illustration_of_the_document_goes_as_the_vector_gjlp_1_says() -> No
 
     medium.connect("C")
     assert medium.told == [("A", ["G1"]), ("B", ["G1"])]
-    assert medium.offered == [("C", "G1")], "two told of it, and one offer was made"
+    assert medium.offered == [("C", "G1")], "two processes named it, and one offer was made"
 
     medium.peers["C"].decline("G1")
-    medium.away |= {"A", "B"}  # so that nobody is offered G2 yet
+    medium.away |= {"A", "B"}  # so that G2 is not offered yet
     medium.say(medium.peers["C"].create("G2"))
     assert medium.rows("C") == {"G1": "N/A", "G2": ["C"]}
 
     medium.connect("D")
-    assert medium.told == [("C", ["G2"])], "what C declined it does not tell"
+    assert medium.told == [("C", ["G2"])], "C does not name what it declined"
     assert medium.offered == [("D", "G2")]
 
     medium.say(medium.peers["D"].join("G2"))
@@ -89,7 +98,7 @@ def test_the_illustration_of_the_document_goes_as_the_vector_gjlp_1_says() -> No
 
     medium.connect("A")
     assert medium.told == [("A", ["G1"]), ("C", ["G2"]), ("D", ["G2"])]
-    assert medium.offered == [("D", "G1"), ("A", "G2")], "and C, who declined it, is not asked again"
+    assert medium.offered == [("D", "G1"), ("A", "G2")], "C declined it and is not asked again"
 
 
 def test_a_stale_view_does_not_put_out_who_left_and_came_back_as_the_vector_gjlp_2_says() -> None:
@@ -99,7 +108,7 @@ def test_a_stale_view_does_not_put_out_who_left_and_came_back_as_the_vector_gjlp
         medium.connect(name)
         medium.say(medium.peers[name].join("G"))
     medium.say(medium.peers["B"].leave("G"))
-    stale = medium.peers["D"].hear(Advertisement("A"))
+    stale = medium.peers["D"].receive(Advertisement("A"))
     medium.away = {"D"}
     medium.connect("B")
     medium.say(medium.peers["B"].join("G"))
@@ -113,8 +122,8 @@ def test_a_leave_that_overtakes_its_join_is_not_undone_by_it() -> None:
     peer = Directory("A")
     peer.create("G")
     late = directory.Joined("G", "B", 0)
-    peer.hear(Left("G", "B", 0))
-    peer.hear(late)
+    peer.receive(Left("G", "B", 0))
+    peer.receive(late)
     assert members(peer.known["G"].view) == {"A": 0}
 
 
@@ -123,7 +132,7 @@ def test_who_left_tells_nobody_of_the_group_and_is_offered_it_again_only_when_it
     medium.say(medium.peers["A"].create("G"))
     medium.say(medium.peers["B"].join("G"))
     medium.say(medium.peers["A"].leave("G"))
-    assert medium.peers["A"].hear(Advertisement("C")) == []
+    assert medium.peers["A"].receive(Advertisement("C")) == []
     medium.connect("B")
     assert medium.offered == []
     medium.connect("A")
@@ -138,8 +147,8 @@ def test_what_was_declined_is_offered_once_more_after_the_own_next_advertisement
     assert medium.offered == []
     medium.connect("B")
     medium.connect("B")
-    assert medium.offered == [], "it is offered already and pondered on"
-    assert medium.peers["B"].rows == {"G": Row.PENDING}
+    assert medium.offered == [], "it is already offered and not yet decided"
+    assert medium.peers["B"].rows == {"G": RowState.PENDING}
 
 
 def test_a_process_that_starts_again_joins_with_an_epoch_above_what_others_know_of_it() -> None:
@@ -157,17 +166,17 @@ def test_a_process_that_starts_again_joins_with_an_epoch_above_what_others_know_
 def test_who_is_put_out_by_others_tells_nobody_of_the_group_any_more() -> None:
     peer = Directory("A")
     peer.create("G")
-    peer.hear(Left("G", "A", 0))
-    assert peer.rows == {"G": Row.DECLINED}
-    assert peer.hear(Advertisement("B")) == []
+    peer.receive(Left("G", "A", 0))
+    assert peer.rows == {"G": RowState.DECLINED}
+    assert peer.receive(Advertisement("B")) == []
 
 
 def test_a_process_that_knows_to_have_been_in_a_group_is_a_member_without_an_offer_unless_it_was_put_out() -> None:
     peer = Directory("A")
     peer.remember(GroupInfo("G", "", {"A": (2, False)}))
     peer.remember(GroupInfo("H", "", {"A": (2, True)}))
-    assert peer.rows == {"G": Row.MEMBER, "H": Row.DECLINED}
-    (told,) = peer.hear(Advertisement("B"))
+    assert peer.rows == {"G": RowState.MEMBER, "H": RowState.DECLINED}
+    (told,) = peer.receive(Advertisement("B"))
     assert isinstance(told, GroupsInfo)
     assert [info.group for info in told.groups] == ["G"]
     assert peer.leave("G").epoch == 2
@@ -184,7 +193,7 @@ def test_joining_declining_and_leaving_what_one_may_not_are_errors_that_say_so()
 def test_groups_beyond_the_limit_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "GROUPS_MAX", 2)
     peer = Directory("A")
-    offers = peer.hear(GroupsInfo("B", [GroupInfo(name, "", {}) for name in ("G1", "G2", "G3")]))
+    offers = peer.receive(GroupsInfo("B", [GroupInfo(name, "", {}) for name in ("G1", "G2", "G3")]))
     assert [offer.info.group for offer in offers if isinstance(offer, Offer)] == ["G1", "G2"]
 
 
@@ -198,8 +207,8 @@ def test_once_all_have_told_all_members_agree_however_lossy_it_was_and_nobody_is
         name = random.choice("ABCD")
         peer = medium.peers[name]
         medium.away = {other for other in "ABCD" if random.random() < 0.4}
-        pending = [group for group, row in peer.rows.items() if row is Row.PENDING]
-        ours = [group for group, row in peer.rows.items() if row is Row.MEMBER]
+        pending = [group for group, row in peer.rows.items() if row is RowState.PENDING]
+        ours = [group for group, row in peer.rows.items() if row is RowState.MEMBER]
         what = random.choice(["create", "connect", "join", "leave", "decline"])
         if what == "create" and f"G{name}" not in peer.rows:
             medium.say(peer.create(f"G{name}"))
@@ -214,12 +223,12 @@ def test_once_all_have_told_all_members_agree_however_lossy_it_was_and_nobody_is
     medium.away = set()
     for _ in range(2):
         for peer in medium.peers.values():
-            for answer in peer.hear(Advertisement("Z")):
+            for answer in peer.receive(Advertisement("Z")):
                 assert isinstance(answer, GroupsInfo)
                 medium.say(answer)
     for group in ("GA", "GB", "GC", "GD"):
-        views = [peer.known[group].view for peer in medium.peers.values() if peer.rows.get(group) is Row.MEMBER]
+        views = [peer.known[group].view for peer in medium.peers.values() if peer.rows.get(group) is RowState.MEMBER]
         assert all(view == merge(*views) for view in views)
         for peer in medium.peers.values():
-            if peer.rows.get(group) is Row.MEMBER and views:
+            if peer.rows.get(group) is RowState.MEMBER and views:
                 assert peer.known[group].view[peer.name][1] is not OUT

@@ -1,4 +1,4 @@
-"""Gaps: asked for on the log's own time, told how they end, given up when hope does."""
+"""Gaps: requested by the log's own time, reported when they end, abandoned after a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK = Patience(ask_after_ms=500, give_up_ms=4_000, silent_ms=3_000)
 
 
 def timed(random: Random, order: str, length: int = 40) -> traffic.Log:
-    """Hostile and honest records, with ticks between them and time passing by leaps; it may step back a little."""
+    """Hostile and honest records, with ticks between them; time advances in leaps and may step back a little."""
     log = traffic.log(random, order, length=length)
     now_ms = 1_000
     records: list[LogRecord] = []
@@ -98,7 +98,7 @@ def test_other_groups_and_partitions_do_not_matter_to_what_is_said_of_a_group(or
 
 
 def running(log: traffic.Log, *, ticks: int) -> tuple[Holdback, list[LogRecord], list[dict[str, Any]]]:
-    """The kernel over a log into which what it writes goes back, as in the stream, and then nothing but ticks."""
+    """Run the kernel over a log that also gets the kernel's own records, as in the stream; then only ticks."""
     kernel = Holdback(order=log.order, limits=log.limits, patience=QUICK)
     through: list[LogRecord] = []
     told: list[dict[str, Any]] = []
@@ -130,7 +130,7 @@ def test_with_hope_ended_nothing_is_held_for_a_gap_and_every_gap_that_was_asked_
         log = traffic.Log(order, Limits(), log.records)  # small limits may refuse what the job writes
         kernel, through, told = running(log, ticks=40)
         for one in kernel.held():
-            # A gap that a person wants held for ever is not among these logs; circles are nobody's gap.
+            # These logs have no gap that must be held for ever; cycles are not gaps.
             assert not one.missing, f"{one} in {log!r}"
         open_ids: set[tuple[str, str, int, int]] = set()
         for record in told:
@@ -141,7 +141,7 @@ def test_with_hope_ended_nothing_is_held_for_a_gap_and_every_gap_that_was_asked_
                 open_ids -= ids
         assert not open_ids
         again = feed(through, order=order, patience=QUICK)
-        assert again.ordered == kernel.ordered, "a replay of the log, with what the job wrote in it, is another"
+        assert again.ordered == kernel.ordered, "a replay of the log, including the job's own records, differs"
         assert again.dead == kernel.dead
 
 
@@ -321,7 +321,7 @@ def test_where_it_did_not_work_it_is_given_up_again_after_a_while() -> None:
 def test_a_group_where_all_is_well_again_has_the_state_of_one_where_all_was() -> None:
     tale = Tale().say("A1").say("B1", "A2").tick(3).say("A2").tick(1)
     well = Tale().say("A1").say("A2")
-    well.raw(b"bad").raw(b"bad")  # the same offsets do not matter to the state, only the messages
+    well.raw(b"bad").raw(b"bad")  # offsets do not matter to the state, only messages do
     well.say("B1", "A2")
     assert len(tale.kernel.dump()[b"g"]) == len(well.kernel.dump()[b"g"])
 
@@ -365,7 +365,7 @@ def test_looking_changes_nothing() -> None:
     assert looked.dump() == plain.dump()
 
 
-# ── control records nobody should send ────────────────────────────────────────────────────────────────────────────
+# ── invalid control records ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

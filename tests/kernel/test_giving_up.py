@@ -1,4 +1,4 @@
-"""`abandon`: giving up on what never came (contract, section 3, "Giving up")."""
+"""`abandon`: giving up on messages that never came (contract, section 3, "Giving up")."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_abandon_reaching_more_than_window_past_the_highest_seen_is_seq_jump(
     assert tale.take(kind="abandon", ids=[["A", 0, 1, 6]]).dead == ["seq_jump"]
     assert tale.take(kind="abandon", ids=[["A", 0, 1, 1], ["B", 0, 4, 4]]).dead == ["seq_jump"]
     assert tale.take(kind="abandon", ids=[["A", 0, 1, 5]]).out == ["(A1)", "(A3)", "(A4)", "(A5)"]
-    assert tale.say("A8").out == ["A8"]  # what is given up counts as seen
+    assert tale.say("A8").out == ["A8"]  # an abandoned message counts as seen
 
 
 def test_the_window_bounds_each_sender_and_not_their_sum() -> None:

@@ -1,4 +1,4 @@
-"""What a message costs the kernel does not grow with how many are held, counted in lines of Python that run."""
+"""The cost of a message does not grow with the number of held ones, counted in executed lines of Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from precede.udfs.orders import ORDERS
 
 FEW, MANY = 200, 1_000
 MORE_AT_MOST = 1.3
-"""Five times as many held; what is logarithmic, or belongs to the members, may show, a search through them all not."""
+"""With five times as many held, logarithmic cost or cost per member may show, but no search through all."""
 
 
 def test_every_order_that_holds_anything_is_watched_while_it_grows() -> None:
@@ -29,7 +29,7 @@ def test_a_message_costs_the_same_however_many_are_held(name: str) -> None:
 
 
 def _lines_a_message(row: str, log: list[bytes], options: dict[str, int]) -> float:
-    """How many lines of the kernel run, by the messages."""
+    """How many lines of the kernel run per message."""
     kernel = Holdback(order=stamped.order_of(row))
     kernel.receive(stamped.created(row, growth.NAMES, **options), stamped.GROUP)
     count = 0

@@ -1,7 +1,7 @@
-"""`two_clock` against members that keep what `create` promises of their clocks and delays: none of them is refused.
+"""`two_clock` with members that keep the promises of `create` about clocks and delays: none is refused.
 
-Here true time is known. Each clock, the log's too, is wrong by at most the accuracy, and each record takes at least the
-least delay and at most the greatest.
+True time is known here. Each clock, including the log's, is wrong by at most the accuracy, and the delay of each record
+is between the least and the greatest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ START_MS = 1_000
 
 
 class Promise(NamedTuple):
-    """What `create` says of clocks and delays."""
+    """The options of `create` about clocks and delays."""
 
     accuracy: int
     least: int
@@ -37,7 +37,7 @@ class Promise(NamedTuple):
 
     @property
     def released_after_ms(self) -> int:
-        """How long after its `clock_ms` a message is held for a silent member, at the least."""
+        """The least time after its `clock_ms` for which a message is held for a silent member."""
         return 4 * self.accuracy - self.least + self.most
 
 
@@ -51,19 +51,19 @@ class Entry(NamedTuple):
 
 @dataclass
 class Play:
-    """What the members did and what the log took."""
+    """What the members did, and the log."""
 
     log: list[Entry] = field(default_factory=list)
     past: dict[Id, frozenset[Id]] = field(default_factory=dict)
-    """Of each message all that its sender had said or heard before."""
+    """For each message, all that its sender had sent or received before."""
     stamps: dict[Id, tuple[int, int]] = field(default_factory=dict)
-    """Of each message `time` and `clock_ms`."""
+    """`time` and `clock_ms` of each message."""
     steps_back: set[str] = field(default_factory=set)
-    """Whose clock may step back: when it does, its last value counts, which a heartbeat may have shown."""
+    """Members whose clock may step back; then its latest value counts, which a heartbeat may have shown."""
 
 
 class Member:
-    """A member with a clock of its own."""
+    """A member with its own clock."""
 
     def __init__(self, random: Random, name: str, promise: Promise) -> None:
         self.random, self.name, self.accuracy = random, name, promise.accuracy
@@ -77,7 +77,7 @@ class Member:
         return self.random.choice([-self.accuracy, self.accuracy, self.random.randint(-self.accuracy, self.accuracy)])
 
     def clock(self, now: int) -> int:
-        """What its clock shows; the error of one that is not steady is a different one each time."""
+        """What its clock shows; an unsteady clock has a different error each time."""
         shown = now + (self.error if self.is_steady else self._an_error())
         self.last = shown if self.steps_back else max(shown, self.last)
         return self.last
@@ -92,7 +92,7 @@ class Member:
 
 
 def played(random: Random, promise: Promise, names: str) -> Play:
-    """Members who talk for a while, some of them little, with ticks in between; records of one moment in any order."""
+    """Members that send for a while, some rarely, with ticks between; records of one moment in any order."""
     play = Play()
     members = [Member(random, name, promise) for name in names]
     play.steps_back = {one.name for one in members if one.steps_back}
@@ -172,7 +172,7 @@ def test_no_record_of_honest_timely_members_is_late_and_all_is_delivered_in_an_o
                 if before[0] != id_[0] and not {before[0], id_[0]} & play.steps_back:
                     assert not precedes(play.stamps[id_], play.stamps[before], promise), (seed, before, id_)
         timed += sum(play.log[one["released_offset"]].key is None for one in delivered[:-1])
-    assert timed > 1_000, "time lets messages go in these histories"
+    assert timed > 1_000, "time releases messages in these histories"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_the_last_moment_at_which_a_predecessor_may_come_is_waited_for_and_no_lo
     promise: Promise, comes: bool
 ) -> None:
     said = START_MS
-    shown = said - promise.accuracy  # A's clock is behind by all that it may be
+    shown = said - promise.accuracy  # A's clock is behind by the maximum
     before = shown + 2 * promise.accuracy - promise.least  # the last clock of B that precedes this
     arrives = before + promise.accuracy + promise.most  # B's clock is behind as well, and its record takes longest
     last = arrives + promise.accuracy  # the log's clock is ahead

@@ -1,4 +1,4 @@
-"""Some cases of each kind of hostile traffic; `make test-hostile` looks at 200,000, other ones each time."""
+"""Some cases of each kind of hostile traffic; `make test-hostile` checks 200,000, different ones each time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.kernel import hostile
 from tests.kernel.effort import seeds
 
 COUNTS = {"accidents": 20_000, "attacks": 1_000, "traces": 2_000, "growth": 60}
-"""A minute of them on a quiet machine; `make test-hostile` is the long form."""
+"""About a minute on an idle machine; `make test-hostile` is the long form."""
 
 
 @pytest.mark.timeout(600)

@@ -1,4 +1,4 @@
-"""Groups with keys: what is forged, who may say what, how keys come and go."""
+"""Groups with keys: forged records, who may send what, and how keys change."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reason(tale: Tale) -> str:
     return str(parsed(tale.kernel.dead)[0]["reason"])
 
 
-# ── what is forged ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── forged records ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -78,7 +78,7 @@ def test_a_forged_record_leaves_no_trace() -> None:
 
 def test_the_signature_is_judged_before_all_but_key_and_partition() -> None:
     tale = created("A", "B").say("A1", by="A")
-    assert tale.say("A1").dead == ["forged A1"], "a copy but for its signature is none"
+    assert tale.say("A1").dead == ["forged A1"], "a copy with another signature is no exact copy"
     assert tale.say("A1", "A1").dead == ["forged A1"], "before self_parent and equivocation"
     assert tale.take(sender="A", seq=2).dead == ["forged A2"], "before missing_stamp"
     assert tale.say("A2", partition=1).dead == ["wrong_partition A2"]
@@ -119,7 +119,7 @@ def test_a_group_without_keys_carries_signatures_unread() -> None:
     assert tale.say("C1").out == ["C1"]
 
 
-# ── keys that are none ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── invalid keys ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("keys", [{}, {"A": ""}, {"A": "b64"}, {"A": public("A"), "B": public("B")[:-1]}])
@@ -127,7 +127,7 @@ def test_a_create_with_a_key_that_is_none_is_bad_stamp_and_leaves_no_trace(keys:
     tale = Tale().take(kind="create", options={"keys": keys}, members=["A"])
     assert tale.dead == ["bad_stamp"]
     assert tale.kernel.dump() == {}
-    assert tale.say("A1").out == ["A1"], "so it is a group like any that nobody created"
+    assert tale.say("A1").out == ["A1"], "so it is a group without a `create` record"
 
 
 @pytest.mark.parametrize("service", [(), ("precede",)])
@@ -142,7 +142,7 @@ def test_a_join_with_a_key_that_is_none_is_bad_stamp_where_it_is_signed_and_else
         assert tale.take(**none, sender="A", by=word).dead == ["forged"]
         assert tale.take(**none, sender="B", by=word).dead == ["forged"]
         assert tale.take(**none, sender="precede", by=word).dead == ["forged"]
-    assert tale.take(**none, sender="B", by="B").dead == ["forged"], "by what it brings nothing can be verified"
+    assert tale.take(**none, sender="B", by="B").dead == ["forged"], "its key can verify nothing"
     if service:
         assert tale.take(**none, sender="B", by="precede").dead == ["bad_stamp"]
         assert tale.take(**none, sender="A", by="precede").dead == ["bad_stamp"]
@@ -152,7 +152,7 @@ def test_a_join_with_a_key_that_is_none_is_bad_stamp_where_it_is_signed_and_else
 def test_a_later_create_is_forged_unless_its_sender_signed_it_and_bad_stamp_then() -> None:
     tale = created("A", "precede")
     assert tale.take(kind="create").dead == ["forged"]
-    assert tale.take(kind="create", by="A").dead == ["forged"], "what names no sender is the service's"
+    assert tale.take(kind="create", by="A").dead == ["forged"], "a record without a sender is the service's"
     assert tale.take(kind="create", sender="A", by="precede").dead == ["forged"]
     assert tale.take(kind="create", by="precede").dead == ["bad_stamp"]
     assert tale.take(kind="create", sender="A", by="A").dead == ["bad_stamp"]
@@ -179,7 +179,7 @@ def test_the_service_may_let_in_whom_it_likes_with_the_key_it_names() -> None:
     tale = created("A", "precede", closed=True)
     assert tale.take(kind="join", sender="C", key=public("C"), by="precede").out == ["join"]
     assert tale.say("C1", by="C").out == ["C1"]
-    assert tale.take(kind="join", sender="D", by="precede").dead == ["forged"], "one without a key could never speak"
+    assert tale.take(kind="join", sender="D", by="precede").dead == ["forged"], "without a key it could never send"
 
 
 def test_nobody_becomes_the_service_by_joining() -> None:
@@ -257,7 +257,7 @@ def test_a_thief_who_joins_with_the_largest_epoch_uses_the_name_up_and_is_put_ou
     assert tale.take(kind="join", sender="A2", key=public("A2"), by="A2").out == ["join"]
 
 
-# ── putting out and giving up ─────────────────────────────────────────────────────────────────────────────────────────
+# ── evicting and abandoning ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_with_a_service_only_it_puts_others_out_and_gives_up_on_what_they_said() -> None:
@@ -299,19 +299,19 @@ def test_who_is_out_gives_up_on_nothing_any_more_and_nobody_on_an_epoch_never_se
         assert tale.take(kind="abandon", sender=other, ids=[[name, 0, 2, 3]], by=other).dead == []
     tale.take(kind="join", sender="B", epoch=1, key=public("B"), time=9, by=other if service else "B")
     assert tale.dead == []
-    assert tale.take(**own, ids=[["B", 1, 1, 1]], by="B").dead == [], "who has come back may"
+    assert tale.take(**own, ids=[["B", 1, 1, 1]], by="B").dead == [], "a member that has returned may"
 
 
 def test_without_a_service_members_are_equals_until_they_are_out() -> None:
     tale = created("A", "B")
-    assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]], by="B").dead == ["forged"], "it must say who it is"
+    assert tale.take(kind="abandon", ids=[["A", 0, 1, 1]], by="B").dead == ["forged"], "it must name its sender"
     assert tale.take(kind="abandon", sender="B", ids=[["A", 0, 1, 1]], by="B").out == ["(A1)"]
     assert tale.take(kind="evict", sender="B", member=["A", 0], cut=1, by="B").out == ["evict"]
     assert tale.take(kind="evict", sender="A", member=["B", 0], cut=0, by="A").dead == ["forged"]
     assert tale.take(kind="abandon", sender="A", ids=[["B", 0, 1, 1]], by="A").dead == ["forged"]
 
 
-# ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── saving ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_keys_go_through_snapshots_at_any_place() -> None:
@@ -365,7 +365,7 @@ def test_of_a_sender_the_last_thousand_keys_are_kept(cuts: range) -> None:
 
 def test_a_key_in_an_old_state_that_is_none_lets_nobody_speak() -> None:
     group = restore(b"g", created("A").kernel.dump()[b"g"], limits=Limits(), outbox=Outbox())
-    group.options = Options(keys={"A": "b64"})  # as a precede that did not read keys would have kept it
+    group.options = Options(keys={"A": "b64"})  # as an older version that did not read keys would have saved it
     tale = Tale()
     tale.kernel.load({b"g": snapshot(group, Patience())})
     assert tale.say("A1", by="A").dead == ["forged A1"]
@@ -375,7 +375,7 @@ def test_a_key_in_an_old_state_that_is_none_lets_nobody_speak() -> None:
 
 
 def forgeries(chance: random.Random, signed: list[bytes]) -> bytes:
-    """A record that somebody without any member's key makes of those it has seen in the log."""
+    """A record made from records in the log, without the key of any member."""
     one, other = chance.choice(signed), chance.choice(signed)
     at = chance.randrange(len(one))
     return chance.choice(

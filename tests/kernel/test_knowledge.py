@@ -1,4 +1,4 @@
-"""What a member knows of its group is a function of the group's sequence, and can be kept."""
+"""A member's knowledge of its group is a function of the group's sequence, and can be saved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.member.knowledge import Knowledge, heard
+from precede.udfs.member.knowledge import Knowledge, read_without_data
 from precede.udfs.orders import ORDERS
 
 SEQUENCE: list[dict[str, Any]] = [
@@ -34,7 +34,7 @@ def test_order_members_keys_and_delivered_ids_are_learned_from_the_sequence() ->
     assert (knowledge.order, knowledge.closed, knowledge.conflicts) == ("fifo", True, [("a", "b")])
     assert (knowledge.is_in("ann", 3), knowledge.is_in("ann", 0), knowledge.is_out("ann", 0)) == (True, False, True)
     assert (knowledge.is_out("bob", 0), knowledge.is_out("bob", 1), knowledge.is_out("cem", 0)) == (True, False, False)
-    assert [knowledge.last_over(name) for name in ("ann", "bob", "cem")] == [2, 0, -1]
+    assert [knowledge.last_ended_epoch(name) for name in ("ann", "bob", "cem")] == [2, 0, -1]
     assert (knowledge.keys, knowledge.time, knowledge.given_up) == ({"bob": [(0, "K")]}, 7, 1)
     assert [knowledge.has(("bob", 0, seq)) for seq in range(4)] == [False, True, True, False]
 
@@ -64,9 +64,9 @@ def test_keys_count_from_their_epoch_on_where_the_group_was_created_with_keys() 
     assert (knowledge.has_keys, knowledge.window) == (True, 50)
     assert [knowledge.key_of("ann", epoch) for epoch in (0, 2, 3, 9)] == ["A", "A", "B", "B"]
     assert (knowledge.newest_key("ann"), knowledge.newest_key("bob"), knowledge.newest_key("cem")) == ("B", "C", None)
-    knowledge.take_key("ann", 1, "late")
-    assert [knowledge.key_of("ann", epoch) for epoch in (0, 2, 3)] == ["A", "late", "B"], "in whatever order they come"
-    assert not known(SEQUENCE).has_keys, "elsewhere the key of a join is carried and not read"
+    knowledge.add_key("ann", 1, "late")
+    assert [knowledge.key_of("ann", epoch) for epoch in (0, 2, 3)] == ["A", "late", "B"], "in any order"
+    assert not known(SEQUENCE).has_keys, "in other groups the key of a join is carried and not read"
 
 
 def test_what_an_older_version_kept_still_loads_and_says_that_it_lacks_something() -> None:
@@ -75,16 +75,16 @@ def test_what_an_older_version_kept_still_loads_and_says_that_it_lacks_something
     older["keys"] = ["bob"]
     knowledge = Knowledge()
     knowledge.load(older)
-    assert (knowledge.is_of_old, knowledge.is_in("ann", 3), knowledge.time) == (True, True, 7)
+    assert (knowledge.is_legacy, knowledge.is_in("ann", 3), knowledge.time) == (True, True, 7)
     again = Knowledge()
     again.load(knowledge.dump())
-    assert not again.is_of_old
+    assert not again.is_legacy
 
 
 def test_what_the_group_waits_for_is_missing_until_it_is_here() -> None:
     knowledge = known(SEQUENCE)
     for seq in range(1, 5):
-        knowledge.asked(("bob", 0, seq))
+        knowledge.note_missing(("bob", 0, seq))
     assert list(knowledge.missing) == [("bob", 0, 3), ("bob", 0, 4)]
     knowledge.settle(("bob", 0, 3))
     assert list(knowledge.missing) == [("bob", 0, 4)]
@@ -101,12 +101,12 @@ def test_a_created_group_by_clocks_is_closed_without_saying_so() -> None:
 @pytest.mark.parametrize("data", ["1" * 5000, "1e400", '"\\ud800"', '{"a":1,"a":2}'])
 def test_data_that_no_reader_takes_is_heard_past(data: str) -> None:
     record = f'{{"group":"g","sender":"ann","seq":1,"data":{data},"position":1,"order":"fifo","status":"delivered"}}'
-    assert heard(record.encode())["position"] == 1
+    assert read_without_data(record.encode())["position"] == 1
 
 
 def test_a_seq_that_stands_in_another_kind_than_a_message_is_not_read() -> None:
     record = b'{"kind":"join","sender":"ann","seq":{"x":1e999},"position":1,"order":"fifo","status":"delivered"}'
-    assert "seq" not in heard(record)
+    assert "seq" not in read_without_data(record)
 
 
 @pytest.mark.parametrize("order", ORDERS)

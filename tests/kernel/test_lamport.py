@@ -1,4 +1,4 @@
-"""`lamport` (lecture notes, 3.2; S_b, section II): one test per claim, every vector, the traps beside the rule."""
+"""`lamport` (lecture notes, 3.2; S_b, section II): one test per claim, every vector, the traps of the rule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kernel.histories import vectors
 
 
 def group(*members: str, limits: Limits | None = None) -> Tale:
-    """A tale of a created group."""
+    """A tale that starts with a `create` record."""
     tale = Tale("s_b", limits).take(kind="create", options={"order": "lamport"}, members=list(members))
     assert tale.out == ["create"]
     return tale
@@ -81,7 +81,7 @@ def test_any_later_record_of_a_member_is_its_acknowledgement() -> None:
 def test_the_test_by_floor_and_name_delivers_earlier_than_a_larger_time_from_everybody_would() -> None:
     tale = group(*"AB")
     say(tale, "B1", 2)
-    # B's floor is 3 and that is not larger than 3; but what B says at 3 comes after what A says at 3.
+    # B's floor is 3, which is not larger than 3; but B's messages at 3 come after A's at 3.
     assert say(tale, "A1", 3) == ["B1", "A1"]
 
 
@@ -98,7 +98,7 @@ def test_only_records_contiguous_in_seq_raise_a_floor() -> None:
     say(tale, "A1", 2)
     assert say(tale, "B2", 9) == []
     assert tale.held == {"A1": ["B1"], "B2": ["B1"]}
-    assert say(tale, "B1", 3) == ["A1"]  # and B:1 waits for A, B:2 too
+    assert say(tale, "B1", 3) == ["A1"]  # and B:1 waits for A, as does B:2
     assert tale.held == {"B1": ["A"], "B2": ["A"]}
 
 
@@ -175,13 +175,13 @@ def test_a_newcomer_of_an_open_group_must_be_above_everything_delivered() -> Non
     assert say(tale, "A1", 5) == ["A1"]
     assert (say(tale, "B1", 4), tale.dead) == ([], ["late B1"])
     assert say(tale, "C1", 8) == []
-    assert say(tale, "A2", 9) == ["C1", "A2"]  # the refused one left no trace: nobody waits for B
+    assert say(tale, "A2", 9) == ["C1", "A2"]  # the refused record left no trace: nothing waits for B
 
 
 def test_a_clock_that_begins_at_0_is_good_where_nothing_is_delivered_yet() -> None:
     tale = Tale("lamport")
     assert (say(tale, "A1", 0), tale.dead) == (["A1"], [])
-    assert (say(tale, "B1", 0), tale.dead) == (["B1"], [])  # (0, B) is above (0, A), and both say 1 at least now
+    assert (say(tale, "B1", 0), tale.dead) == (["B1"], [])  # (0, B) is above (0, A), and both now send 1 at least
     assert (say(tale, "C1", 0), tale.dead) == (["C1"], [])
     tale.take(sender="AB", seq=1, time=0)
     assert tale.dead == ["late AB1"]  # (0, AB) is not above (0, C)
@@ -295,4 +295,4 @@ def test_an_idle_member_s_heartbeats_each_promise_more_and_never_run_away_from_w
     assert [stamps.heartbeat()["time"] for _ in range(2)] == [10_004, 10_005]
     again = LamportStamps("A")
     again.load(stamps.dump())
-    assert [again.heartbeat()["time"] for _ in range(2)] == [10_006, 10_007], "also where its clock was kept"
+    assert [again.heartbeat()["time"] for _ in range(2)] == [10_006, 10_007], "also if its clock was saved"

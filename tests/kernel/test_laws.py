@@ -1,4 +1,4 @@
-"""Laws that every order of the registry keeps, over honest conversations and over hostile logs."""
+"""Laws for every order of the registry, on honest conversations and on hostile logs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.simulation import GROUP, Arrival, History, converse
 
 every_order = pytest.mark.parametrize("order", ORDERS)
 every_order_of_needs = pytest.mark.parametrize("order", simulation.NEEDS)
-"""All but those by clocks, where what lets a message go is not a set of messages."""
+"""All except those by clocks, where no set of messages alone releases a message."""
 randoms = st.randoms(use_true_random=False)
 
 
 def conversation(random: Random, order: str, *, loss: float = 0.0) -> History:
-    """A conversation of a shape drawn too."""
+    """A conversation whose shape is drawn too."""
     return converse(
         random,
         order,
@@ -46,12 +46,12 @@ def test_every_order_has_its_law_against_the_true_history() -> None:
 
 
 def place_of(record: dict[str, Any]) -> tuple[Id, str | None]:
-    """What was delivered, and at which destination."""
+    """The delivered ids, each with its destination."""
     return id_of(record), record.get("destination")
 
 
 def have_no_hole(records: list[dict[str, Any]]) -> None:
-    """Of each group and destination, positions are 1, 2, 3, ..., and each id comes once."""
+    """In each group and destination, positions are 1, 2, 3, ..., and each id occurs once."""
     sequences: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
     for one in records:
         sequences.setdefault((one["group"], one.get("destination")), []).append(one)
@@ -92,7 +92,7 @@ def test_each_message_follows_what_it_really_needed(order: str) -> None:
 
 
 def test_s_b_orders_no_pair_against_what_was_heard_before_speaking() -> None:
-    # Theorem of section III-B: what S_b orders is ordered causally too, where members answer what they have heard.
+    # Theorem of section III-B: if members answer messages they have received, what S_b orders is also causally ordered.
     for seed in seeds(120):
         history = conversation(Random(seed), "s_b")
         for id_, said in history.said.items():
@@ -111,13 +111,13 @@ def test_what_is_held_names_what_it_lacks_and_goes_when_that_comes(order: str) -
         while held := list(kernel.held()):
             for one in held:
                 assert one.missing, "a held message that waits for nothing"
-                assert not set(one.missing) & arrived, "it waits for what is there"
+                assert not set(one.missing) & arrived, "it waits for a message that is there"
                 id_ = (one.sender, one.epoch, one.seq)
                 lacks = simulation.needs(history, id_, one.destination) - arrived
                 assert set(one.missing) & lacks, "it names nothing that it needs"
                 if one.destination is None:
                     assert set(one.missing) <= lacks, "it names what it does not need"
-                else:  # a stamp does not tell which of the ids it covers were meant for this destination
+                else:  # a stamp does not show which of its ids were for this destination
                     assert set(one.missing) <= history.said[id_].past - arrived
             lacking = held[0].missing[0]
             kernel.receive(history.said[lacking].value, GROUP.encode(), 0, at, 0)
@@ -189,7 +189,7 @@ BAD_IN_S_B: list[bytes] = [
     b'{"group":"chat","sender":"mallory","seq":2,"after":[["mallory",0,2]]}',
     b'{"group":"chat","sender":"mallory","seq":3,"after":[["mallory",0,2]]}',
 ]
-"""Refused in s_b; the last two take ids of their own sender, which nobody honest names."""
+"""Refused in s_b; the last two use up ids of their own sender that no honest message names."""
 
 
 @every_order
@@ -220,7 +220,7 @@ def test_bad_records_change_nothing_for_those_who_do_not_name_them(order: str) -
 
 
 def account(log: traffic.Log, outcome: Outcome) -> None:
-    """First law: every raw record ends in exactly one way, at each of its destinations where it has some."""
+    """First law: every raw record ends in exactly one way, at each of its destinations if it has any."""
     ordered = parsed(outcome.ordered)
     delivered = [(one["offset"], one.get("destination")) for one in ordered if one["status"] == "delivered"]
     dead = [(one["offset"], one.get("destination")) for one in parsed(outcome.dead)]
@@ -239,8 +239,8 @@ def account(log: traffic.Log, outcome: Outcome) -> None:
             signs += fields["kind"] in ("heartbeat", "tick", "abandon")
             for_nobody += log.order == "causal_p2p" and is_for_nobody(fields, ordered, record.offset)
         elif ends != {None} and fields["kind"] == "message":
-            assert ends == set(fields["to"]), "a destination where it ended in no way"
-    assert signs <= silent - outcome.duplicates <= signs + for_nobody, "a record that ended in no way"
+            assert ends == set(fields["to"]), "a destination where it did not end"
+    assert signs <= silent - outcome.duplicates <= signs + for_nobody, "a record that did not end"
 
 
 def is_for_nobody(fields: dict[str, Any], ordered: list[dict[str, Any]], offset: int) -> bool:
@@ -295,7 +295,7 @@ def test_state_loaded_touched_and_dumped_again_is_the_same_state(order: str) -> 
         kernel = Holdback(order=order, limits=log.limits)
         kernel.load(blobs)
         for key in blobs:
-            # No group lives in partition 9, so this is refused and leaves no trace; but the group had to be decoded.
+            # No group lives in partition 9, so this is refused without a trace; but the group had to be decoded.
             touch = json.dumps({"group": key.decode(), "sender": "a", "seq": 1, "after": []}).encode()
             kernel.receive(touch, key, 9, 0, 0)
         assert len(kernel.dead) == len(blobs)
@@ -329,7 +329,7 @@ def test_limits_on_what_is_held_hold_after_every_record(order: str) -> None:
                 assert len(held) <= 3
                 assert sum(size_of[offset] for offset in set(held)) <= 200
             pressed = {one["offset"] for one in parsed(kernel.dead) if one["code"] == "backpressure"}
-            assert not pressed & before, "a message already held was refused for room"
+            assert not pressed & before, "a message already held was refused for lack of room"
             before = {one.offset for one in kernel.held()}
         refused += len(pressed)
     assert refused or order == "total"

@@ -1,4 +1,4 @@
-"""Laws of the orders by clocks against what really happened: peers, several gateways, a bad network, wrong clocks."""
+"""Laws of the orders by clocks against what really happened: several gateways, a bad network, wrong clocks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def conversation(random: Random, order: str, *, loss: float = 0.0, **options: An
 
 
 def drawn_options(random: Random) -> dict[str, int]:
-    """What a two_clock group may know of its clocks and its network; what it says is true here."""
+    """The options of a two_clock group about its clocks and network; they are true here."""
     options = random.choice([{}, {"accuracy_ms": SKEW}])
     if options and random.random() < 0.5:
         options["delay_min_ms"] = random.choice([5, 40, 100])
@@ -46,10 +46,10 @@ def drawn_options(random: Random) -> dict[str, int]:
 
 
 def with_last_words(history: History) -> list[Arrival]:
-    """The log, then a heartbeat of everybody in which nothing is left open."""
+    """The log, then a final heartbeat of every member that leaves nothing open."""
     at, now = len(history.log), history.log[-1].timestamp_ms
     return history.log + [
-        Arrival(value, GROUP.encode(), 0, at + number, now) for number, value in enumerate(history.last_words)
+        Arrival(value, GROUP.encode(), 0, at + number, now) for number, value in enumerate(history.final_heartbeats)
     ]
 
 
@@ -126,7 +126,7 @@ def test_the_timed_release_holds_nothing_longer_than_clocks_and_network_can_be_w
         late = history.log[-1].timestamp_ms + SKEW + 4 * SKEW + DELAY + 1
         kernel.receive(b'{"kind":"tick"}', None, 0, len(history.log), late)
         sequence = [id_of(one) for one in parsed(kernel.ordered) if "kind" not in one]
-        assert sorted(sequence) == sorted(history.said), "silence holds nobody for longer"
+        assert sorted(sequence) == sorted(history.said), "silence holds no message for longer"
         assert kernel.dead == []
         for at, id_ in enumerate(sequence):
             assert history.said[id_].past <= set(sequence[:at]), (seed, id_)
@@ -165,7 +165,7 @@ def test_giving_up_on_all_that_is_missing_frees_all_once_everybody_has_spoken(or
         at = len(log)
         while held := list(kernel.held()):
             missing = sorted({id_ for one in held for id_ in one.missing})
-            assert missing, "held, though everybody has spoken and nothing is missing"
+            assert missing, "held, although every member has sent and nothing is missing"
             abandon = {"group": GROUP, "kind": "abandon", "ids": [[*id_, id_[2]] for id_ in missing]}
             kernel.receive(json.dumps(abandon).encode(), GROUP.encode(), 0, at, 0)
             at += 1

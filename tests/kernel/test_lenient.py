@@ -1,4 +1,4 @@
-"""Records read by the fields one needs: whatever stands in the others, and whatever anybody publishes."""
+"""Reading only the needed fields of records, whatever the other fields contain."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precede.udfs.records.dead_letters import DeadLetter
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.ordered_record import OrderedRecord
-from precede.udfs.records.wire import DeadLetter
 
 DEEP = b"[" * 1_000 + b"]" * 1_000
 ORDERED = (
@@ -21,7 +21,7 @@ ORDERED = (
 
 
 class Head(msgspec.Struct):
-    """A few fields, as readers ask for them."""
+    """A few fields, as a reader declares them."""
 
     kind: str = "message"
     time: int = 0

@@ -116,7 +116,7 @@ def test_a_fence_in_the_middle_of_a_held_chain_leaves_what_is_below_waiting_for_
     assert set(map(tuple, tale.held.values())) == {("A1",)}
     tale.take(kind="leave", sender="C", last=0)
     assert tale.held == {"F1": ["C1"], "E1": ["C1"], "D1": ["C1"], "B1": ["A1"]}
-    assert tale.say("A1", "F1").dead == []  # no circle any more: what would close it is gone
+    assert tale.say("A1", "F1").dead == []  # no cycle any more: the message that would close it is gone
     assert tale.held == {"F1": ["C1"], "E1": ["C1"], "D1": ["C1"], "B1": ["C1"], "A1": ["C1"]}
 
 
@@ -270,7 +270,7 @@ def test_the_reason_says_it_where_somebody_is_put_out_who_never_joined() -> None
 def test_many_joins_and_many_epochs_cost_no_look_at_all_senders() -> None:
     began = time.process_time()
     tale = Tale("lamport")
-    for number in range(6_000):  # each looking at all the others would take minutes
+    for number in range(6_000):  # if each checked all others, this would take minutes
         tale.take(kind="join", sender=f"s{number}", epoch=1)
         tale.take(kind="heartbeat", sender="A", epoch=number, seq=1, time=1)
     assert time.process_time() - began < 5

@@ -1,4 +1,4 @@
-"""The contract's sentences on membership, one by one, in every order (section 3, "Membership")."""
+"""Each sentence of the contract on membership, in every order (section 3, "Membership")."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ every_order = pytest.mark.parametrize("order", ORDERS)
 
 
 def message(name: str, seq: int, epoch: int = 0) -> dict[str, Any]:
-    """A message with the stamps of every order, that waits for nothing but its sender's own where the order asks it."""
+    """A message with the stamps of every order; it waits at most for earlier messages of its sender."""
     stamps = {"after": [], "seen": [[name, epoch, seq]], "to": ["A", "B"], "sent": {}}
     return {"sender": name, "epoch": epoch, "seq": seq, "time": 10 * seq, "clock_ms": 10 * seq, **stamps}
 
@@ -25,7 +25,7 @@ def group(order: str, *, closed: bool = True) -> Tale:
 
 
 def out(tale: Tale) -> set[str]:
-    """What the last record delivered, wherever: some orders name the destination before it."""
+    """What the last record delivered, without the destination that some orders put first."""
     return {name.rpartition(":")[2] for name in tale.out}
 
 
@@ -34,12 +34,12 @@ def held(tale: Tale) -> dict[str, list[str]]:
 
 
 def dead(tale: Tale) -> set[str]:
-    """The dead letters of the last record, wherever."""
+    """The dead letters of the last record, without destinations."""
     return {" ".join(part.rpartition(":")[2] for part in letter.split()) for letter in tale.dead}
 
 
 def counts(tale: Tale) -> bool:
-    """Whether the last record was let in: delivered, or held with nothing said against it."""
+    """Whether the last record was accepted: delivered or held, without a dead letter."""
     return tale.dead == []
 
 

@@ -1,4 +1,4 @@
-"""`object` (the object-based protocol OBG, sections 3 and 4) at the orderer: one test per claim."""
+"""`object` (the object-based protocol OBG, sections 3 and 4) in the kernel: one test per claim."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def say(tale: Tale, name: str, *after: str) -> list[str]:
 @pytest.mark.parametrize("arrangement", ["deliver_if_conflict", "deliver_otherwise"])
 def test_fig_4_and_table_2(arrangement: str) -> None:
     (vector,) = vectors("obg")
-    # m1 and m3 are of object i, m2 of object j; where op4 and op5 conflict, m1 is m2's direct significant predecessor.
+    # m1 and m3 are of object i, m2 of object j; if op4 and op5 conflict, m1 is m2's direct significant predecessor.
     names = {"m1": "i1", "m2": "j1", "m3": "i2"}
     after = {"m2": ["i1"]} if arrangement == "deliver_if_conflict" else {}
     tale = Tale("object")
@@ -84,7 +84,7 @@ def test_with_loss_only_what_depends_on_the_lost_message_waits() -> None:
     assert tale.take(kind="abandon", ids=[["a", 0, 1, 1]]).out == ["(a1)", "b1", "c1"]
 
 
-# ── the printed rule beside the ruling ────────────────────────────────────────────────────────────────────────────
+# ── the printed rule against the ruling ───────────────────────────────────────────────────────────────────────────
 
 
 def test_conflict_closed_transitively_makes_two_increments_conflict_and_a_symmetric_table_does_not() -> None:

@@ -16,8 +16,8 @@ from precede.udfs.member.objects import (
     InstanceQueue,
     ObjectClient,
     ObjectMessage,
-    is_past,
     precedes,
+    was_sent_before,
 )
 from precede.udfs.records.messages import Id
 from precede.udfs.records.wire import encode_message
@@ -27,7 +27,7 @@ COUNTER = [("increment", "show"), ("decrement", "show")]
 
 
 class Group:
-    """Objects and their messages; what one says is delivered where and when the test says."""
+    """Objects and their messages; the test decides where and when each is delivered."""
 
     def __init__(self, *names: str, conflicts: list[tuple[str, str]] | None = None) -> None:
         self.conflicts = Conflicts(conflicts or [])
@@ -35,7 +35,7 @@ class Group:
         self.seqs: dict[str, int] = {}
         self.said: dict[Id, ObjectMessage] = {}
         self.knows: dict[object, set[Id]] = {name: set() for name in names}
-        """Of each object and instance, what it really knew of, whatever the stamps say."""
+        """What each object and instance really knew, whatever the stamps say."""
         self.past: dict[Id, set[Id]] = {}
 
     def start(self, name: str, op: str = "client", request: ObjectMessage | None = None) -> Instance:
@@ -66,7 +66,7 @@ class Group:
         return message
 
     def deliver(self, message: ObjectMessage, *to: str) -> None:
-        """To everybody, or to these alone."""
+        """Deliver to all objects, or to these only."""
         for name in to or self.objects:
             self.objects[name].deliver(message)
 
@@ -76,7 +76,7 @@ def text(id_: tuple[int, str, int] | None) -> str:
 
 
 def fig_4(conflicts: list[tuple[str, str]]) -> tuple[Group, dict[str, ObjectMessage]]:
-    """op1 on i says m1 to j and k; op3 on j, which m1 invokes, says m2 to k; op2 on i, beside op1, says m3 to k."""
+    """op1 on i sends m1 to j and k; op3 on j, invoked by m1, sends m2 to k; op2 on i, beside op1, sends m3 to k."""
     group = Group("i", "j", "k", conflicts=conflicts)
     op1, op2 = group.start("i", "op1"), group.start("i", "op2")
     m1 = group.send(op1, "op4", "j", "k")
@@ -129,7 +129,7 @@ def test_what_an_aborted_instance_knew_its_object_does_not_know() -> None:
     assert group.objects["j"].vector == {}
 
 
-# ── the printed rule beside the ruling ────────────────────────────────────────────────────────────────────────────
+# ── the printed rule against the ruling ───────────────────────────────────────────────────────────────────────────
 
 
 def test_identifiers_as_text_put_the_tenth_instance_before_the_second_and_tuples_do_not() -> None:
@@ -147,8 +147,8 @@ def test_without_merging_the_identifier_received_table_2_cannot_be_reached() -> 
 def test_theorem_2_orders_m3_before_m2_by_their_vectors_and_the_rule_leaves_them_alone() -> None:
     group, messages = fig_4([("op4", "op5"), ("op5", "op6")])
     m2, m3 = messages["m2"], messages["m3"]
-    assert m3.vector.items() < m2.vector.items()  # m3.V < m2.V, by which the theorem has m3 before m2
-    assert not is_past(m3, m2)
+    assert m3.vector.items() < m2.vector.items()  # m3.V < m2.V, so the theorem puts m3 before m2
+    assert not was_sent_before(m3, m2)
     assert not precedes(m3, m2, group.conflicts)
 
 
@@ -173,10 +173,10 @@ def test_cid_leaves_two_conflicting_instances_unordered_and_the_table_orders_the
         if step[0] == "-":
             running.remove(name)
             continue
-        cid[name] = cid[running[-1]] if running else name  # the printed rule: the cid of whoever runs
+        cid[name] = cid[running[-1]] if running else name  # the printed rule: the cid of a running instance
         running.append(name)
         sent[name] = group.send(group.start("i", name), "op", "k")
-    assert cid["A"] == cid["C"]  # so the printed rule takes them for compatible
+    assert cid["A"] == cid["C"]  # so the printed rule treats them as compatible
     assert precedes(sent["A"], sent["C"], group.conflicts)
     assert not precedes(sent["B"], sent["C"], group.conflicts)
     assert sent["A"].id in sent["C"].after
@@ -190,7 +190,7 @@ def test_an_instance_waits_while_a_conflicting_one_runs_or_waits_before_it() -> 
     one, two, look, three = (("a", 0, seq) for seq in range(1, 5))
     assert (queue.arrive(one, "increment"), queue.arrive(two, "decrement")) == (True, True)
     assert queue.arrive(look, "show") is False
-    assert queue.arrive(three, "increment") is False  # or a stream of increments would starve the look
+    assert queue.arrive(three, "increment") is False  # or a stream of increments would starve the show
     assert queue.finish(one) == []
     assert queue.finish(two) == [look]
     assert queue.finish(look) == [three]
@@ -237,7 +237,7 @@ def test_a_message_names_at_most_what_a_record_may_and_its_causes_first() -> Non
 
 
 def test_a_word_passed_on_by_a_third_object_does_not_overtake_what_it_rests_on() -> None:
-    # i says x to k and, by a later instance, y to j; j says m to k, which conflicts with x. x is still on its way.
+    # i sends x to k and, from a later instance, y to j; j sends m to k, which conflicts with x. x is still on its way.
     group = Group("i", "j", "k", conflicts=[("put", "get")])
     first = group.start("i", "client")
     x = group.send(first, "put", "k")
@@ -251,7 +251,7 @@ def test_a_word_passed_on_by_a_third_object_does_not_overtake_what_it_rests_on()
 
 
 def _run(random: Random) -> tuple[Group, list[ObjectMessage]]:
-    """Objects invoke each other at random; what is said is delivered to all in one order, as soon as it may."""
+    """Objects invoke each other at random; messages are delivered to all in one order, as early as possible."""
     ops = "abc"
     group = Group("i", "j", "k", "l", conflicts=[("a", "b"), ("b", "b"), ("c", "a")])
     names = sorted(group.objects)

@@ -1,4 +1,4 @@
-"""The engine against the naive loop of oracle.py, on random logs of hostile and honest traffic."""
+"""Compares the kernel with the naive loop of oracle.py, on random logs of hostile and honest traffic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kernel.traffic import Log
 
 
 def differences(log: Log) -> list[str]:
-    """Where the kernel and the naive loop disagree, after each record; the first record that shows any ends it."""
+    """The first differences between the kernel and the naive loop, checked after each record."""
     kernel = Holdback(order=log.order, limits=log.limits)
     oracle = OracleOfAll(order=log.order, limits=log.limits)
     for record in log.records:
@@ -45,7 +45,7 @@ def differences(log: Log) -> list[str]:
 
 
 def _letters(dead: list[bytes], expected: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The kernel's dead letters, without the sentence, and without an identity that the oracle does not claim."""
+    """The kernel's dead letters, without the sentence and without identities that the oracle does not compute."""
     letters = []
     for raw in dead:
         letter = json.loads(raw)

@@ -1,7 +1,7 @@
 """Rules as the documents print them, on conversations whose truth is known: each fails where the ruling holds.
 
-Others stand with their orders: the relation with a circle (test_two_clock.py), runs of numbers (test_intervals.py),
-the sender's own copy (test_causal.py).
+Others are tested with their orders: the relation with a cycle (test_two_clock.py), runs of numbers (test_runs.py), the
+sender's own copy (test_causal.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def histories(order: str, **more: Any) -> Iterator[History]:
 
 
 def causal_pairs(history: History) -> Iterator[tuple[Id, Id]]:
-    """(what came before, what came after), as it really was."""
+    """Pairs (earlier, later), as they really happened."""
     for id_, said in history.said.items():
         yield from ((before, id_) for before in said.past)
 
@@ -78,7 +78,7 @@ def test_rule_1b_as_printed_misses_causal_pairs_of_two_sources_and_of_one_and_th
             one, two = stamp_of(history, first), stamp_of(history, second)
             apart = two["clock_ms"] - one["clock_ms"]
             if first[0] == second[0]:
-                same_source += apart <= 2 * ACCURACY  # printed: no word of pairs of one source
+                same_source += apart <= 2 * ACCURACY  # printed: nothing about pairs of one source
                 assert one["seq"] < two["seq"]
             else:
                 other_source += apart <= 2 * ACCURACY

@@ -1,4 +1,4 @@
-"""What a member believes before it is judged is what the kernel takes when it comes to it."""
+"""A member trusts a raw record exactly if the kernel will accept it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from precede.udfs.member.knowledge import Knowledge
-from precede.udfs.member.raw_log_trust import hear
+from precede.udfs.member.raw_log_trust import read_trusted_clock
 from precede.udfs.records.signatures import sign
 from tests.kernel.feeding import Tale, parsed
 from tests.signing import private, public, publics
@@ -27,5 +27,5 @@ def test_a_join_is_believed_and_its_key_counts_exactly_where_the_kernel_takes_it
     join = sign(json.dumps(fields).encode(), private(by))
     is_taken = tale.raw(join).out == ["join"]
     assert is_taken or tale.dead == ["forged"]
-    assert (hear(knowledge, "g", join, above=0) is not None) == is_taken
+    assert (read_trusted_clock(knowledge, "g", join, above=0) is not None) == is_taken
     assert (knowledge.key_of(name, 1) == public("new")) == is_taken

@@ -21,7 +21,7 @@ STEP = re.compile(
 
 
 def steps() -> list[tuple[bool, str, str]]:
-    """What the page adds: whether at the end of a file that is there, the file, and the code."""
+    """The page's additions: whether to append to an existing file, the file, and the code."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
     return [(bool(at_the_end), path, code) for at_the_end, path, code in STEP.findall(page)]
 
@@ -31,13 +31,13 @@ def register(init: Path, module: str, class_: str) -> None:
     text = init.read_text()
     text = text.replace("\n\nORDERS", f"\nfrom precede.udfs.orders.{module} import {class_}\n\nORDERS")
     text, found = re.subn(r"for order in \(([^)]*)\)", rf"for order in (\1, {class_})", text)
-    assert found == 1, "the tuple of udfs/orders/__init__.py looks otherwise than the recipe says"
+    assert found == 1, "the tuple of udfs/orders/__init__.py differs from the recipe"
     init.write_text(text)
 
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy in which the steps were taken."""
+    """A copy of the repository with the steps applied."""
     copy = tmp_path_factory.mktemp("recipe") / "copy"
     copy.mkdir()
     for name in COPIED:
@@ -47,7 +47,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(ROOT / name, copy / name)
     for at_the_end, path, code in steps():
         file = copy / path
-        assert file.exists() == at_the_end, f"{path} is there already, or is not"
+        assert file.exists() == at_the_end, f"{path} should not exist yet, or should"
         file.write_text(f"{file.read_text()}\n\n{code}" if at_the_end else code)
         if file.parent.name == "orders":
             found = re.search(r"^class (\w+)\(Order\):", code, re.MULTILINE)
@@ -57,7 +57,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A Python that imports the copy and nothing else of this repository."""
+    """A Python process that imports only the copy."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=copy,
@@ -74,7 +74,7 @@ def test_the_recipe_shows_an_order_its_law_and_its_tests() -> None:
         "tests/simulation.py",
         "tests/kernel/test_thread.py",
     ]
-    assert "thread" not in ORDERS, "the example must be an order that is not there"
+    assert "thread" not in ORDERS, "the example must be a new order"
 
 
 def test_an_order_written_by_the_recipe_delivers_1_2_3(followed: Path) -> None:
@@ -97,5 +97,5 @@ def test_the_laws_run_over_an_order_written_by_the_recipe(followed: Path) -> Non
     done = run(followed, "-m", "pytest", "-q", "-rA", "-k", "thread or every_order_has", *tests)
     assert done.returncode == 0, done.stdout + done.stderr
     for law in ("what_has_all_it_needs", "what_is_held_names", "the_same_log_gives_the_same", "arrive_answers"):
-        assert re.search(rf"^PASSED \S*test_{law}\w*\[thread\]", done.stdout, re.MULTILINE), f"{law} was not asked"
+        assert re.search(rf"^PASSED \S*test_{law}\w*\[thread\]", done.stdout, re.MULTILINE), f"{law} did not run"
     assert "test_thread.py::test_an_answer_waits" in done.stdout

@@ -1,4 +1,4 @@
-"""What each order puts before what: counted cleverly, and once more by looking at every pair."""
+"""What each order puts before what: counted efficiently, and again by checking every pair."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.analysis.relation import Named, Relation, Sent
+from precede.udfs.analysis.relation import ByNamedIds, BySentStamp, Relation
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.records.messages import Message, Options
@@ -29,7 +29,7 @@ def ids(*names: str) -> list[Any]:
 
 
 def chat() -> list[Message]:
-    """The chat of "S_b", section II, in the order of its arrival (vector CNT-1)."""
+    """The chat of "S_b", section II, in order of arrival (vector CNT-1)."""
     return [
         message("A1", after=ids("C1"), seen=ids("A1", "C2"), time=3, clock_ms=7_000),
         message("C1", after=[], seen=ids("C1"), time=1, clock_ms=1_000),
@@ -52,7 +52,7 @@ def test_the_pairs_of_an_order_are_those_of_the_true_history(order: str) -> None
         Random(seed).shuffle(records)
         found = ORDERS[order].relation(records, Options()).pairs().found  # type: ignore[arg-type]
         expected = sum(len(NEEDS[order](history, id_)) - 1 for id_ in history.said)
-        if order == "total":  # nothing is needed, and yet all is in one sequence
+        if order == "total":  # nothing is required, yet all is in one sequence
             expected = len(records) * (len(records) - 1) // 2
         assert found == expected, seed
 
@@ -96,10 +96,10 @@ def test_what_stands_on_a_circle_or_behind_it_is_in_no_order() -> None:
 
 def test_of_many_messages_some_are_counted_and_stand_for_all() -> None:
     chain = [message(f"A{seq}") for seq in range(1, 401)]
-    relation = Named(chain, lambda _: [], in_turn=True)
+    relation = ByNamedIds(chain, lambda _: [], in_turn=True)
     exact = relation.pairs()
     assert exact == (400 * 399 // 2, 1)
-    relation.counted_max = 50
+    relation.exact_max = 50
     estimated = relation.pairs()
     assert estimated.every == 8
     assert abs(estimated.found - exact.found) < 0.03 * exact.found
@@ -110,9 +110,9 @@ def test_of_many_messages_to_some_members_some_are_counted_too() -> None:
         message(f"A{seq}", to=["B"], seen=ids(f"A{seq}"), sent={"B": ids(f"A{seq - 1}")} if seq > 1 else {})
         for seq in range(1, 401)
     ]
-    relation = Sent(chain)
+    relation = BySentStamp(chain)
     assert relation.pairs() == (400 * 399 // 2, 1)
-    relation.looked_max = 20_000
+    relation.exact_pairs_max = 20_000
     estimated = relation.pairs()
     assert estimated.every == 8
     assert abs(estimated.found - 400 * 399 // 2) < 0.03 * 400 * 399 // 2
@@ -133,7 +133,7 @@ def test_two_clocks_relate_by_either_clock_and_one_source_by_its_seqs() -> None:
 
     assert pairs(0, ("A1", 1, 102), ("B1", 2, 100)) == 1  # accuracy 1: a clock may be 2 later than what follows it
     assert pairs(0, ("A1", 1, 103), ("B1", 2, 100)) == 0
-    assert pairs(5, ("A1", 1, 100), ("A2", 2, 101), ("A3", 3, 99)) == 3  # of one source, however close
+    assert pairs(5, ("A1", 1, 100), ("A2", 2, 101), ("A3", 3, 99)) == 3  # within one source, however close
     assert pairs(0, ("A1", 1, 0), ("B1", 1, 9)) == 0
 
 

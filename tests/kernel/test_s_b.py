@@ -22,7 +22,7 @@ VECTORS = {one["id"]: one for one in json.loads((Path(__file__).parent / "vector
 
 
 def test_figure_7_state_by_state() -> None:
-    # OT is what is delivered, as runs per sender; OSMS what is held, with what it waits for.
+    # OT has the delivered messages, as runs per sender; OSMS the held ones, with what they wait for.
     tale = Tale()
     figure: list[tuple[str, str | None, list[str], dict[str, list[str]]]] = [
         ("B1", None, ["B1"], {}),
@@ -54,7 +54,7 @@ def test_vector_gives_its_deliveries_runs_held_ones_and_refusals_after_each_step
 
 
 def runs(delivered: list[str]) -> dict[str, list[list[int]]]:
-    """The paper's OT: per sender the runs of what is delivered."""
+    """The paper's OT: the delivered runs per sender."""
     table: dict[str, list[list[int]]] = {}
     for sender, seq in sorted((name[0], int(name[1:])) for name in delivered):
         of_sender = table.setdefault(sender, [])
@@ -131,7 +131,7 @@ def test_section_iv_respond_the_publisher_names_one_parent_or_the_root() -> None
 
 
 def fates(messages: dict[str, str | None], arrival: tuple[str, ...]) -> tuple[set[str], set[str]]:
-    """Who is delivered and who is refused, when the messages arrive so; nobody may stay held."""
+    """Which messages are delivered and which refused in this order of arrival; none may stay held."""
     tale = Tale()
     delivered, refused = set[str](), set[str]()
     for name in arrival:
@@ -216,7 +216,7 @@ def test_a_circle_that_only_a_join_closes_is_refused_then_with_all_that_is_held_
 
 
 def chain(length: int) -> list[bytes]:
-    """Messages of one sender, each after the one before."""
+    """Messages of one sender, each answering the one before."""
     return [
         encode_message("g", "a", 0, seq, after=[("a", 0, seq - 1)] if seq > 1 else []) for seq in range(1, length + 1)
     ]

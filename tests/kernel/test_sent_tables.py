@@ -1,4 +1,4 @@
-"""`causal_p2p` from the members' side: the printed rules beside the rulings, the table, and all of a small scope."""
+"""`causal_p2p` on the members' side: printed rules against rulings, the table, and an exhaustive small scope."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.simulation import converse
 Stamp = dict[str, Any]
 
 
-# ── the printed rules beside the rulings ──────────────────────────────────────────────────────────────────────────
+# ── the printed rules against the rulings ─────────────────────────────────────────────────────────────────────────
 
 
 class StampThenIncrement(PointToPointStamps):
-    """As printed: the clock is copied first and counted after."""
+    """As printed: the clock is copied first and incremented afterwards."""
 
     def fields(self, **draft: Any) -> dict[str, Any]:
         self.seq -= 1
@@ -33,14 +33,14 @@ class StampThenIncrement(PointToPointStamps):
 
 
 class WithoutCoDestinations(PointToPointStamps):
-    """As printed: who gets a message learns nothing of its other destinations."""
+    """As printed: a recipient learns nothing about the other destinations."""
 
     def observe(self, record: Any) -> None:
         super().observe({**record, "to": [self.name]})
 
 
 class WithoutOwnEntry(PointToPointStamps):
-    """As printed: the entry for oneself is dropped."""
+    """As printed: the entry for the sender itself is dropped."""
 
     def observe(self, record: Any) -> None:
         super().observe(record)
@@ -52,7 +52,7 @@ def figure_2_2(kind: type[PointToPointStamps]) -> list[str]:
     m1, m2 = one.stamp(to=["3"]), one.stamp(to=["2"])
     two.observe(m2)
     m3 = two.stamp(to=["3"])
-    for made in (m1, m2, m3):  # the central receiver asks for the own seq in any case
+    for made in (m1, m2, m3):  # the central receiver always requires the sender's own seqs
         made["seen"] = [entry for entry in made["seen"] if entry[0] != made["sender"]] + [
             [made["sender"], 0, made["seq"]]
         ]
@@ -83,7 +83,7 @@ def test_three_members_are_enough_to_show_that_a_member_must_keep_the_entry_of_i
 
 
 def violations(monkeypatch: pytest.MonkeyPatch, kind: type[PointToPointStamps]) -> int:
-    """How many causal pairs to one destination come the wrong way round, in random multicast."""
+    """How many causal pairs to one destination arrive in the wrong order, in random multicast."""
     with monkeypatch.context() as patch:
         patch.setattr(CausalPointToPoint, "stamps_of", kind)
         count = 0
@@ -116,10 +116,10 @@ def test_an_entry_is_forgotten_when_the_ordered_topic_shows_that_its_destination
     second = a.stamp(to=["b", "c"])
     assert second["sent"] == {"b": [["a", 0, 1]]}
     a.observe({**first, "destination": "b", "position": 1})
-    assert set(a.sent) == {"b", "c"}, "b has not got the second one"
+    assert set(a.sent) == {"b", "c"}, "b has not received the second one"
     a.observe({**second, "destination": "b", "position": 2})
     assert set(a.sent) == {"c"}
-    assert a.delivered == {}, "what others get is not delivered here"
+    assert a.delivered == {}, "messages to others are not delivered here"
     assert a.stamp(to=["b"])["sent"] == {"c": [["a", 0, 2]]}
 
 
@@ -134,14 +134,14 @@ def test_what_was_given_up_on_leaves_no_mark_in_a_member_s_clock() -> None:
 
 
 def every_history() -> Iterator[tuple[dict[str, tuple[set[str], list[str]]], list[Stamp]]]:
-    """All that three members can say in three messages, each to one or two, who all hear it at once or never.
+    """All ways in which three members can send three messages, each to one or two, received at once or never.
 
-    Of each message: what it follows, and to whom it goes.
+    For each message: what it follows, and its destinations.
     """
     choices = [(sender, to) for sender in "abc" for count in (1, 2) for to in combinations("abc", count)]
     for said in product(choices, repeat=3):
         if said[0][0] != "a":
-            continue  # the same but for the names
+            continue  # the same up to renaming
         hearings: list[list[tuple[str, ...]]] = [[(), to] for _, to in said[:2]]
         for heard in product(*hearings):
             members = {name: CausalPointToPoint.stamps_of(name) for name in "abc"}

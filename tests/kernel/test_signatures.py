@@ -1,4 +1,4 @@
-"""The form of a signature, and what verification must refuse on every machine alike."""
+"""The form of a signature, and what verification must reject on every machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from base64 import b64encode
 
 import pytest
 
-from precede.udfs.records.signatures import is_by, read_key, sign, signature_in
+from precede.udfs.records.signatures import is_signed_by, read_key, sign, signature_in
 from tests.signing import private, public
 
 RECORD = b'{"group":"g","sender":"A","seq":1}'
@@ -35,7 +35,7 @@ SMALL_KEYS = [
 
 def signed(record: bytes, key: bytes = KEY) -> bool:
     signature = signature_in(record)
-    return signature is not None and is_by(key, signature, record)
+    return signature is not None and is_signed_by(key, signature, record)
 
 
 def test_a_signature_stands_last_and_signs_the_bytes_before_it() -> None:
@@ -47,7 +47,7 @@ def test_a_signature_stands_last_and_signs_the_bytes_before_it() -> None:
 
 
 def test_the_vector_of_the_rfc_verifies() -> None:
-    assert is_by(RFC_PUBLIC, RFC_SIGNATURE, b',"signature":"' + b64encode(RFC_SIGNATURE) + b'"}')
+    assert is_signed_by(RFC_PUBLIC, RFC_SIGNATURE, b',"signature":"' + b64encode(RFC_SIGNATURE) + b'"}')
 
 
 def test_signing_twice_gives_the_same_bytes() -> None:
@@ -112,11 +112,11 @@ def test_a_key_of_small_order_is_no_key(key: str, sign_bit: int) -> None:
     raw = bytes.fromhex(key)
     raw = raw[:-1] + bytes((raw[-1] | sign_bit,))
     assert read_key(b64encode(raw).decode()) is None
-    if not (sign_bit and key in (ONE, MINUS_ONE)):  # these two are written in a way no library reads
-        # This is why: the point at infinity and 0 are a signature of many messages under such a key.
+    if not (sign_bit and key in (ONE, MINUS_ONE)):  # no library reads these two spellings
+        # The reason: the point at infinity and 0 sign many messages under such a key.
         nothing = (1).to_bytes(32, "little") + bytes(32)
         tail = b',"signature":"' + b64encode(nothing) + b'"}'
-        assert any(is_by(raw, nothing, b"%d" % number + tail) for number in range(200))
+        assert any(is_signed_by(raw, nothing, b"%d" % number + tail) for number in range(200))
 
 
 @pytest.mark.parametrize("y", [2**255 - 19, 2**255 - 18, 2**255 - 1])

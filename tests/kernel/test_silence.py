@@ -1,4 +1,4 @@
-"""Members that fall silent where the order waits for everybody."""
+"""Members that fall silent in orders that wait for every member."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLOCKED = [name for name, order in ORDERS.items() if order.by_clocks]
 
 
 def group(order: str, *, silent_ms: int = 60_000) -> Tale:
-    """Members A, B and C; A has spoken and waits for the others."""
+    """Members A, B and C; A has sent a message and waits for the others."""
     tale = Tale(patience=Patience(silent_ms=silent_ms))
     tale.take(kind="create", options={"order": order}, members=["A", "B", "C"])
     return tale.take(sender="A", seq=1, time=5, clock_ms=5)
@@ -39,7 +39,7 @@ def test_a_job_that_lacks_the_service_s_key_says_so_and_evicts_nobody(order: str
     (told,) = tale.tick(61).own
     assert "`service_key`" in told
     assert tale.tick(59).own == []
-    assert tale.tick(2).own == [told], "once for all who are silent, as seldom as it would evict them"
+    assert tale.tick(2).own == [told], "once for all silent members, as rarely as it would evict them"
 
 
 @pytest.mark.parametrize("order", CLOCKED)
@@ -115,7 +115,7 @@ def test_silence_that_keeps_nobody_waiting_is_nobody_s_business(order: str) -> N
     assert tale.take(kind="heartbeat", sender="C", seq=1, time=50, clock_ms=50).out == ["A1"]
     assert tale.tick(3_600).own == []
     tale.take(sender="A", seq=2, time=60, clock_ms=60)
-    assert tale.tick(59).own == [], "the time before anybody waited does not count"
+    assert tale.tick(59).own == [], "the time before any message waited does not count"
     assert tale.tick(2).own == ["writes evict B cut 0", "writes evict C cut 0"]
 
 

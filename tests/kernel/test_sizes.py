@@ -1,4 +1,4 @@
-"""What a topic must take: no record that the kernel writes is larger than `sizes` says."""
+"""No record that the kernel writes is larger than `sizes` says, so topics can accept all of them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from precede.udfs.ticks.patience import Patience
 from tests.kernel.feeding import Tale
 
 BROKERS_DEFAULT = 1_048_588
-"""`max.message.bytes` of a topic made without a word about it."""
+"""The default `max.message.bytes` of a topic."""
 LONGEST = "\x01" * NAME_BYTES_MAX
 FAR = 2**63 - 1
 LAST_PARTITION = 2**31 - 1
 
 
 def largest_record(order: str, limits: Limits) -> bytes:
-    """A message of this order as large as the limits allow, with names that take most room."""
+    """A message of this order as large as the limits allow, with names that need most space."""
     fields: dict[str, Any] = {"group": LONGEST, "sender": LONGEST, "seq": 1, "epoch": EPOCH_MAX, "after": []}
     fields |= {"seen": [[LONGEST, EPOCH_MAX, 1]], "to": [LONGEST], "sent": {}, "time": 0, "clock_ms": 0, "data": ""}
     if order == "s_b":

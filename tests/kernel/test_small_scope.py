@@ -8,7 +8,7 @@ from tests.kernel import small_scope
 
 MESSAGES_MAX = 4
 HISTORIES = {"s_b": 395, "fifo": 23, "total": 23}
-"""How many there are: forests for s_b, ways to take turns where nothing else counts, pasts for all others."""
+"""The number of stories: forests for s_b, sequences of senders if nothing else counts, pasts for the others."""
 
 
 @pytest.mark.parametrize("order", small_scope.UNDER)

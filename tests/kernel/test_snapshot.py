@@ -1,4 +1,4 @@
-"""A group's state as one versioned blob: exact, small, and readable for as long as precede lives."""
+"""A group's state as one versioned blob: exact, small, and readable by all later versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def story() -> list[dict[str, Any]]:
-    """Records that put everything a group can remember into its state, for each order."""
+    """Records that put everything into a group's state that it can remember, for each order."""
     control: list[dict[str, Any]] = [
         {"kind": "join", "sender": "cem", "epoch": 2},
         {"sender": "ann", "seq": 1, "after": [], "data": "grüß dich"},
@@ -48,7 +48,7 @@ def story() -> list[dict[str, Any]]:
 
 
 def sequel() -> list[dict[str, Any]]:
-    """What follows it: copies, equivocations, what was missing, what is fenced, given up or refused."""
+    """What follows them: copies, equivocations, missing, fenced, abandoned and refused messages."""
     groups = dict.fromkeys(one["group"] for one in story())
     records: list[dict[str, Any]] = [
         {"sender": "ann", "seq": 1, "after": [], "data": "grüß dich"},
@@ -77,7 +77,7 @@ def as_log(records: list[dict[str, Any]], first: int = 0) -> list[Taken]:
 
 
 def timed_story() -> list[dict[str, Any]]:
-    """The same for what time, clocks, destinations and keys leave, in every order: `by` is whose key signs."""
+    """The same for the state of time, clocks, destinations and keys, in every order; `by` names the signing key."""
     told: list[dict[str, Any]] = [
         said("ann", 1, time=1, to=["bob"]),
         said("bob", 1, time=3, to=["ann"], after=["ann", 0, 1]),
@@ -95,7 +95,7 @@ def timed_story() -> list[dict[str, Any]]:
 
 
 def timed_sequel() -> list[dict[str, Any]]:
-    """What follows that: copies, what was missing, what is fenced, promises that everybody keeps."""
+    """What follows those: copies, missing and fenced messages, promises of all members."""
     told: list[dict[str, Any]] = [
         said("ann", 1, time=1, to=["bob"]),
         said("ann", 1, time=1, to=["bob"], data=2),
@@ -113,7 +113,7 @@ def timed_sequel() -> list[dict[str, Any]]:
 
 
 def said(name: str, seq: int, *, time: int, after: list[Any] | None = None, **more: Any) -> dict[str, Any]:
-    """A message with what any order asks of its stamp."""
+    """A message with the stamps of every order."""
     follows = [] if after is None else [after]
     seen = [[name, more.get("epoch", 0), seq], *follows]
     stamp = {"after": follows, "seen": seen, "sent": {}, "time": time, "clock_ms": 10 * time}
@@ -121,7 +121,7 @@ def said(name: str, seq: int, *, time: int, after: list[Any] | None = None, **mo
 
 
 def in_every_order(told: list[dict[str, Any]], options: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """These records in two groups of each order, one of them with keys; with options each begins with its `create`."""
+    """These records in two groups of each order, one with keys; with options each begins with its `create`."""
     records: list[dict[str, Any]] = []
     for order in ORDERS:
         for keys in ({}, {"keys": publics("ann", "bob", "precede")}):
@@ -133,7 +133,7 @@ def in_every_order(told: list[dict[str, Any]], options: dict[str, Any] | None = 
 
 
 def as_timed_log(records: list[dict[str, Any]], first: int = 0) -> list[Taken]:
-    """With a tick after each record, long after what came before it."""
+    """The log with a tick long after each record."""
     log: list[Taken] = []
     for one in records:
         value = json.dumps({name: field for name, field in one.items() if name != "by"}).encode()
@@ -153,7 +153,7 @@ LOGS = {
     1: (as_log(story()), as_log(sequel(), first=len(story()))),
     2: (as_timed_log(timed_story()), as_timed_log(timed_sequel(), first=2 * len(timed_story()))),
 }
-"""Of each version what its fixture was made of, and what comes after it."""
+"""For each version, the records of its fixture and those that follow."""
 
 
 @pytest.mark.parametrize("version", READERS)
@@ -224,7 +224,7 @@ def test_what_is_held_survives_with_when_it_came_and_what_it_waits_for() -> None
 
 @pytest.mark.parametrize("order", ["s_b", "fifo", "total"])
 def test_with_nothing_held_a_group_takes_100_bytes_and_a_sender_150_however_many_messages(order: str) -> None:
-    # The same figures as after 1,000,000 messages of 100 groups: 10,000 a group, by one sender or by ten.
+    # The same sizes as after 1,000,000 messages of 100 groups: 10,000 per group, by one sender or by ten.
     def size(senders: int, messages: int) -> int:
         kernel = Holdback(order=order)
         group = "a-group-name-of-26-letters"
@@ -291,10 +291,10 @@ def test_a_dump_is_the_caller_s_and_neither_side_changes_it_for_the_other() -> N
 
 
 def write_fixture() -> None:
-    """Write the blobs of the present version beside the tests; done once for each version, then never again."""
+    """Write the blobs of the current version beside the tests: once for each version, then never again."""
     outcome = feed(LOGS[VERSION_TIMED][0])
     path = FIXTURES / f"snapshot-{VERSION_TIMED}.json"
-    assert not path.exists(), f"{path} is what people have in their checkpoints: it must not change"
+    assert not path.exists(), f"users have {path} in their checkpoints: it must not change"
     blobs = {key.decode(): base64.b64encode(blob).decode() for key, blob in sorted(outcome.blobs.items())}
     held = [one.offset for one in outcome.held]
     path.write_text(json.dumps({"blobs": blobs, "held": held}, ensure_ascii=False, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""What a stranger says in a closed group changes nothing for others before it joins, in any order."""
+"""Messages of a stranger in a closed group change nothing for others before it joins, in any order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.kernel.effort import seeds
 from tests.kernel.feeding import feed
 
 STRANGERS: list[tuple[str, int]] = [("x", 0), ("a", 7)]
-"""Who never joins: somebody unknown, and a member in an epoch of which the group knows nothing."""
+"""Senders that never join: an unknown one, and a member in an unknown epoch."""
 
 
 def closed_group(random: Random, order: str) -> list[LogRecord]:
-    """Traffic of the members of a closed group, some of which follows what strangers say."""
+    """Traffic of the members of a closed group, some of which follows messages of strangers."""
     options: dict[str, Any] = {"order": order, "closed": True, "window": random.choice([3, 12, 100_000])}
     if order == "two_clock":
         options |= {"accuracy_ms": random.randint(0, 20), "delay_max_ms": random.randint(0, 60)}
@@ -55,7 +55,7 @@ def test_what_a_stranger_says_changes_nothing_for_others_before_it_joins(order: 
             name, epoch = random.choice(STRANGERS)
             follows = [[random.choice("abc"), 0, random.randint(1, 3)] for _ in range(random.randint(0, 1))]
             said = said_by(random, name, epoch, random.randint(1, 6), follows)
-            if at % 100:  # where no record of the members stands
+            if at % 100:  # where the members have no record
                 strange.append(LogRecord(encoded(said), b"g", 0, at, 1_000 + at // 10))
         mixed = sorted([*members, *strange], key=lambda one: one.offset)
         invaded = feed(mixed, order=order, cuts=random.sample(range(len(mixed)), 3))
@@ -73,6 +73,6 @@ def test_what_a_stranger_says_changes_nothing_for_others_before_it_joins(order: 
 
 
 def who_of(letter: bytes) -> tuple[str, int]:
-    """Whose record a dead letter tells of."""
+    """The sender of a dead letter's record."""
     fields = json.loads(letter)
     return fields["sender"], fields["epoch"]

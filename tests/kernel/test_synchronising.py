@@ -1,4 +1,4 @@
-"""The Member Synchronization Protocol between peers (M2MC, chapter 6; vector MSP-1), and what the print gets wrong."""
+"""The Member Synchronization Protocol (M2MC, chapter 6; vector MSP-1), and the errors of the printed version."""
 
 from __future__ import annotations
 
@@ -45,63 +45,63 @@ def test_the_illustration_of_the_document_goes_as_the_vector_msp_1_says() -> Non
     a, b, c, d = member("A", M1, M2), member("B", M1, M2), member("C", M1), member("D")
     request = d.ask()
     for one, wait_ms in ((a, 20), (b, 30), (c, 10)):
-        assert not one.hear_request(request, now_ms=0, wait_ms=wait_ms), "D has nothing that others lack"
+        assert not one.receive_request(request, now_ms=0, wait_ms=wait_ms), "D has nothing that others lack"
     assert (a.to_send("D"), b.to_send("D"), c.to_send("D")) == ({M1, M2}, {M1, M2}, {M1})
 
     (from_c,) = c.due(10)
     assert ids(from_c.messages) == [M1]
-    assert ids(d.hear_answer(from_c, now_ms=10)) == [M1]
+    assert ids(d.receive_answer(from_c, now_ms=10)) == [M1]
     for one in (a, b):
-        assert one.hear_answer(from_c, now_ms=10) == []
+        assert one.receive_answer(from_c, now_ms=10) == []
         assert one.to_send("D") == {M2}
 
     (from_a,) = a.due(20)
     assert ids(from_a.messages) == [M2]
-    assert ids(d.hear_answer(from_a, now_ms=20)) == [M2]
-    b.hear_answer(from_a, now_ms=20)
+    assert ids(d.receive_answer(from_a, now_ms=20)) == [M2]
+    b.receive_answer(from_a, now_ms=20)
     assert b.to_send("D") == set()
     assert b.deadline_ms() is None
     assert b.due(30) == [], "nothing is left, so B stays silent"
 
     assert M2 not in c.messages, "C still lacks M2 ..."
-    assert ids(c.hear_answer(from_a, now_ms=20)) == [M2], "... and takes it from what it overhears"
+    assert ids(c.receive_answer(from_a, now_ms=20)) == [M2], "... and takes it from an answer to another member"
 
 
-# ── what the print gets wrong ─────────────────────────────────────────────────────────────────────────────────────
+# ── errors of the printed protocol ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_requester_that_started_again_is_answered_though_its_numbers_begin_anew() -> None:
-    # As printed, SyncSeqno and PSSIT begin at 0 again: request 1 after request 5 is discarded by everybody, for ever.
+    # As printed, SyncSeqno and PSSIT restart at 0: every member discards request 1 after request 5, for ever.
     a, d = member("A", M1), member("D")
     for _ in range(5):
-        a.hear_request(d.ask(), now_ms=0, wait_ms=1)
+        a.receive_request(d.ask(), now_ms=0, wait_ms=1)
     a.due(1)
     again = member("D", epoch=1)
     request = again.ask()
     assert request.id == SyncId("D", 1, "G", 1)
-    a.hear_request(request, now_ms=2, wait_ms=1)
+    a.receive_request(request, now_ms=2, wait_ms=1)
     assert a.to_send("D") == {M1}
     stale = d.ask()
-    a.hear_request(stale, now_ms=2, wait_ms=1)
-    assert [answer.id for answer in a.due(3)] == [request.id], "what its older epoch still asks is stale"
+    a.receive_request(stale, now_ms=2, wait_ms=1)
+    assert [answer.id for answer in a.due(3)] == [request.id], "requests of its older epoch are stale"
 
 
 def test_a_second_copy_of_a_request_starts_no_second_counter_and_no_second_answer() -> None:
     a, d = member("A", M1), member("D")
     request = d.ask()
-    a.hear_request(request, now_ms=0, wait_ms=10)
-    a.hear_request(request, now_ms=5, wait_ms=10)
+    a.receive_request(request, now_ms=0, wait_ms=10)
+    a.receive_request(request, now_ms=5, wait_ms=10)
     assert a.deadline_ms() == 10
     assert len(a.due(10)) == 1
-    a.hear_request(request, now_ms=11, wait_ms=10)
+    a.receive_request(request, now_ms=11, wait_ms=10)
     assert a.due(100) == []
 
 
 def test_an_older_request_that_comes_late_is_passed_over() -> None:
     a, d = member("A", M1), member("D")
     first, second = d.ask(), d.ask()
-    a.hear_request(second, now_ms=0, wait_ms=10)
-    a.hear_request(first, now_ms=1, wait_ms=1)
+    a.receive_request(second, now_ms=0, wait_ms=10)
+    a.receive_request(first, now_ms=1, wait_ms=1)
     assert a.due(5) == []
     assert [answer.id for answer in a.due(10)] == [second.id]
 
@@ -109,55 +109,55 @@ def test_an_older_request_that_comes_late_is_passed_over() -> None:
 def test_an_answer_heard_before_its_request_counts_and_is_forgotten_where_the_request_never_comes() -> None:
     a, b, d = member("A", M1, M2, time_to_live_ms=100), member("B", M1), member("D")
     request = d.ask()
-    b.hear_request(request, now_ms=0, wait_ms=0)
+    b.receive_request(request, now_ms=0, wait_ms=0)
     (from_b,) = b.due(0)
-    a.hear_answer(from_b, now_ms=0)
+    a.receive_answer(from_b, now_ms=0)
     assert a.deadline_ms() == 100
-    assert a.due(50) == [], "nobody asked A as yet"
-    a.hear_request(request, now_ms=60, wait_ms=5)
+    assert a.due(50) == [], "A has received no request yet"
+    a.receive_request(request, now_ms=60, wait_ms=5)
     assert [ids(answer.messages) for answer in a.due(65)] == [[M2]]
 
     c = member("C", M1, M2, time_to_live_ms=100)
-    c.hear_answer(from_b, now_ms=0)
+    c.receive_answer(from_b, now_ms=0)
     assert c.due(100) == []
     assert c.deadline_ms() is None
-    c.hear_request(request, now_ms=101, wait_ms=5)
+    c.receive_request(request, now_ms=101, wait_ms=5)
     assert [ids(answer.messages) for answer in c.due(106)] == [[M1, M2]]
 
 
 def test_an_answer_to_another_request_of_the_same_member_strikes_nothing() -> None:
     a, d = member("A", M1, M2), member("D")
     first, second = d.ask(), d.ask()
-    a.hear_request(second, now_ms=0, wait_ms=5)
-    a.hear_answer(SyncAnswer("B", first.id, [(M1, text(M1))]), now_ms=1)
+    a.receive_request(second, now_ms=0, wait_ms=5)
+    a.receive_answer(SyncAnswer("B", first.id, [(M1, text(M1))]), now_ms=1)
     assert a.to_send("D") == {M1, M2}
 
 
 def test_who_hears_of_something_it_lacks_is_told_so_and_may_ask_in_turn() -> None:
-    # As printed, only the requester learns: SyncReqRecv forgets what the requester has and the others lack.
+    # As printed, only the requester learns: SyncReqRecv ignores what the requester has and the others lack.
     a, d = member("A", M1), member("D", M2)
-    assert a.hear_request(d.ask(), now_ms=0, wait_ms=0)
-    d.hear_request(a.ask(), now_ms=0, wait_ms=0)
+    assert a.receive_request(d.ask(), now_ms=0, wait_ms=0)
+    d.receive_request(a.ask(), now_ms=0, wait_ms=0)
     (from_a,), (from_d,) = a.due(0), d.due(0)
-    assert ids(d.hear_answer(from_a, now_ms=0)) == [M1]
-    assert ids(a.hear_answer(from_d, now_ms=0)) == [M2]
+    assert ids(d.receive_answer(from_a, now_ms=0)) == [M1]
+    assert ids(a.receive_answer(from_d, now_ms=0)) == [M2]
     assert a.messages.keys() == d.messages.keys()
 
 
 def test_a_heardthat_was_forgotten_is_neither_asked_for_nor_sent() -> None:
-    # As printed, a copy without its text takes the message's id from everybody's notes, and nobody sends it.
+    # As printed, a copy without its text removes the id from all notes, and no member sends the message.
     a, d = member("A", M1, M2), member("D")
     a.forget(M1)
-    a.hear_request(d.ask(), now_ms=0, wait_ms=0)
+    a.receive_request(d.ask(), now_ms=0, wait_ms=0)
     assert [ids(answer.messages) for answer in a.due(0)] == [[M2]]
     b = member("B", M1, M2)
-    b.hear_request(a.ask(), now_ms=0, wait_ms=0)
+    b.receive_request(a.ask(), now_ms=0, wait_ms=0)
     assert b.due(0) == []
 
 
 def test_who_has_nothing_that_the_requester_lacks_is_done_at_once() -> None:
     a = member("A", M1)
-    a.hear_request(member("D", M1, M2).ask(), now_ms=0, wait_ms=10)
+    a.receive_request(member("D", M1, M2).ask(), now_ms=0, wait_ms=10)
     assert a.deadline_ms() is None
 
 
@@ -165,20 +165,20 @@ def test_a_message_is_handed_over_once_however_many_send_it() -> None:
     d = member("D")
     request = d.ask()
     for name in ("A", "B"):
-        d.hear_answer(SyncAnswer(name, request.id, [(M1, text(M1))]), now_ms=0)
+        d.receive_answer(SyncAnswer(name, request.id, [(M1, text(M1))]), now_ms=0)
     assert list(d.messages) == [M1]
-    assert d.hear_answer(SyncAnswer("C", request.id, [(M1, text(M1)), (M2, text(M2))]), now_ms=0) == [(M2, text(M2))]
+    assert d.receive_answer(SyncAnswer("C", request.id, [(M1, text(M1)), (M2, text(M2))]), now_ms=0) == [(M2, text(M2))]
 
 
 def test_who_is_not_answered_asks_anew_under_the_next_number() -> None:
     a, d = member("A", M1), member("D")
-    a.hear_request(d.ask(), now_ms=0, wait_ms=0)
-    a.due(0)  # and nobody hears it
+    a.receive_request(d.ask(), now_ms=0, wait_ms=0)
+    a.due(0)  # and no member receives it
     again = d.ask()
     assert again.id.number == 2
-    a.hear_request(again, now_ms=10, wait_ms=0)
+    a.receive_request(again, now_ms=10, wait_ms=0)
     (answer,) = a.due(10)
-    assert ids(d.hear_answer(answer, now_ms=10)) == [M1]
+    assert ids(d.receive_answer(answer, now_ms=10)) == [M1]
 
 
 # ── bounds and bad peers ──────────────────────────────────────────────────────────────────────────────────────────
@@ -193,7 +193,7 @@ def test_a_request_costs_what_is_missing_and_not_what_was_ever_said() -> None:
 def test_a_large_answer_goes_out_in_parts_in_the_order_the_messages_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synchronising, "ANSWER_BYTES_MAX", 2 * len(text(M1)))
     a = member("A", M3, M1, M2)
-    a.hear_request(member("D").ask(), now_ms=0, wait_ms=0)
+    a.receive_request(member("D").ask(), now_ms=0, wait_ms=0)
     assert [ids(answer.messages) for answer in a.due(0)] == [[M3, M1], [M2]]
 
 
@@ -203,32 +203,32 @@ def test_a_large_answer_goes_out_in_parts_in_the_order_the_messages_are_here(mon
 def test_runs_that_are_none_are_the_peers_fault(runs: int | list[int]) -> None:
     request = SyncRequest(SyncId("D", 0, "G", 1), [("M", 0, runs)])
     with pytest.raises(PeerFault, match="'D'"):
-        member("A", M1).hear_request(request, now_ms=0, wait_ms=0)
+        member("A", M1).receive_request(request, now_ms=0, wait_ms=0)
 
 
 def test_a_request_naming_endless_runs_is_the_peers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synchronising, "RUNS_MAX", 10)
     lawful = SyncRequest(SyncId("D", 0, "G", 1), [(f"M{at}", 0, 1) for at in range(10)])
-    assert member("A").hear_request(lawful, now_ms=0, wait_ms=0)
+    assert member("A").receive_request(lawful, now_ms=0, wait_ms=0)
     request = SyncRequest(SyncId("D", 0, "G", 1), [*lawful.have, ("M", 0, 1)])
     with pytest.raises(PeerFault, match="more than 10 runs"):
-        member("A").hear_request(request, now_ms=0, wait_ms=0)
+        member("A").receive_request(request, now_ms=0, wait_ms=0)
 
 
 def test_the_requester_longest_silent_is_forgotten_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synchronising, "REQUESTERS_MAX", 2)
     a = member("A", M1)
     for name, number in (("B", 1), ("C", 1), ("B", 2), ("D", 1)):
-        a.hear_request(SyncRequest(SyncId(name, 0, "G", number), []), now_ms=0, wait_ms=0)
+        a.receive_request(SyncRequest(SyncId(name, 0, "G", number), []), now_ms=0, wait_ms=0)
     assert {name for name in "BCD" if a.to_send(name)} == {"B", "D"}
 
 
 def test_what_is_of_another_group_or_ones_own_changes_nothing() -> None:
     a = member("A", M1)
-    assert not a.hear_request(SyncRequest(SyncId("D", 0, "H", 1), []), now_ms=0, wait_ms=0)
-    assert not a.hear_request(a.ask(), now_ms=0, wait_ms=0)
-    assert a.hear_answer(SyncAnswer("D", SyncId("A", 0, "H", 1), [(M2, b"")]), now_ms=0) == []
-    assert a.hear_answer(SyncAnswer("A", SyncId("D", 0, "G", 1), [(M2, b"")]), now_ms=0) == []
+    assert not a.receive_request(SyncRequest(SyncId("D", 0, "H", 1), []), now_ms=0, wait_ms=0)
+    assert not a.receive_request(a.ask(), now_ms=0, wait_ms=0)
+    assert a.receive_answer(SyncAnswer("D", SyncId("A", 0, "H", 1), [(M2, b"")]), now_ms=0) == []
+    assert a.receive_answer(SyncAnswer("A", SyncId("D", 0, "G", 1), [(M2, b"")]), now_ms=0) == []
     assert a.deadline_ms() is None
 
 
@@ -238,7 +238,7 @@ def test_what_is_of_another_group_or_ones_own_changes_nothing() -> None:
 def synchronise(
     peers: list[Synchroniser], asking: str, random: Random, *, wait_ms: int, slow_ms: int = 10, loss: float = 0.0
 ) -> list[Id]:
-    """One asks, over a broadcast medium that is slow and loses; every message that was sent in answer."""
+    """One member asks over a slow, lossy broadcast medium; returns every message sent in answer."""
     events: list[tuple[int, int, str, SyncRequest | SyncAnswer | None]] = []
     number = count()
     sent: list[Id] = []
@@ -254,9 +254,9 @@ def synchronise(
         now_ms, _, name, what = heappop(events)
         peer = by_name[name]
         if isinstance(what, SyncRequest):
-            peer.hear_request(what, now_ms=now_ms, wait_ms=random.randint(0, wait_ms))
+            peer.receive_request(what, now_ms=now_ms, wait_ms=random.randint(0, wait_ms))
         elif what is not None:
-            peer.hear_answer(what, now_ms=now_ms)
+            peer.receive_answer(what, now_ms=now_ms)
         for answer in peer.due(now_ms):
             sent += ids(answer.messages)
             broadcast(answer, name, now_ms)
@@ -276,7 +276,7 @@ def test_hearing_the_others_answer_keeps_nearly_all_from_sending_the_same() -> N
         return found
 
     assert sent(wait_ms=2_000) <= 2 * 50
-    assert sent(wait_ms=0) > 6 * 50, "who does not wait sends all, as do the others"
+    assert sent(wait_ms=0) > 6 * 50, "a member that does not wait sends all, as do the others"
 
 
 @effort(80)
@@ -301,7 +301,7 @@ def test_afterwards_the_requester_has_all_that_any_of_them_had_and_nothing_it_ha
 
 def test_on_a_medium_that_loses_asking_again_and_again_comes_to_the_same() -> None:
     universe = [("M", 0, seq) for seq in range(1, 12)]
-    for seed in seeds(40):  # true chance: a medium that loses everything, as an adversary would draw it, helps nobody
+    for seed in seeds(40):  # real randomness: a medium that loses everything, as hypothesis may draw, tests nothing
         random = Random(seed)
         peers = [member(name, *(one for one in universe if random.random() < 0.5)) for name in ("P", "Q", "D")]
         everything = set().union(*(peer.messages for peer in peers))
@@ -323,7 +323,7 @@ def record(sender: str, seq: int, *after: Id) -> tuple[Id, bytes]:
 
 
 CHAT = [record("C", 1), record("A", 1, ("C", 0, 1)), record("C", 2), record("B", 1, ("C", 0, 2)), record("D", 1)]
-"""The chat of chapter 8: A answers C's first question, B the second; D says something of its own."""
+"""The chat of chapter 8: A answers C's first question, B the second; D sends an unrelated message."""
 
 
 @effort(40)
@@ -345,7 +345,7 @@ def test_a_late_joiner_orders_what_it_gets_and_sees_every_answer_under_its_quest
     for one in parsed(kernel.ordered):
         assert all(place[tuple(parent)] < place[id_of(one)] for parent in one["after"])
 
-    # What it got before comes again with the next answers, and the ordering drops it.
+    # Earlier messages come again with the next answers, and the ordering drops them.
     for at, heard in enumerate(late.messages.values(), start=100):
         kernel.receive(heard, b"G", 0, at, at)
     assert (len(kernel.ordered), kernel.duplicates) == (len(CHAT), len(CHAT))
@@ -359,7 +359,7 @@ def test_the_whole_ordered_log_is_the_best_answer_a_late_joiner_sees_the_sequenc
     late = Synchroniser("E", 0, "G")
     late.store(*CHAT[2])
     whole = [(id_of(one), said[id_of(one)]) for one in parsed(first.ordered)]
-    fresh = late.hear_answer(SyncAnswer("log", late.ask().id, whole), now_ms=0)
+    fresh = late.receive_answer(SyncAnswer("log", late.ask().id, whole), now_ms=0)
     assert ids(fresh) == [id_ for id_ in ids(whole) if id_ != ("C", 0, 2)]
     for at, (_, value) in enumerate(whole):
         own.receive(value, b"G", 0, at, at)

@@ -1,4 +1,4 @@
-"""`two_clock` (linear and physical clocks): one test per claim, the vectors, the printed rules beside the ruling."""
+"""`two_clock` (linear and physical clocks): one test per claim, the vectors, printed rules against the ruling."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def test_vector_tsu_1_pair_by_pair(row: dict[str, Any]) -> None:
 
 
 def _by_kernel(i: Stamp, j: Stamp, accuracy: int, least: int) -> str:
-    """How the kernel relates two messages of different sources: one that precedes what is delivered is late."""
+    """How the kernel relates two messages of different sources: one that precedes a delivered one is late."""
     for sign, first, second in (("<", i, j), (">", j, i)):
         tale = group("A", "B", accuracy_ms=accuracy, delay_min_ms=least, delay_max_ms=0)
-        tale.offset = 1_000  # late enough for everything to be let go by the log's own time
+        tale.offset = 1_000  # late enough for the log's own time to release everything
         assert say(tale, "A1", second.time + 1, second.clock) == ["A1"]
         say(tale, "B1", first.time + 1, first.clock)
         if tale.dead:
@@ -125,7 +125,7 @@ def test_a_known_least_delay_leaves_more_pairs_unrelated() -> None:
         tale = group("A", "B", "C", accuracy_ms=10, delay_min_ms=least)
         say(tale, "A1", 1, 100)
         beat(tale, "A", 2, 99, 0)
-        beat(tale, "C", 1, 0, 80)  # C may still precede A1, unless what it says is too young for that
+        beat(tale, "C", 1, 0, 80)  # C may still precede A1, unless its message is too young for that
         tale.kernel.clear()
         out = say(tale, "B1", 2, 90)
         assert out[-1:] == expected or least == 60
@@ -212,7 +212,7 @@ def test_a_full_group_takes_what_the_log_s_time_or_the_physical_clock_lets_go_at
     assert (say(by_clock, "B2", 6, 2_000), by_clock.dead) == ([], ["backpressure B2"])
     before = by_clock.kernel.dump()[b"g"]
     say(by_clock, "B2", 6, 2_000)
-    assert by_clock.kernel.dump()[b"g"] == before  # trying it left nothing behind
+    assert by_clock.kernel.dump()[b"g"] == before  # the attempt left no trace
 
 
 def test_who_waits_for_a_queued_message_alone_names_whose_word_that_one_waits_for() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precede.udfs.peers.views import IN, OUT, View, members, merge, raise_to, view_of
+from precede.udfs.peers.views import IN, OUT, View, members, merge, raise_standing, view_of
 from tests.kernel.effort import effort
 from tests.kernel.feeding import Tale, parsed, short
 
@@ -42,7 +42,7 @@ def test_what_is_heard_late_twice_or_in_another_order_makes_the_same_view(
     told: list[View] = [{}, {}]
     for view, facts in zip(told, (heard, again), strict=True):
         for name, standing in facts:
-            raise_to(view, name, standing)
+            raise_standing(view, name, standing)
     assert told[0] == told[1]
 
 
@@ -71,7 +71,7 @@ class _TombstoneSet:
 
 
 def test_the_documents_tombstone_set_puts_a_member_out_for_ever_where_epochs_do_not() -> None:
-    # Vector GJLP-2: B leaves and comes back; D has not heard of the coming back and tells A what it knows.
+    # Vector GJLP-2: B leaves and returns; D does not know of the return and tells A what it knows.
     printed_a, printed_d = _TombstoneSet("A", "B", "D"), _TombstoneSet("A", "B", "D")
     for one in (printed_a, printed_d):
         one.leave("B")
@@ -81,13 +81,13 @@ def test_the_documents_tombstone_set_puts_a_member_out_for_ever_where_epochs_do_
     assert "B" not in printed_a.current
     printed_a.join("B")
     printed_a.hear(printed_d)
-    assert "B" not in printed_a.current, "each stale list puts it out again"
+    assert "B" not in printed_a.current, "each stale list removes it again"
 
     at_a = view_of(["A", "B", "D"], 1)
     at_d = dict(at_a)
     for view in (at_a, at_d):
-        raise_to(view, "B", (1, OUT))
-    raise_to(at_a, "B", (2, IN))
+        raise_standing(view, "B", (1, OUT))
+    raise_standing(at_a, "B", (2, IN))
     assert merge(at_a, at_d) == {"A": (1, IN), "B": (2, IN), "D": (1, IN)}
     assert members(merge(at_d, at_a)) == {"A": 1, "B": 2, "D": 1}
 

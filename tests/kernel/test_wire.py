@@ -10,7 +10,7 @@ import pytest
 
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
-from precede.udfs.records.strict import Malformed, read_strictly
+from precede.udfs.records.strict import Malformed, read_strict
 from precede.udfs.records.wire import read
 from tests.kernel import judge
 from tests.kernel.feeding import Tale, parsed
@@ -19,15 +19,15 @@ GOOD = b'{"group":"g","sender":"a","seq":1,"after":[["b",0,2]],"data":{"x":[1,2]
 
 
 def with_(**fields: Any) -> bytes:
-    """A good message with these fields put in; what is None goes out."""
+    """A good message with these fields set; None removes a field."""
     record: dict[str, Any] = {"group": "g", "sender": "a", "seq": 1, "after": []} | fields
     return json.dumps({name: value for name, value in record.items() if value is not None}).encode()
 
 
 def verdict(value: bytes) -> str:
-    """`good` or `malformed`, on which the fast reader, the strict reader and the judge must agree."""
+    """`good` or `malformed`; the fast reader, the strict reader and the judge must agree."""
     verdicts = {"judge": "malformed" if judge.read(value) is None else "good"}
-    for name, reader in (("fast", read), ("strict", read_strictly)):
+    for name, reader in (("fast", read), ("strict", read_strict)):
         try:
             reader(value, Limits())
             verdicts[name] = "good"
@@ -294,7 +294,7 @@ def test_all_three_readers_take_this(what: str) -> None:
     ],
 )
 def test_both_readers_read_the_same_record(what: str) -> None:
-    fast, strict = read(GOOD_ONES[what], Limits()), read_strictly(GOOD_ONES[what], Limits())
+    fast, strict = read(GOOD_ONES[what], Limits()), read_strict(GOOD_ONES[what], Limits())
     assert fast.__class__ is strict.__class__
     for name in fast.__struct_fields__:
         if name != "kind":  # the type says it
@@ -324,7 +324,7 @@ def test_depth_does_not_depend_on_the_recursion_limit_of_the_host(value: bytes) 
     ],
 )
 def test_stamps_and_heartbeats_do_not_need_the_slower_reader(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("precede.udfs.records.wire.read_strictly", None)
+    monkeypatch.setattr("precede.udfs.records.wire.read_strict", None)
     assert read(GOOD_ONES[what], Limits()) is not None
 
 

@@ -1,4 +1,4 @@
-"""Good records with random bytes changed: the fast reader, the strict reader and the judge give one verdict."""
+"""Good records with random byte changes: the fast reader, the strict reader and the judge agree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import Message
-from precede.udfs.records.strict import Malformed, read_strictly
+from precede.udfs.records.strict import Malformed, read_strict
 from precede.udfs.records.wire import read
 from tests.kernel import judge
 from tests.kernel.effort import seeds
@@ -64,7 +64,7 @@ def mutated(random: Random) -> bytes:
 
 
 def disagreement(value: bytes) -> str | None:
-    """Whether the three readers differ, in the verdict or in what they read."""
+    """Whether the three readers differ, in the verdict or in the fields."""
     trimmed = value.strip(b" \t\n\r")
     judged = judge.read(value)
     try:
@@ -72,7 +72,7 @@ def disagreement(value: bytes) -> str | None:
     except Malformed:
         fast = None
     try:
-        strict = read_strictly(trimmed, LIMITS)
+        strict = read_strict(trimmed, LIMITS)
     except Malformed:
         strict = None
     if (judged is None, fast is None) != (strict is None, strict is None):

@@ -1,4 +1,4 @@
-"""Random logs: honest and hostile records mixed, over names and numbers few enough to meet each other."""
+"""Random logs: honest and hostile records, with so few names and numbers that they collide."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kernel.oracle_clocks import BY_CLOCKS
 
 @dataclass(frozen=True)
 class Log:
-    """A log and the kernel settings it is meant for."""
+    """A log, and the kernel settings for it."""
 
     order: str
     limits: Limits
@@ -27,7 +27,7 @@ class Log:
 
 
 def smallest(log: Log, fails: Callable[[Log], object]) -> Log:
-    """The same failure with every record left out that it does not need."""
+    """The log without every record that the same failure does not need."""
     at = 0
     while at < len(log.records):
         fewer = replace(log, records=log.records[:at] + log.records[at + 1 :])
@@ -43,7 +43,7 @@ SENDERS = ("a", "b", "c")
 
 
 def log(random: Random, order: str, *, length: int = 30) -> Log:
-    """One log of hostile and honest traffic for a kernel of this default order."""
+    """One log of hostile and honest traffic for a kernel with this default order."""
     limits = random.choice(
         [
             Limits(),
@@ -60,7 +60,7 @@ def log(random: Random, order: str, *, length: int = 30) -> Log:
 
 
 class _Writer:
-    """Draws one record after the other; what was written before may be written again."""
+    """Draws one record after the other; earlier records may be repeated."""
 
     def __init__(self, random: Random, order: str, *, seqs_max: int, hostile: float) -> None:
         self.random = random
@@ -121,7 +121,7 @@ class _Writer:
         return fields
 
     def _stamp(self, sender: str, epoch: int, seq: int) -> dict[str, Any]:
-        """What the default order of the log needs, honest in the main."""
+        """The stamp that the log's default order needs, mostly honest."""
         random = self.random
         if self.order == "object":
             return {"after": [self._id() for _ in range(random.choice([0, 1, 1, 2]))]}
@@ -136,7 +136,7 @@ class _Writer:
         return {}
 
     def _sent_to(self, entries: list[list[Any]], own: list[Any]) -> dict[str, Any]:
-        """To whom, and what was sent to whom before: mostly some of what the sender has seen."""
+        """The destinations, and what was sent to each before: mostly some of what the sender has seen."""
         random = self.random
         known = [entry if entry is not own else [*own[:2], max(1, own[2] - 1)] for entry in entries]
         to = [self._who() for _ in range(random.choice([0, 1, 1, 2, 2, 3]))]
@@ -196,7 +196,7 @@ class _Writer:
         return {"kind": "heartbeat", "sender": sender, "epoch": epoch, "seq": seq, **clocks}
 
     def _spoil(self, fields: dict[str, Any], value: bytes, key: bytes) -> tuple[bytes | None, bytes | None]:
-        """One of the ways in which a record can be bad."""
+        """One way in which a record can be bad."""
         random = self.random
         changes: list[dict[str, Any]] = [
             {"position": 7},

@@ -1,4 +1,4 @@
-"""The stories on the pages of the orders go as they are written there: an example cannot go stale."""
+"""The examples on the pages of the orders run exactly as written there."""
 
 from __future__ import annotations
 

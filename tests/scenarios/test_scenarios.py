@@ -1,6 +1,6 @@
-"""Runs the stories that stand beside this file: commands, and under each the trace it leaves.
+"""Runs the stories beside this file: commands, each followed by its trace.
 
-A line that begins in the first column is a command or, after `#`, a remark; an indented line is trace. Commands:
+A line that starts in the first column is a command or, after `#`, a comment; an indented line is trace. Commands:
 
     order fifo                      the default order of the kernel (only at the top; s_b without it)
     create closed order=fifo members A B
@@ -8,18 +8,18 @@ A line that begins in the first column is a command or, after `#`, a remark; an 
     B3 after B2                     message 3 of B, answering message 2 of B; written again, it is an exact copy
     B3 to C D sees A2 B3 sent C:A1,B2 D:A2 · B3 to C sees B3 sent nothing
     B3 sees A2 B3 · B3 time 7 clock 100 · heartbeat B next 4 time 8 clock 110
-    wait 3 s                        time passes, and nobody notices before the log shows it in a record
-    tick · tick after 3 s           the job's own sign that time passes
+    wait 3 s                        time passes, which takes effect with the next record of the log
+    tick · tick after 3 s           the job's own record that lets time pass
     B3 epoch 1 · B3 says "no" · B3 after B2 C1 · B3 unstamped · partition 1: B3
     create keys=A,B,precede members A B · join A epoch 1 key new · B3 by B · abandon A 2..3 by precede
 
 A word after `keys=`, `key` and `by` names a key; `by` signs the record with it.
 
-Trace: `->` what is delivered, in order, with (A2) for the record that stands for one given up on, and C:A2 for A2 at
-the destination C; `dead` the dead letters; `copy` where it was dropped as one; `job` what the job itself asks, tells or
-writes into the log; `held` all that is held afterwards, and what each waits for.
+Trace: `->` what is delivered, in order, with (A2) for the stand-in of an abandoned message, and C:A2 for A2 at the
+destination C; `dead` the dead letters; `copy` if it was dropped as an exact copy; `job` what the job itself requests,
+reports or writes into the log; `held` all that is held afterwards, and what each message waits for.
 
-After a wanted change of the kernel `pytest tests/scenarios --rewrite-scenarios` writes the traces anew: read the diff.
+After an intended change of the kernel, `pytest tests/scenarios --rewrite-scenarios` rewrites the traces: read the diff.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 def told(story: str) -> str:
-    """The story with the traces that the kernel leaves now."""
+    """The story with the traces of the current kernel."""
     lines: list[str] = []
     tale = Tale()
     for line in story.splitlines():
@@ -70,7 +70,7 @@ def told(story: str) -> str:
 
 
 def seconds(words: list[str]) -> float:
-    """A length of time."""
+    """A duration."""
     return float(words[0]) * {"ms": 0.001, "s": 1, "min": 60}[words[1]]
 
 
@@ -145,7 +145,7 @@ def more(words: list[str]) -> dict[str, Any]:
 
 
 def trace(tale: Tale, copies: int) -> list[str]:
-    """What one record brought about, and what is held after it."""
+    """The effects of one record, and what is held after it."""
     lines = []
     if tale.out:
         lines.append(f"    -> {' '.join(tale.out)}")

@@ -1,4 +1,4 @@
-"""The function Spark calls, with a real GroupState and no JVM."""
+"""The function that Spark calls, with a real GroupState and no JVM."""
 
 import base64
 import random
@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from precede.udfs import shard
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
-from precede.udfs.records.job_records import Own
+from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.wire import encode_message
 from precede.udfs.shard import HOME_SHARD, Records, Shard, decode_state, encode_state, unpack
 from tests.records import Row, by_group, by_kernel, conversation, log
@@ -25,7 +25,7 @@ COLUMNS = ["key", "value", "partition", "offset", "timestamp_ms"]
 
 
 VERSION_1 = msgspec.json.decode((Path(__file__).parent / "state-1.json").read_bytes())
-"""A shard's state as precede wrote it in version 1, the rows that made it, and those that come after it."""
+"""A shard's state as written in version 1, the rows before it, and the rows after it."""
 
 
 def row_of(values: list[str]) -> list[Row]:
@@ -57,7 +57,7 @@ def state_of(blob: bytes | None) -> GroupState:
 
 
 def chunks(rows: list[Row], size: int) -> Iterator[pd.DataFrame]:
-    """The rows as Spark hands them over, several frames of one key."""
+    """The rows as Spark passes them: several frames of one key."""
     for at in range(0, len(rows), size):
         yield pd.DataFrame(rows[at : at + size], columns=COLUMNS)
 
@@ -65,7 +65,7 @@ def chunks(rows: list[Row], size: int) -> Iterator[pd.DataFrame]:
 def call(
     function: Shard, rows: list[Row], blob: bytes | None, *, size: int = 100, shard: int = HOME_SHARD
 ) -> tuple[list[tuple], bytes | None, bool]:  # type: ignore[type-arg]
-    """One micro-batch: its packed rows, the state after it, and whether that was written."""
+    """Run one micro-batch: its packed rows, the state after it, and whether that was written."""
     state = state_of(blob)
     frames = list(function((shard,), chunks(rows, size), state))
     packed = [row for frame in frames for row in frame.itertuples(index=False, name=None)]
@@ -159,7 +159,7 @@ def test_the_last_row_of_a_batch_says_since_when_a_message_waits_and_how_many_ga
     packed, blob, _ = call(function, waits, None)
     assert [one.waiting for one in records_of(packed)] == [(5, 2)]
     packed, blob, _ = call(function, [(b"g", encode_message("g", "a", 0, 1, after=[]), 0, 4, 9)], blob)
-    assert [one.waiting for one in records_of(packed)] == [(8, 1)], "what no record touched still counts"
+    assert [one.waiting for one in records_of(packed)] == [(8, 1)], "groups without new records still count"
     packed, blob, _ = call(function, [(b"h", encode_message("h", "a", 0, 9, after=[]), 0, 5, 10)], blob)
     assert [one.waiting for one in records_of(packed)] == [(0, 0)]
 
@@ -207,6 +207,8 @@ def test_bad_records_become_dead_letters_and_leave_the_good_ones_alone(function:
     assert ids(ordered_by_group(packed)) == ids(by_kernel(clean)[0])
     dead = [letter for one in records_of(packed) for letter in one.dead]
     assert len(dead) == len(bad)
+    codes = [code for one in records_of(packed) for code in one.dead_codes]
+    assert codes == [msgspec.json.decode(letter)["code"] for letter in dead]
 
 
 def test_a_record_without_a_key_is_refused_by_the_home_shard_alone(function: Shard) -> None:
@@ -260,8 +262,8 @@ def test_what_the_job_itself_says_names_the_tick_behind_it_however_the_log_is_cu
     rows += [(None, b'{"kind":"tick"}', 0, 20 + second, 1_000 * (second + 2)) for second in range(8)]
     whole, state, _ = call(function, rows, None)
     own = [one for records in records_of(whole) for one in records.own]
-    assert {one.offset for one in own} == {21, 23, 27}, "asked after 2 s, 2 s later, 4 s later"
-    cut: list[Own] = []
+    assert {one.offset for one in own} == {21, 23, 27}, "requested after 2 s, 2 s later, 4 s later"
+    cut: list[JobRecord] = []
     blob: bytes | None = None
     for at in range(0, len(rows), 3):
         packed, blob, _ = call(function, rows[at : at + 3], blob)

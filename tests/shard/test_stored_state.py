@@ -1,4 +1,4 @@
-"""The state of a shard and of its groups as an older version wrote it: this version goes on with it, byte for byte."""
+"""The state of a shard and its groups from an older version: this version continues it, byte for byte."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fixture(version: str) -> dict[str, Any]:
 
 
 def rows(version: str, part: str) -> list[Row]:
-    """Rows of the fixture as Spark has them."""
+    """The fixture's rows in Spark's form."""
     return [
         (None if key is None else key.encode(), None if value is None else value.encode(), partition, offset, ms)
         for key, value, partition, offset, ms in fixture(version)[part]
@@ -43,7 +43,7 @@ def kernel_with(blobs: dict[bytes, bytes]) -> Holdback:
 
 
 def told(kernel: Holdback) -> dict[str, list[Any]]:
-    """What a kernel let out, as the fixture writes it."""
+    """A kernel's output in the fixture's form."""
     return {
         "ordered": [value.decode() for value in kernel.ordered],
         "dead": [value.decode() for value in kernel.dead],

@@ -1,4 +1,4 @@
-"""Groups whose records came into several partitions: they live where the log took their first accepted record."""
+"""Groups with records in several partitions: each lives in the partition of its first accepted record."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.shard.test_shard import call, ordered_by_group, records_of
 
 
 def stray_log(seed: int, *, count: int = 120, partitions: int = 4) -> list[Row]:
-    """Messages of a few groups in any partitions, in the order in which the log took them; some cannot be accepted."""
+    """Messages of a few groups in any partitions, in log order; some cannot be accepted."""
     chance = random.Random(seed)
     following = [0] * partitions
     seqs: dict[tuple[str, str], int] = {}
@@ -31,7 +31,7 @@ def stray_log(seed: int, *, count: int = 120, partitions: int = 4) -> list[Row]:
 
 
 def in_batches(rows: list[Row], cuts: list[int]) -> tuple[dict[bytes, list[bytes]], list[bytes]]:
-    """Ordered records by group, and the dead letters, of the rows in batches that end there."""
+    """Ordered records by group, and the dead letters, of the rows cut into batches at these places."""
     function = Shard("s_b", Limits())
     blob: bytes | None = None
     packed: list[tuple] = []  # type: ignore[type-arg]

@@ -25,7 +25,7 @@ def rows() -> list[Row]:
 
 @pytest.fixture(scope="module")
 def write(spark: SparkSession) -> Callable[..., None]:
-    """Write rows as so many files; Spark takes the oldest first, each as a batch."""
+    """Write the rows into this many files; Spark reads the oldest first, each as a batch."""
 
     def files(folder: Path, rows: list[Row], count: int, *, first: int = 0) -> None:
         folder.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def write(spark: SparkSession) -> Callable[..., None]:
 
 
 def order(spark: SparkSession, source: Path, checkpoint: Path, *, shards: int = 8) -> Batches:
-    """Run the query over all files, one a batch, and give what each batch published."""
+    """Run the query over all files, one per batch; returns what each batch published."""
     lines = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(str(source))
     field = F.from_json("value", "array<string>")
     raw = lines.select(
@@ -114,7 +114,7 @@ def test_a_restart_with_more_or_fewer_cores_goes_on_with_the_tasks_of_the_checkp
     write(source, rows[:half], 2)
     before = order(spark, source, checkpoint)
     request.addfinalizer(lambda: spark.conf.set(setting, first))
-    spark.conf.set(setting, tasks)  # as a start on another machine does
+    spark.conf.set(setting, tasks)  # like a start on another machine
     write(source, rows[half:], 2, first=2)
     after = order(spark, source, checkpoint)
     assert whole(before | after) == by_kernel(rows)

@@ -1,4 +1,4 @@
-"""A door in front of a broker, which can keep one kind of request or its answer to itself."""
+"""A proxy in front of a broker that can drop one kind of request or its answer."""
 
 import socket
 import threading
@@ -8,19 +8,19 @@ from types import TracebackType
 from precede.local.embedded_broker import HOST, free_port
 
 END_TXN = 26
-"""Kafka's number for `commit, or abort, the transaction`."""
+"""Kafka's request number for committing or aborting a transaction."""
 
 
 class Door:
-    """Whoever comes in here talks to the broker behind it, and finds nothing strange until a request is named."""
+    """Passes clients through to the broker; nothing is dropped until a request is chosen."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         self.behind = free_port()
-        """Where the broker shall be."""
+        """Where the broker will be."""
         self.kept: list[bool] = []
-        """Of each request that had no answer, whether the broker has got it."""
+        """For each request without an answer, whether the broker received it."""
         self._keep: tuple[int, bool] | None = None
 
     def __enter__(self) -> "Door":
@@ -33,7 +33,7 @@ class Door:
         self._listener.close()
 
     def keep(self, request: int, *, forward: bool) -> None:
-        """The next request of this kind has no answer; the broker gets it or not, and its connection hears no more."""
+        """Drop the answer to the next request of this kind, and perhaps the request too, then all of its connection."""
         self._keep = request, forward
 
     def _open(self) -> None:
@@ -45,7 +45,7 @@ class Door:
             try:
                 outside = socket.create_connection((HOST, self.behind))
             except OSError:
-                inside.close()  # the broker is not there yet
+                inside.close()  # the broker has not started yet
                 continue
             mute = threading.Event()
             threading.Thread(target=self._requests, args=(inside, outside, mute), daemon=True).start()

@@ -1,4 +1,4 @@
-"""A broker that lets nobody in without a password, over TLS, and nobody do what no access rule allows."""
+"""A broker that requires TLS and a password, and allows only what an access rule permits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEMBER = "ann"
 
 Rule = tuple[ResourceType, str, ResourcePatternType, tuple[AclOperation, ...]]
 
-# What docs/how-to/secure.md says that the job needs, and no more.
+# Exactly what the job needs according to docs/how-to/secure.md.
 RULES: list[Rule] = [
     (
         ResourceType.TOPIC,
@@ -61,7 +61,7 @@ RULES: list[Rule] = [
 
 
 def on_topic(name: str, *operations: AclOperation) -> Rule:
-    """What may be done with one topic."""
+    """The permissions for one topic."""
     return ResourceType.TOPIC, name, ResourcePatternType.LITERAL, operations
 
 
@@ -77,9 +77,9 @@ SENDER_AND_READER = [
 
 
 class Guarded:
-    """The broker; `broker.bootstrap` is its open door for whoever sets the stage.
+    """The broker; `broker.bootstrap` is an open listener for the tests' preparations.
 
-    `bootstrap` is the one that asks for a password, `certified` the one that asks for a certificate.
+    `bootstrap` requires a password, `certified` a certificate.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -125,7 +125,7 @@ class Guarded:
         )
 
     def set_the_stage(self) -> None:
-        """Some users; one may do what the job needs, the others may enter and look at no topic."""
+        """The users: one may do what the job needs, the others may log in but see no topic."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         users: list[UserScramCredentialAlteration] = [
@@ -137,7 +137,7 @@ class Guarded:
             self.allow(user, *RULES)
 
     def allow(self, user: str, *rules: Rule) -> None:
-        """From here on the user may do this."""
+        """Grant the user these permissions."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         allowed = [
             AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
@@ -156,13 +156,13 @@ class Guarded:
             AclPermissionType.ANY,
         )
         deadline = time.monotonic() + 10
-        while not set(allowed) <= set(admin.describe_acls(every).result(10)):  # the broker goes by them a moment later
+        while not set(allowed) <= set(admin.describe_acls(every).result(10)):  # they take effect a moment later
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
 
 def write_certificates(folder: Path, ca_file: Path) -> Path:
-    """A certificate authority of our own, and what it gave to this machine's broker and to one client."""
+    """Our own certificate authority, and its certificates for this machine's broker and for one client."""
     folder.mkdir(parents=True, exist_ok=True)
     ca_key = generate_private_key(SECP256R1())
     ca_file.write_bytes(certificate("precede test CA", ca_key, "precede test CA", ca_key, is_ca=True))
@@ -178,7 +178,7 @@ def write_certificates(folder: Path, ca_file: Path) -> Path:
 def certificate(
     name: str, key: EllipticCurvePrivateKey, issuer: str, issuer_key: EllipticCurvePrivateKey, *, is_ca: bool
 ) -> bytes:
-    """A certificate of one day, for this machine's own address."""
+    """A certificate for one day, for this machine's own address."""
     now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()

@@ -1,4 +1,4 @@
-"""The kernel between two real topics, without Spark: for tests of what members make of ordered records."""
+"""The kernel between two real topics, without Spark, to test how members handle ordered records."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from precede.udfs.ticks.patience import Patience
 
 
 class Relay:
-    """Reads a raw topic, and writes what the kernel lets go in one transaction for each look."""
+    """Reads a raw topic, and writes what the kernel releases, in one transaction per read."""
 
     def __init__(self, broker: Broker, *, order: str = "s_b") -> None:
         name = uuid.uuid4().hex[:8]
@@ -30,7 +30,7 @@ class Relay:
         topics.ensure(self.bootstrap, wanted)
         self.kernel = Holdback(order=order, patience=Patience(ask_after_ms=100))
         self.lose: Callable[[bytes], bool] = lambda _: False
-        """Which raw records are lost on their way, as far as the kernel can tell."""
+        """Which raw records are lost before they reach the kernel."""
         self.dead: list[bytes] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -44,7 +44,7 @@ class Relay:
         self._thread.join()
 
     def member(self, name: str, *, group: str = "g", **more: Any) -> precede.Member:
-        """A member of this relay's topics; iteration fails when nothing came for long."""
+        """A member on this relay's topics; iteration fails if nothing comes for long."""
         given: dict[str, Any] = {
             "bootstrap": self.bootstrap,
             "raw_topic": self.raw,
@@ -59,7 +59,7 @@ class Relay:
         assert producer.flush(30) == 0
 
     def tick(self) -> None:
-        """Time passes in every partition, once what is overdue by now is old enough to be asked for."""
+        """Let time pass in every partition, once overdue messages are old enough to be requested."""
         time.sleep(0.2)
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for partition in range(2):
@@ -94,8 +94,8 @@ class Relay:
 
 
 def wait_for(what: Callable[[], bool], sentence: str) -> None:
-    """Wait until it is so."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + 20
     while not what():
-        assert time.monotonic() < deadline, f"never came: {sentence}"
+        assert time.monotonic() < deadline, f"never happened: {sentence}"
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What the tests of the whole stream share: topics of their own in the one broker, the job, and readers."""
+"""Shared by the tests of the whole stream: their own topics in the one broker, the job, and readers."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ HOME = Path(__file__).resolve().parent.parent.parent
 RUN = """
 import os, sys
 from precede.streaming.job import run, settings
-from udfs.errors import Refused
+from precede.udfs.errors import Refused
 try:
     run.run(settings.load({}, os.environ))
 except Refused as error:
@@ -35,7 +35,7 @@ except Refused as error:
 
 
 class Stream:
-    """One stream: its settings, its topics, and what comes out of it."""
+    """One stream: its settings, its topics and its output."""
 
     def __init__(self, bootstrap: Address | str, folder: Path, *, partitions: int = 2, **more: Any) -> None:
         name = uuid.uuid4().hex[:8]
@@ -65,16 +65,16 @@ class Stream:
         )
 
     def change(self, **more: Any) -> None:
-        """From the next run on, other settings."""
+        """Change settings for the next runs."""
         self.settings = msgspec.structs.replace(self.settings, **more)
 
     def send(self, pairs: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Publish raw records, as a gateway does."""
+        """Publish raw records, like a gateway."""
         producer = Producer(
             {
                 "bootstrap.servers": str(self.settings.bootstrap),
                 "partitioner": "murmur2_random",
-                "compression.type": "gzip",  # lets through what is far larger than a record may be
+                "compression.type": "gzip",  # allows records far larger than the limit
                 "message.max.bytes": 8_000_000,
             }
         )
@@ -83,16 +83,16 @@ class Stream:
         assert producer.flush(30) == 0
 
     def cut(self, topic: str, first: int) -> None:
-        """Take the beginning of a topic away, as retention does."""
+        """Remove the beginning of a topic, like retention."""
         admin = AdminClient({"bootstrap.servers": str(self.settings.bootstrap)})
         partitions = range(describe(self.settings.bootstrap, [topic])[topic].partitions)
         for future in admin.delete_records([TopicPartition(topic, at, first) for at in partitions]).values():
             future.result()
 
     def once(self, spark: SparkSession, *, key: Ed25519PrivateKey | None = None, **more: Any) -> list[str]:
-        """Run the job over all there is, in this process; the sentences it said.
+        """Run the job over all records, in this process; returns its sentences.
 
-        A job takes Ctrl-C for a wish to stop, and does so in peace; whoever wanted its work done is interrupted.
+        The job treats Ctrl-C as a request to stop, and stops cleanly; the caller is then interrupted.
         """
         said: list[str] = []
         job.run(msgspec.structs.replace(self.settings, once=True, **more), say=said.append, spark=spark, key=key)
@@ -101,7 +101,7 @@ class Stream:
         return said
 
     def start(self, variables: dict[str, str] | None = None, **more: Any) -> "subprocess.Popen[str]":
-        """Run the job as a process of its own, until it is stopped."""
+        """Run the job as a separate process, until it is stopped."""
         settings = msgspec.structs.replace(self.settings, **more)
         values = {
             f"PRECEDE_{name.upper()}": str(value)
@@ -151,7 +151,7 @@ class Stream:
         return self.read(self.settings.raw_topic)
 
     def ordered(self) -> dict[bytes, list[bytes]]:
-        """Ordered records by group, in the order a consumer of committed records sees them."""
+        """Ordered records by group, in the order that a consumer of committed records sees."""
         return by_group((key or b"", value or b"") for key, value, *_ in self.read(self.settings.ordered_topic))
 
     def dead(self) -> list[bytes]:
@@ -176,7 +176,7 @@ def contiguous(groups: dict[bytes, list[bytes]]) -> bool:
 
 
 def forget_last_commit(commits: Path) -> None:
-    """As if the job had been killed before Spark noted its last batch."""
+    """Restore the state of a job killed before Spark noted its last batch."""
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
     (commits / str(last)).unlink()
     (commits / f".{last}.crc").unlink(missing_ok=True)

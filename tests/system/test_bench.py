@@ -1,4 +1,4 @@
-"""The benchmarks at their smallest sizes: that they run and measure something; how fast is for `make bench` to say."""
+"""The benchmarks at their smallest sizes run and measure something; `make bench` measures the speed."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from bench.figures import Results
 
 HOME = Path(__file__).resolve().parent.parent.parent
 LONG = {"idle", "neighbour"}
-"""These watch a job for minutes, also at their smallest."""
+"""These watch a job for minutes, even at their smallest."""
 
 
 @pytest.mark.timeout(600)

@@ -1,4 +1,4 @@
-"""The commands together, as a person would use them: broker, send, run, tail and held."""
+"""The commands together, as a user would run them: broker, send, run, tail and held."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def command(broker: Broker, place: Path) -> Command:
-    """Run a command against topics and folders of this file, and give what it wrote."""
+    """Run a command on topics and folders of this file; returns its output."""
     variables = {
         "PRECEDE_BOOTSTRAP": broker.bootstrap,
         "PRECEDE_CHECKPOINT": str(place / "checkpoint"),
@@ -84,7 +84,7 @@ def test_the_broker_says_where_it_is_and_ends_at_ctrl_c_with_0(tmp_path: Path) -
         os.kill(running.pid, signal.SIGINT)
         assert running.wait(40) == 0
     assert (taken.returncode, taken.stderr.count(b"\n")) == (1, 1)
-    assert b"cannot be had" in taken.stderr
+    assert b"is not available" in taken.stderr
     assert (refused.returncode, refused.stderr.count(b"\n")) == (1, 1)
     assert b"Another broker runs" in refused.stderr
     assert (ended.returncode, ended.stderr) == (0, b"")
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_what_goes_on_for_ever_with_0_and_no_traceback(
 
 
 def at_home() -> dict[str, str]:
-    """The environment in which precede is found from any folder."""
+    """An environment that finds precede from any folder."""
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 

@@ -1,4 +1,4 @@
-"""`precede dead-letters` on a real topic and a real table: what it lists, and what it publishes again."""
+"""`precede dead-letters` on a real topic and a real table: what it lists and republishes."""
 
 import json
 import os
@@ -35,7 +35,7 @@ RECORDS = [
 
 
 class Letters:
-    """A stream whose dead letters were written by the kernel itself."""
+    """A stream whose dead letters the kernel itself wrote."""
 
     def __init__(self, broker: Broker, folder: Path) -> None:
         self.stream = Stream(broker.bootstrap, folder, partitions=1)
@@ -87,7 +87,7 @@ def test_a_person_reads_a_table_and_how_many_of_each_code(letters: Letters) -> N
     done = letters.run()
     assert b"ann:500000" in done.stdout
     assert b"6 dead letters: 3 malformed, 1 seq_jump, 1 wrong_key, 1 oversize." in done.stderr
-    assert letters.run("--limit", "2").stderr.endswith(b" The first 2 are shown.\n"), "as many as were asked for"
+    assert letters.run("--limit", "2").stderr.endswith(b" The first 2 are shown.\n"), "as many as requested"
 
 
 def test_the_delta_table_says_the_same_as_the_topic(letters: Letters, tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from kafka import KafkaConsumer
 from precede.local.embedded_broker import Broker
 from precede.udfs.errors import Refused
 
-# Starts a broker, says where it is, and then sleeps as a busy program would.
+# Starts a broker, prints its address, and then sleeps like a busy program.
 PARENT = """
 import sys, time
-from precede.embedded_broker import Broker
+from precede.local.embedded_broker import Broker
 broker = Broker().start()
 print(broker.pid, broker.process.pid, broker.data, flush=True)
 time.sleep(600)
@@ -31,7 +31,7 @@ time.sleep(600)
 
 
 def send(broker: Broker, topic: str, *values: str) -> None:
-    """Create the topic if need be and send to it; back once the broker has it all."""
+    """Create the topic if needed and send to it; returns once the broker has everything."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     if topic not in admin.list_topics(timeout=10).topics:
         admin.create_topics([NewTopic(topic, 1)])[topic].result(timeout=10)
@@ -42,7 +42,7 @@ def send(broker: Broker, topic: str, *values: str) -> None:
 
 
 def read(broker: Broker, topic: str, count: int) -> list[str]:
-    """What stands in the topic, read from its beginning."""
+    """The content of the topic, read from its beginning."""
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     try:
@@ -58,7 +58,7 @@ def cluster_id(broker: Broker) -> str | None:
 
 
 def gone(pid: int, seconds: float = 15) -> bool:
-    """Whether the process ends in time; one that only waits to be collected has ended."""
+    """Whether the process ends in time; a zombie process counts as ended."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -96,7 +96,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_it(broker: Broker) -> None:
 
 def test_a_taken_port_is_refused_in_a_sentence(broker: Broker) -> None:
     with pytest.raises(
-        Refused, match=rf"Port {broker.port} cannot be had \(Address already in use\): stop what listens"
+        Refused, match=rf"Port {broker.port} is not available \(Address already in use\): stop what listens"
     ):
         Broker(port=broker.port).start()
 
@@ -148,7 +148,7 @@ def test_it_ends_when_its_parent_is_killed(victim: str) -> None:
             assert gone(int(pid))
             if victim == "the parent":
                 assert gone(int(guard))
-                assert not Path(data).exists(), "a temporary folder goes with its broker"
+                assert not Path(data).exists(), "a temporary folder is removed with its broker"
         finally:
             parent.kill()
             shutil.rmtree(data, ignore_errors=True)  # a guard that is killed removes nothing

@@ -22,7 +22,7 @@ both_clients = pytest.mark.parametrize("client", ["confluent", "kafka-python"])
 
 
 class Output:
-    """An ordered topic and a producer with transactions, as the stream has one."""
+    """An ordered topic and a transactional producer, like the stream's."""
 
     def __init__(self, broker: Broker) -> None:
         self.bootstrap = broker.bootstrap
@@ -157,7 +157,7 @@ def test_the_example_of_an_application_goes_on_where_it_stopped(output: Output, 
         run()
 
 
-# The example follows the usual topic; here it is pointed at one of this test.
+# The example follows the default topic; here it gets one of this test.
 EXAMPLE = """
 import functools, os, pathlib, runpy, sys, precede
 precede.follow = functools.partial(precede.follow, topic=os.environ["TOPIC"])

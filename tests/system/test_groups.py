@@ -1,4 +1,4 @@
-"""`precede.Groups` and `precede groups`: the groups of a real log, joined and left through it."""
+"""`precede.Groups` and `precede groups`: joining and leaving the groups of a real log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def topics_of(relay: Relay) -> dict[str, str]:
 
 
 class People:
-    """Each with a state file of its own, as on machines of their own."""
+    """Each with its own state file, as on separate machines."""
 
     def __init__(self, relay: Relay, folder: Path) -> None:
         self.relay = relay
@@ -46,7 +46,7 @@ class People:
         return send_one(self.relay.bootstrap, self.relay.raw, state, **said)
 
     def sequence(self, group: str, count: int) -> list[str]:
-        """The first so many records of a group, in short."""
+        """The first records of a group, in short notation."""
         with precede.follow(group, bootstrap=self.relay.bootstrap, topic=self.relay.ordered) as follower:
             found = [next(follower) for _ in range(count)]
         return [f"{one.kind} {one.sender} {one.epoch}" for one in found]
@@ -65,10 +65,10 @@ def test_a_group_is_created_offered_once_joined_left_and_joined_again(people: Pe
         (offer,) = bob.discover()
         assert (offer.group, offer.order, offer.closed, offer.members) == ("travel", "s_b", True, {"ann": 0})
         assert offer.options == {"closed": True, "window": 500}
-        assert bob.offers() == [], "one offer, while bob ponders"
-        assert bob.discover() == [], "and he ponders still"
+        assert bob.offers() == [], "one offer, while bob decides"
+        assert bob.discover() == [], "and he has not decided yet"
         assert bob.join("travel") == (0, 2, True)
-        assert bob.join("travel") == (0, None, False), "who is in need not join"
+        assert bob.join("travel") == (0, None, False), "a member need not join"
         assert ann.members("travel") == bob.members("travel") == {"ann": 0, "bob": 0}
         assert bob.mine() == ["travel"]
 
@@ -80,7 +80,7 @@ def test_a_group_is_created_offered_once_joined_left_and_joined_again(people: Pe
 
         assert [one.group for one in bob.discover()] == ["travel"]
         assert bob.join("travel") == (1, 5, True)
-        assert people.say("travel", "bob") == ("bob", 1, 1), "what he says goes on under the new epoch"
+        assert people.say("travel", "bob") == ("bob", 1, 1), "his messages continue under the new epoch"
         assert ann.members("travel") == {"ann": 0, "bob": 1}
     assert people.sequence("travel", 6) == [
         "create ann 0",
@@ -179,7 +179,7 @@ def test_a_member_changes_its_key_and_goes_on_with_the_new_one(
     with people.relay.member("ann", key=tmp_path / "ann2.key", **of) as member:
         assert member.send("with the new key") == ("ann", 2, 1)
     assert people.relay.dead == []
-    with people.groups("precede", key=tmp_path / "precede.commands.key") as service:
+    with people.groups("precede", key=tmp_path / "precede.key") as service:
         assert service.admit("vault", "ann", key=keys["ann3"]).epoch == 3
     with people.relay.member("ann", key=tmp_path / "ann3.key", **of) as member:
         assert member.send("after the old one was lost") == ("ann", 3, 1)
@@ -216,7 +216,7 @@ def test_a_newcomer_to_a_closed_group_with_keys_is_let_in_by_its_service_and_tol
     with member:
         with pytest.raises(Refused, match="closed and has no key of cem"):
             member.send("hello")
-        with people.groups("precede", key=tmp_path / "precede.commands.key") as service:
+        with people.groups("precede", key=tmp_path / "precede.key") as service:
             assert service.admit("vault", "cem", key=keys["cem"]) == (0, 2, True)
             assert service.admit("vault", "dan", key=keys["dan"]) == (0, 3, True)
         while not member.members.count("cem"):

@@ -1,4 +1,4 @@
-"""TLS, passwords and access rules: through every client and the job, against a broker that asks for all three."""
+"""TLS, passwords and access rules: every client and the job, against a broker that requires all three."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 @pytest.fixture
 def config(guarded: Guarded, tmp_path: Path) -> Path:
-    """What a person writes who wants to get in."""
+    """The access settings as a user writes them."""
     path = tmp_path / "precede.toml"
     path.write_text(
         f'bootstrap = "{guarded.bootstrap}"\n'
@@ -70,7 +70,7 @@ def address(guarded: Guarded, **more: str) -> Address:
 
 
 def wait_until(true: Callable[[], object], seconds: float = 15) -> None:
-    """Until this is so, or the time is over."""
+    """Wait until the condition holds, or the time is over."""
     deadline = time.monotonic() + seconds
     while not true() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -100,7 +100,7 @@ def test_what_is_sent_is_ordered_kept_and_read_and_the_password_shows_nowhere(
     secrets = [PASSWORD, PASSWORD.replace("\\", "\\\\").replace('"', '\\"')]
     shown = "\n".join([*said, repr(found), repr(found.bootstrap), *(str(done) for done in told)])
     for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # one that ends while we look
+        with suppress(psutil.NoSuchProcess):  # a process that ends meanwhile
             shown += "\n" + " ".join(process.cmdline())
     logs = [path for path in tmp_path_factory.getbasetemp().glob("spark*/*") if path.is_file()]
     assert "spark.log" in [path.name for path in logs]
@@ -181,7 +181,7 @@ def test_a_member_needs_the_rules_that_are_written_down_and_is_told_which_one_la
             warnings.simplefilter("always")
             assert ann.send("hello")[0] == "ann"
             wait_until(partial(bool, said))
-            time.sleep(3)  # in which it would say it again
+            time.sleep(3)  # in which it would repeat the sentence
         assert [re.search(lacking.format("control"), str(one.message)) is not None for one in said] == [True]
         assert "what ann says to g and is lost is not said again" in str(said[0].message)
     guarded.allow(MEMBER, on_topic("precede.control", *READ))

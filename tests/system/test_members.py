@@ -1,4 +1,4 @@
-"""`precede.Member` on a real broker: what it stamps, what it is handed, and what it keeps."""
+"""`precede.Member` on a real broker: its stamps, its deliveries and its saved state."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.system.test_sending import read
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Each test's members keep their state in a folder of its own."""
+    """The members of each test keep their state in its own folder."""
     monkeypatch.setenv("PRECEDE_STATE", str(tmp_path / "state" / "senders.json"))
     return tmp_path / "state" / "members"
 
@@ -117,7 +117,7 @@ def test_a_lost_state_means_a_new_epoch_and_a_copy_of_an_old_one_too(relay: Rela
     with relay.member("ann") as ann:
         ann.send("two")
         take(ann, 2)
-    file.write_bytes(old)  # as a backup would be put back
+    file.write_bytes(old)  # like restoring a backup
     with relay.member("ann") as ann:
         assert ann.send("three") == ("ann", 1, 1)
     file.unlink()
@@ -131,7 +131,7 @@ def test_a_record_kafka_never_confirmed_goes_out_first_as_the_same_bytes(relay: 
         ann.send("one")
     (file,) = state.glob("*.json")
     pending = b'{"group":"g","sender":"ann","epoch":0,"seq":2,"after":[],"data":"two"}'
-    with sender_state.opened(file) as kept:  # as if it had died between writing the record down and hearing of it
+    with sender_state.opened(file) as kept:  # as if it had died after saving the record and before the answer
         kept.memory.senders[0].seq = 2
         kept.memory.senders[0].pending = pending.decode()
         kept.save()
@@ -192,13 +192,13 @@ def test_members_of_a_group_by_clocks_let_each_other_s_messages_go_without_speak
         for number in range(5):
             bob.send(number)
         assert take(ann, 5) == take(bob, 5) == [0, 1, 2, 3, 4]
-        with relay.member("cem") as cem:  # not of the first members, so it joins
+        with relay.member("cem") as cem:  # not one of the first members, so it joins
             cem.send("late")
             ann.send("early")
             assert sorted(take(ann, 2)) == sorted(take(bob, 2)) == ["early", "late"]
             assert ann.members == ["ann", "bob", "cem"]
             cem.leave()
-    with relay.member("bob") as bob, relay.member("ann") as ann:  # with clocks that go on where they stopped
+    with relay.member("bob") as bob, relay.member("ann") as ann:  # with clocks that continue where they stopped
         bob.send("again")
         assert take(ann, 1) == ["again"]
     assert relay.dead == []
@@ -258,7 +258,7 @@ def test_what_the_group_misses_is_published_again_by_who_said_it(relay: Relay) -
         for data in ("one", "two", "three"):
             ann.send(data)
         assert take(bob, 1) == ["one"]
-        relay.tick()  # and now the group asks
+        relay.tick()  # and now the group requests it
         assert take(bob, 2) == ["two", "three"]
     again = [record.value for record in read(relay.bootstrap, relay.raw) if b'"data":"two"' in (record.value or b"")]
     assert len(again) == 2

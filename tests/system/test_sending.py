@@ -23,7 +23,7 @@ from tests.signing import private
 
 
 class Sender:
-    """`precede send` to a raw topic and with a state file of its own."""
+    """`precede send` to its own raw topic and with its own state file."""
 
     def __init__(self, broker: Broker, state: Path) -> None:
         self.bootstrap = broker.bootstrap
@@ -130,12 +130,12 @@ def test_the_same_command_after_a_failure_is_a_retry_and_not_a_second_message(se
     pending = json.dumps({"group": "travel", "sender": "ann", "epoch": 0, "seq": 2, "after": [], "data": "two"})
     forget_confirmation(sender.state, pending.replace(" ", ""))
     assert sender.send("travel", "ann", "two") == "ann:2"
-    assert sender.send("travel", "ann", "two") == "ann:3", "said again once the first is confirmed, it is a new message"
+    assert sender.send("travel", "ann", "two") == "ann:3", "sent again after a confirmation, it is a new message"
     assert [record["seq"] for record in sender.log()] == [1, 2, 3]
 
 
 def forget_confirmation(state_file: Path, record: str) -> None:
-    """As if the command had died between writing down the record and hearing that Kafka has it."""
+    """As if the command had died after saving the record and before Kafka confirmed it."""
     with opened(state_file) as state:
         state.memory.senders[0].seq += 1
         state.memory.senders[0].pending = record

@@ -1,4 +1,4 @@
-"""The folders of a job as an older version left them, its broker's too: this version's job goes on with them."""
+"""The folders of a job from an older version, including its broker's: this version's job continues with them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.records import Row
 from tests.system.stream import Stream, contiguous
 
 KEEP_ALL = {"log.initial.task.delay.ms": "86400000", "log.retention.check.interval.ms": "86400000"}
-"""The records are as old as the fixture, and no cleaner of Kafka's is to look at their age."""
+"""The records are as old as the fixture, and Kafka's cleaner must not delete them for their age."""
 
 
 def texts(rows: list[Row]) -> list[list[str | None]]:
-    """Keys and values, as the fixture writes them."""
+    """Keys and values in the fixture's form."""
     return sorted(
         [None if key is None else key.decode(), None if value is None else value.decode()] for key, value, *_ in rows
     )

@@ -1,4 +1,4 @@
-"""The job as a process of its own: killed, stopped, and with the broker gone for a while."""
+"""The job as a separate process: killed, stopped, and with the broker down for a while."""
 
 import http.client
 import re
@@ -32,11 +32,11 @@ def run() -> Iterator[Callable[..., Running]]:
 
 
 pytestmark = pytest.mark.timeout(900)
-"""Spark is started four times here, on whatever machine there is."""
+"""Spark starts four times here, perhaps on a slow machine."""
 
 
 def look(port: int, page: str) -> tuple[int, str]:
-    """What the job answers from outside."""
+    """What the job's monitoring answers."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", f"/{page}")
     answer = connection.getresponse()
@@ -60,7 +60,7 @@ def test_a_job_killed_in_the_middle_twice_leaves_each_position_once(
     running = run(stream)
     running.until(lambda: count(stream) > killed_at + 300, "some more")
     running.kill()
-    assert count(stream) < 5_900, "the job was through before it was killed"
+    assert count(stream) < 5_900, "the job had finished before it was killed"
 
     stream.once(spark, max_offsets_per_trigger=200_000)
     assert judge(stream, tmp_path, spark) == []
@@ -79,12 +79,12 @@ def test_a_broker_away_in_between_is_waited_for_and_ctrl_c_ends_the_job_with_0(
         running.until(lambda: look(page, "health")[0] == 200, "a healthy job")
         metrics = look(page, "metrics")[1]
         assert f"precede_delivered_records_total {count(stream)}.0" in metrics
-        # A tick may have come a moment ago, and then it is on its way.
+        # A tick may just have come; then it is still on its way.
         running.until(lambda: 'precede_lag_records{partition="1"} 0.0' in look(page, "metrics")[1], "no lag")
         assert 'precede_batch_seconds_count{phase="transaction",query="order"}' in metrics
         assert float(re.search(r"^precede_state_bytes (\S+)$", metrics, re.MULTILINE)[1]) > 500  # type: ignore[index]
         port = broker.port
-    running.hears("does not answer; nothing is lost")
+    running.wait_for_output("does not answer; nothing is lost")
     running.until(lambda: "Kafka has not answered for" in look(page, "health")[1], "a job that says it is not well")
     with Broker(port, data=tmp_path / "broker"):
         stream.send(talk[200:])

@@ -47,7 +47,7 @@ def stream(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Stream:
 
 @pytest.fixture(scope="module")
 def said(stream: Stream, spark: SparkSession) -> list[str]:
-    """The job has run once over good and bad records, mixed."""
+    """A stream after one run of the job over good and bad records."""
     pairs: list[tuple[bytes | None, bytes | None]] = list(conversation(3_000, groups=20))
     for at, (key, value, _) in enumerate(BAD):
         pairs.insert(100 + 200 * at, (key, value))
@@ -109,7 +109,7 @@ def test_a_member_is_handed_from_delta_what_the_topic_no_longer_has(
 ) -> None:
     ordered = stream.ordered()[b"group-1"]
     cut = len(ordered) // 2
-    left = f"{stream.settings.ordered_topic}.left"  # what retention leaves of the topic
+    left = f"{stream.settings.ordered_topic}.left"  # what retention leaves in the topic
     topics.ensure(stream.settings.bootstrap, [topics.output(left, 2)])
     with Publisher(stream.settings.bootstrap, topic=left) as publisher:
         for record in ordered[cut:]:
@@ -240,7 +240,7 @@ def test_history_goes_on_where_it_was_and_refuses_tables_it_did_not_write(
     stream.send(talk[100:])
     stream.once(spark)
     abort_one(stream)
-    stream.once(spark)  # a batch of nothing
+    stream.once(spark)  # an empty batch
     seen = [(row["group"], row["position"]) for row in stream.table("deliveries")]
     assert len(seen) == len(set(seen)) == sum(map(len, stream.ordered().values()))
 
@@ -273,7 +273,7 @@ def test_history_goes_on_where_it_was_and_refuses_tables_it_did_not_write(
 
 
 def abort_one(stream: Stream) -> None:
-    """Somebody's transaction that came to nothing: offsets go on, and there is no record."""
+    """An aborted transaction: offsets advance, and there is no record."""
     producer = Producer({"bootstrap.servers": str(stream.settings.bootstrap), "transactional.id": "came-to-nothing"})
     producer.init_transactions()
     producer.begin_transaction()

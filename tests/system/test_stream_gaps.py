@@ -1,4 +1,4 @@
-"""A message that never comes: asked for, given up, shown in the sequence and in Delta, each exactly once."""
+"""A message that never comes: requested, abandoned, shown in the sequence and in Delta, each exactly once."""
 
 import time
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_in_a_group_with_keys_the_job_gives_up_once_it_has_the_service_s_key(
         stream.send([(None, TICK)])
     (lacking,) = [sentence for sentence in stream.once(spark, only="order") if "`service_key`" in sentence]
     assert "'travel'" in lacking
-    assert stream.raw()[-1][1] == TICK, "what would be forged is not written"
+    assert stream.raw()[-1][1] == TICK, "records that would be forged are not written"
 
     stream.send([(None, TICK)])
     stream.once(spark, key=private("precede"), only="order")
@@ -93,7 +93,7 @@ def test_ticks_go_to_every_partition_seldom_where_nothing_is_held(
         before = len(stream.raw())
         ticker = Ticker(stream.settings, 3)
         for step in range(50):
-            with monkeypatch.context() as clock:  # of its own, for how long a second is depends on the machine
+            with monkeypatch.context() as clock:  # its own patience, because timing depends on the machine
                 clock.setattr(time, "monotonic", lambda now=0.02 * step: now)
                 ticker.tick_if_due(held)
         assert ticker._producer.flush(30) == 0

@@ -1,4 +1,4 @@
-"""What no job may start with is refused before Spark starts, in a sentence that says how to mend it."""
+"""Conditions that forbid a start are refused before Spark starts, with a sentence that says how to fix them."""
 
 import json
 import time
@@ -29,7 +29,7 @@ class SparkStarted(Exception):
 
 @pytest.fixture
 def stream(broker: Broker, tmp_path: Path) -> Stream:
-    """A stream whose checkpoint was written as a job writes it when its checks are passed."""
+    """A stream with a checkpoint as a job writes it after its checks."""
     stream = Stream(broker.bootstrap, tmp_path)
     settings = stream.settings
     outputs = [settings.ordered_topic, settings.dead_letter_topic, settings.control_topic]
@@ -59,7 +59,7 @@ def start(stream: Stream, **more: Any) -> None:
 
 
 def through(stream: Stream, next_offsets: dict[int, int]) -> None:
-    """As Spark leaves its part of the checkpoint when a batch is through up to there."""
+    """Write Spark's part of the checkpoint as after a batch up to there."""
     folder = stream.settings.order_checkpoint
     for part in ("commits", "offsets"):
         (folder / part).mkdir(parents=True)
@@ -83,7 +83,7 @@ def test_a_topic_deleted_and_made_anew_is_another_topic(stream: Stream) -> None:
     name = stream.settings.raw_topic
     admin = AdminClient({"bootstrap.servers": str(stream.settings.bootstrap)})
     admin.delete_topics([name])[name].result()
-    while name in admin.list_topics(timeout=10).topics:  # it lingers for a moment, and would be taken for the new one
+    while name in admin.list_topics(timeout=10).topics:  # it lingers and would be mistaken for the new one
         time.sleep(0.05)
     topics.ensure(stream.settings.bootstrap, [topics.raw(name, 2)])
     with pytest.raises(Refused, match=r"belongs to an earlier topic .*deleted and created again"):
@@ -177,7 +177,7 @@ def test_a_start_that_was_accepted_and_killed_in_its_first_batch_goes_on(stream:
     began = stream.settings.order_checkpoint / "sources" / "0" / "0"
     began.parent.mkdir(parents=True)
     began.write_bytes(b"\0v1\n" + json.dumps({stream.settings.raw_topic: {0: 5, 1: 5}}).encode())
-    publish_once(stream)  # the batch is out, and Spark does not know
+    publish_once(stream)  # the batch is published, and Spark does not know it
     with pytest.raises(SparkStarted):
         start(stream, accept_cut_log=True)
     with pytest.raises(SparkStarted):
@@ -188,7 +188,7 @@ def test_a_start_that_was_accepted_and_killed_in_its_first_batch_goes_on(stream:
 
 
 def publish_once(stream: Stream) -> None:
-    """As a job did while the log was whole."""
+    """Like a job while the log was complete."""
     found = describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
     sink = Sink(stream.settings, found[stream.settings.raw_topic], found[stream.settings.progress_topic])
     sink.open()

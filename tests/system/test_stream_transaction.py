@@ -29,8 +29,8 @@ from precede.streaming.order.progress import read_progress
 from precede.streaming.order.sink import Sink
 from precede.streaming.order.transaction import TransactionalProducer, TransactionError
 from precede.udfs.errors import Refused, Unreachable
-from precede.udfs.records.job_records import Own, encode_sentence
-from precede.udfs.records.wire import LETTER_BYTES_MAX
+from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
+from precede.udfs.records.job_records import JobRecord, encode_sentence
 from precede.udfs.shard import Records
 from precede.udfs.sizes import DEAD_LETTER_BYTES_MAX, WRAPPED_BYTES, appended_bytes_max, ordered_bytes_max
 from tests.system.door import END_TXN, Door
@@ -40,7 +40,7 @@ Rows = list[tuple[int, int, int, Records]]
 
 
 class Batch:
-    """What the sink asks of a DataFrame, without Spark."""
+    """The part of a DataFrame that the sink uses, without Spark."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -71,7 +71,7 @@ def stream(broker: Broker, tmp_path: Path) -> Stream:
 
 
 def with_a_log(stream: Stream) -> Stream:
-    """The batches of this page are made up, but the offsets they name are there."""
+    """The batches in this file are made up, but their offsets exist."""
     with Producer({"bootstrap.servers": str(stream.settings.bootstrap)}) as producer:
         for at in range(60):
             producer.produce(stream.settings.raw_topic, b"{}", partition=at % 2)
@@ -80,7 +80,7 @@ def with_a_log(stream: Stream) -> Stream:
 
 @pytest.fixture
 def sink(stream: Stream) -> Iterator[Callable[[], Sink]]:
-    """Another job's sink, each time it is called."""
+    """Another job's sink at each call."""
     made: list[Sink] = []
 
     def make() -> Sink:
@@ -105,8 +105,8 @@ def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_part
     stream: Stream, sink: Callable[[], Sink]
 ) -> None:
     def rows(*offsets: int) -> Any:
-        own = [Own("raw", b"g", b"to the log %d" % one, one) for one in offsets]
-        own += [Own("control", b"g", b"to the members %d" % one, one) for one in offsets]
+        own = [JobRecord("raw", b"g", b"to the log %d" % one, one) for one in offsets]
+        own += [JobRecord("control", b"g", b"to the members %d" % one, one) for one in offsets]
         records = Records([], [], [], [], [], [], len(offsets), 0, 0, own=own)
         return Batch([(0, 1, offsets[-1], records)])
 
@@ -122,7 +122,7 @@ def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_part
 def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_reads(
     stream: Stream, sink: Callable[[], Sink]
 ) -> None:
-    own = [Own("person", b"g", encode_sentence(f"Group {one} lacks a key."), one) for one in range(200)]
+    own = [JobRecord("person", b"g", encode_sentence(f"Group {one} lacks a key."), one) for one in range(200)]
     rows: Any = Batch([(0, 1, 200, Records([], [], [], [], [], [], 200, 0, 0, own=own))])
     said: list[str] = []
     one = sink()
@@ -170,7 +170,7 @@ def test_a_job_that_failed_and_tries_again_does_not_take_back_what_another_took_
 ) -> None:
     first, second = sink(), sink()
     first.publish(batch(0, 4))
-    first.open()  # its query failed, and is started again
+    first.open()  # its query failed and is restarted
     first.close()
     second.publish(batch(5, 9))
     with pytest.raises(Refused, match="Another job took over the ordered topic"):
@@ -246,7 +246,7 @@ def test_another_stream_s_open_transaction_does_not_hide_what_is_out(stream: Str
     other.begin_transaction()
     other.produce(topic, b'{"next":19,"v":1}', b'["another",0]')
     other.flush()
-    first.publish(batch(5, 9))  # its token stands behind the open transaction
+    first.publish(batch(5, 9))  # its token is behind the open transaction
     first.close()
     ended = Timer(2.0, other.commit_transaction)
     ended.start()
@@ -362,9 +362,9 @@ def test_topics_that_are_just_large_enough_take_what_is_largest_and_many_small_r
     shrink(settings.bootstrap, settings.dead_letter_topic, DEAD_LETTER_BYTES_MAX)
     largest = limits.record_bytes_max + appended_bytes_max()
     ordered = [b"o" * size for size in (1_000,) * 3_000 + (largest,) + (1_000,) * 3_000]
-    sizes = (1_000,) * 3_000 + (DEAD_LETTER_BYTES_MAX - LETTER_BYTES_MAX - WRAPPED_BYTES,)
+    sizes = (1_000,) * 3_000 + (DEAD_LETTER_BYTES_MAX - EXCERPT_BYTES_MAX - WRAPPED_BYTES,)
     dead = [b'{"code":"late"'.ljust(size) for size in sizes]
-    letter_keys: list[bytes | None] = [*[b"k"] * 3_000, b"k" * LETTER_BYTES_MAX]
+    letter_keys: list[bytes | None] = [*[b"k"] * 3_000, b"k" * EXCERPT_BYTES_MAX]
     keys, at = [b"g" * 255] * len(ordered), [0] * (len(ordered) + len(dead))
     records = Records(ordered, keys, at[: len(ordered)], dead, letter_keys, at[: len(dead)], 1, 0, 0)
     made_up: Any = Batch([(0, 0, 0, records)])

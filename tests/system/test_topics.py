@@ -1,4 +1,4 @@
-"""The topics precede makes, and the settings it refuses."""
+"""The topics that precede creates, and the settings it refuses."""
 
 import uuid
 
@@ -27,7 +27,7 @@ def admin(broker: Broker) -> AdminClient:
 
 
 def five(limits: Limits = topics.DEFAULTS) -> list[Wanted]:
-    """The five topics under names of their own."""
+    """The five topics under unique names."""
     name = f"t{uuid.uuid4().hex[:8]}"
     return topics.wanted(
         raw_topic=f"{name}.raw",
@@ -58,7 +58,7 @@ def test_absent_topics_are_made_with_the_settings_the_promises_rest_on(broker: B
     assert int(ordered["max.message.bytes"]) >= 2 * 1024 * 1024
     assert int(dead_letters["max.message.bytes"]) >= 2 * 1024 * 1024
     assert progress["cleanup.policy"] == "compact"
-    assert int(progress["segment.bytes"]) <= 4 * 1024 * 1024, "what is not compacted is read at each start"
+    assert int(progress["segment.bytes"]) <= 4 * 1024 * 1024, "a topic without compaction is read whole at each start"
     assert control["cleanup.policy"] == "delete"
     assert len(admin.list_topics(timeout=10).topics[wanted[0].name].partitions) == topics.PARTITIONS
 

@@ -1,1 +1,1 @@
-"""Looking at a group from outside: what an order promises, what is held and why."""
+"""Analyses of groups and orders: what an order promises, what is held and why."""

@@ -1,4 +1,4 @@
-"""What a group holds, and what each message waits for, as the outside sees it."""
+"""What a group holds, and what each held message waits for, for display."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def held_messages(group: "Group") -> list[Held]:
-    """What is held, in arrival order, and what each waits for."""
+    """The held messages in order of arrival, and what each waits for."""
     group.looked.clear()
     return list(_look(group))
 
@@ -35,7 +35,7 @@ def _look(group: "Group") -> Iterator[Held]:
 
 
 def _held(group: "Group", one: HeldMessage, blockers: list[Id], destination: str | None = None) -> Held:
-    """One held message, or one of its destinations; those of its blockers that are here wait for a join."""
+    """One held message, or one of its destinations. Blockers that are held themselves wait for a join."""
     name, epoch, seq = one.id
     return Held(
         group=group.name,
@@ -52,7 +52,7 @@ def _held(group: "Group", one: HeldMessage, blockers: list[Id], destination: str
 
 
 class OpenGap(msgspec.Struct, kw_only=True):
-    """A gap that is open, as `precede held --gaps` names it."""
+    """An open gap, as `precede held --gaps` shows it."""
 
     group: str
     sender: str
@@ -61,14 +61,14 @@ class OpenGap(msgspec.Struct, kw_only=True):
     last: int
     since_ms: int
     asked: int
-    """How often it was asked for; 0 while it is young."""
+    """How often it was requested; 0 while it is young."""
     asked_ms: int | None
     waited: list[Id]
-    """Who waits for it directly, by arrival; at most 20."""
+    """The messages that wait for it directly, by arrival; at most 20."""
 
 
 def open_gaps(group: "Group") -> list[OpenGap]:
-    """What is missing, the oldest first."""
+    """The open gaps, oldest first."""
     noticed = list((group.waits or NO_WAITS).gaps.values())
     found: list[OpenGap] = []
     for run in missing_runs(group):
@@ -91,8 +91,8 @@ def open_gaps(group: "Group") -> list[OpenGap]:
 
 
 def oldest_and_gaps(group: "Group") -> tuple[int, int]:
-    """When the first of the held messages arrived, and how many gaps there are: things waited for that are not held."""
-    first = next(iter(group.held.values()))  # they are kept in the order they arrived
+    """When the first held message arrived, and the number of gaps: ids waited for that are not held."""
+    first = next(iter(group.held.values()))  # in order of arrival
     gaps: set[Watch] = set(group.waiting).difference(group.held)
     gaps.discard(QUEUED)
     if group.order.destinations is not None:

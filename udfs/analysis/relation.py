@@ -1,7 +1,7 @@
-"""Which messages an order puts before which others: what it promises, apart from how it waits for that.
+"""Which messages an order puts before which others: its promise, apart from how it waits.
 
-An order says it by the stamps alone (`Order.relation`), so it can be asked of any messages, whatever way they came. To
-count pairs is quadratic by nature: in a large group every so many messages stand for all.
+An order derives this from the stamps alone (`Order.relation`), so it works for any messages, however they arrived.
+Counting pairs is quadratic: in a large group the count is estimated from a sample of every n-th message.
 """
 
 from bisect import bisect_right, insort
@@ -10,35 +10,35 @@ from typing import NamedTuple
 
 from precede.udfs.records.messages import Id, Message, Who
 
-COUNTED_MAX = 4_000
-"""Of how many messages of a group the followers are counted one by one."""
-SMALL = 16
-"""Up to so many messages all sequences that a relation allows can be counted."""
+EXACT_MAX = 4_000
+"""Up to this many messages of a group are counted exactly."""
+SMALL_MAX = 16
+"""Up to this many messages, all sequences that a relation allows are counted."""
 
 
 class Pairs(NamedTuple):
-    """How many ordered pairs there are; `every` above 1: estimated from every so many messages."""
+    """The number of ordered pairs; `every` above 1 means estimated from every n-th message."""
 
     found: int
     every: int = 1
 
 
 class Relation:
-    """A partial order of some messages, numbered as they were given."""
+    """A partial order of some messages, numbered as given."""
 
     size: int
 
     def pairs(self) -> Pairs:
-        """How many pairs of messages stand in a fixed order."""
+        """How many pairs of messages have a fixed order."""
         raise NotImplementedError
 
     def before(self) -> list[int]:
-        """Of each message all that must come before it, as the bits of a number; for a few messages."""
+        """For each message all that must come before it, as the bits of a number; for small sizes."""
         raise NotImplementedError
 
     def sequences(self) -> int | None:
-        """How many sequences of all messages keep this order; None where there are too many messages to tell."""
-        if self.size > SMALL:
+        """How many sequences of all messages keep this order; None if there are too many messages to count."""
+        if self.size > SMALL_MAX:
             return None
         ways = {0: 1}
         before = self.before()
@@ -53,7 +53,7 @@ class Relation:
 
 
 class InSequence(Relation):
-    """Every pair has its order, by the log or by a key."""
+    """Every pair is ordered, by the log or by a key."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.size = len(messages)
@@ -65,14 +65,14 @@ class InSequence(Relation):
         return [(1 << number) - 1 for number in range(self.size)]
 
 
-class Named(Relation):
-    """What follows from ids that messages name, directly or through others."""
+class ByNamedIds(Relation):
+    """The order that follows from ids named in messages, directly or through others."""
 
     def __init__(
         self, messages: Sequence[Message], names: Callable[[Message], Sequence[Id]], *, in_turn: bool = False
     ) -> None:
         self.size = len(messages)
-        self.counted_max = COUNTED_MAX
+        self.exact_max = EXACT_MAX
         seqs_of: dict[Who, list[tuple[int, int]]] = {}
         for number, message in enumerate(messages):
             seqs_of.setdefault(_who(message), []).append((message.seq, number))
@@ -92,15 +92,15 @@ class Named(Relation):
             found.discard(number)
             self.direct.append(found)
 
-    def _from_the_first(self) -> list[int]:
-        """Each after what it names; what stands on or behind a circle can never be delivered and is left out."""
+    def _topological_order(self) -> list[int]:
+        """Each message after those it names. Messages on or behind a cycle are never delivered and are left out."""
         followers: list[list[int]] = [[] for _ in range(self.size)]
         lacking = [len(direct) for direct in self.direct]
         for number, direct in enumerate(self.direct):
             for one in direct:
                 followers[one].append(number)
         walk = [number for number in range(self.size) if not lacking[number]]
-        for one in walk:  # grows while it is walked
+        for one in walk:  # grows during the loop
             for number in followers[one]:
                 lacking[number] -= 1
                 if not lacking[number]:
@@ -108,10 +108,10 @@ class Named(Relation):
         return walk
 
     def pairs(self) -> Pairs:
-        """One walk in which each message hands on a bit for each that precedes it."""
-        every = max(1, -(-self.size // self.counted_max))
-        walk = self._from_the_first()
-        waiting = [0] * self.size  # for how many more a message's bits are kept
+        """One walk in which each message passes on one bit for each message that precedes it."""
+        every = max(1, -(-self.size // self.exact_max))
+        walk = self._topological_order()
+        waiting = [0] * self.size  # how many followers still need a message's bits
         for direct in self.direct:
             for one in direct:
                 waiting[one] += 1
@@ -133,22 +133,22 @@ class Named(Relation):
 
     def before(self) -> list[int]:
         before = [0] * self.size
-        for number in self._from_the_first():
+        for number in self._topological_order():
             for one in self.direct[number]:
                 before[number] |= before[one] | 1 << one
         return before
 
 
-class Sent(Relation):
-    """Of two messages to one destination, that which the other one's `sent` has there; nothing through others."""
+class BySentStamp(Relation):
+    """Before a message come those that its `sent` names for a shared destination; nothing through others."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.size = len(messages)
         self.messages = messages
-        self.looked_max = COUNTED_MAX * COUNTED_MAX
-        """How many pairs are looked at; in a larger group every so many messages stand for all."""
+        self.exact_pairs_max = EXACT_MAX * EXACT_MAX
+        """How many pairs are counted exactly; in a larger group a sample of every n-th message."""
         self.seqs_of: dict[tuple[str, Who], list[tuple[int, int]]] = {}
-        """Of each destination and sender its messages, as (seq, number)."""
+        """The messages of each destination and sender, as (seq, number)."""
         for number, message in enumerate(messages):
             for destination in set(message.to or ()):
                 seqs = self.seqs_of.setdefault((destination, _who(message)), [])
@@ -157,7 +157,7 @@ class Sent(Relation):
             seqs.sort()
 
     def _direct(self, number: int) -> set[int]:
-        """What this message's own stamp puts before it."""
+        """The messages that this message's own stamp puts before it."""
         message = self.messages[number]
         found: set[int] = set()
         for destination in set(message.to or ()):
@@ -168,7 +168,7 @@ class Sent(Relation):
         return found
 
     def pairs(self) -> Pairs:
-        every = max(1, -(-self.size * self.size // self.looked_max))
+        every = max(1, -(-self.size * self.size // self.exact_pairs_max))
         counted = range(0, self.size, every)
         count = sum(len(self._direct(number)) for number in counted)
         return Pairs(count if every == 1 else round(count * self.size / len(counted)), every)
@@ -178,28 +178,28 @@ class Sent(Relation):
 
 
 class ByTwoClocks(Relation):
-    """i before j: of one source by seq; of two where time_i < time_j and clock_i <= clock_j + margin.
+    """i before j: within one source by seq; between two if time_i < time_j and clock_i <= clock_j + margin.
 
-    The rule is not transitive. It is counted as it stands, without what follows through others.
+    The rule is not transitive. It is counted as written, without what follows through others.
     """
 
     def __init__(self, messages: Sequence[Message], margin_ms: int | None) -> None:
         self.size = len(messages)
         self.margin_ms = margin_ms
-        shown: dict[Who, int] = {}
+        latest: dict[Who, int] = {}
         self.points: list[tuple[int, int, Who, int]] = []
-        """(time, clock, source, number); a clock that steps back counts as the sender's last."""
+        """(time, clock, source, number); a clock that steps back counts as the sender's latest."""
         numbered = sorted(enumerate(messages), key=lambda one: one[1].seq)
         for number, message in numbered:
             who = _who(message)
             time: int = message.time  # type: ignore[assignment]
             clock: int = message.clock_ms  # type: ignore[assignment]
-            shown[who] = max(shown.get(who, clock), clock)
-            self.points.append((time, shown[who], who, number))
+            latest[who] = max(latest.get(who, clock), clock)
+            self.points.append((time, latest[who], who, number))
         self.points.sort(key=lambda point: point[0])
 
     def pairs(self) -> Pairs:
-        everybody: list[int] = []
+        all_clocks: list[int] = []
         own: dict[Who, list[int]] = {}
         count = at = 0
         while at < self.size:
@@ -207,10 +207,10 @@ class ByTwoClocks(Relation):
             while end < self.size and self.points[end][0] == self.points[at][0]:
                 _, clock, who, _ = self.points[end]
                 mine = own.setdefault(who, [])
-                count += len(mine) + self._earlier(everybody, clock) - self._earlier(mine, clock)
+                count += len(mine) + self._earlier(all_clocks, clock) - self._earlier(mine, clock)
                 end += 1
-            for _, clock, who, _ in self.points[at:end]:  # those of one time are not related
-                insort(everybody, clock)
+            for _, clock, who, _ in self.points[at:end]:  # equal times are not related
+                insort(all_clocks, clock)
                 insort(own[who], clock)
             at = end
         return Pairs(count)

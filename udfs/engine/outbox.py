@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 from precede.udfs.codes import Refusal
-from precede.udfs.records.job_records import Own, Topic
+from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX, DeadLetter, encode_dead_letter
+from precede.udfs.records.job_records import JobRecord, Topic
 from precede.udfs.records.messages import Id, Identity, LogRecord
-from precede.udfs.records.wire import LETTER_BYTES_MAX, DeadLetter, encode_dead_letter, encode_name
+from precede.udfs.records.wire import encode_name
 
 if TYPE_CHECKING:
     from precede.udfs.engine.group import Group
@@ -17,14 +18,25 @@ if TYPE_CHECKING:
 class Outbox:
     """Parallel lists of keys and values; whoever drives the kernel takes them and clears."""
 
-    __slots__ = ("dead", "dead_keys", "duplicates", "held_growth", "holding", "ordered", "ordered_keys", "own")
+    __slots__ = (
+        "dead",
+        "dead_codes",
+        "dead_keys",
+        "duplicates",
+        "held_growth",
+        "holding",
+        "ordered",
+        "ordered_keys",
+        "own",
+    )
 
     def __init__(self) -> None:
         self.ordered: list[bytes] = []
         self.ordered_keys: list[bytes] = []
         self.dead: list[bytes] = []
         self.dead_keys: list[bytes | None] = []
-        self.own: list[Own] = []
+        self.dead_codes: list[str] = []
+        self.own: list[JobRecord] = []
         self.duplicates = 0
         self.held_growth = 0
         """By how much the number of held messages has grown since created; less than 0 where it shrank."""
@@ -52,12 +64,13 @@ class Outbox:
             arrived_ms=record.timestamp_ms,
         )
         self.dead.append(encode_dead_letter(letter, record.value))
+        self.dead_codes.append(refusal.code)
         # A compressed record may have a key larger than Kafka would take back, and the stream would stand before it.
-        self.dead_keys.append(None if record.key is None else record.key[:LETTER_BYTES_MAX])
+        self.dead_keys.append(None if record.key is None else record.key[:EXCERPT_BYTES_MAX])
 
     def say(self, topic: Topic, key: bytes, value: bytes, offset: int) -> None:
         """Add one record of the job's own."""
-        self.own.append(Own(topic, key, value, offset))
+        self.own.append(JobRecord(topic, key, value, offset))
 
     def clear(self) -> None:
         """Forget what was taken."""
@@ -66,6 +79,7 @@ class Outbox:
         self.ordered_keys.clear()
         self.dead.clear()
         self.dead_keys.clear()
+        self.dead_codes.clear()
 
 
 @cache

@@ -1,1 +1,1 @@
-"""The member's side as pure objects: what it knows, what it may believe, the objects it invokes."""
+"""The member's side as pure objects: its knowledge of the group, trust in the raw log, and object invocation."""

@@ -1,21 +1,21 @@
-"""Objects whose methods are invoked by messages, at their clients and their hosts (the object-based protocol, 4).
+"""Objects whose methods are invoked by messages: the client's and the host's half (object-based protocol, 4).
 
-An **instance** is one execution of a method on an object. A client's half stamps what an instance sends: it names the
-direct significant predecessors, so that the orderer waits for those and nothing else. A host's half keeps the ready
-rule: an instance waits while one that conflicts with it runs, or waits before it.
+An **instance** is one execution of a method on an object. The client's half stamps what an instance sends: it names
+the direct significant predecessors, so that the kernel waits for those and nothing else. The host's half applies the
+ready rule: an instance waits while a conflicting one runs, or waits before it.
 
     counter: increment and show conflict, two increments do not
     delivered increment, increment   -> both run
     delivered show                   -> waits for both
     delivered increment              -> waits for show, which came first
 
-Rulings: "conflict" is a symmetric table and never closed transitively, or two increments conflict because each
-conflicts with a look. Identifiers are tuples, for as text 10i0 stands before 2i0. Stamp, then count: the first message
-of an instance is number 0. To receive a message is to merge its identifier, too, or Table 2's m2 has no vector. `cid`
-is not used: it forgets the older of two compatible instances. Theorem 2 is false, so vectors alone order nothing: of
-what they show to be past, only what conflicts is named.
-Beside those predecessors a message names what its instance received and what it said before; and what its object said
-earlier that is still on its way, because a third object that hears of it may pass the word on.
+Rulings: "conflict" is a symmetric table and never closed transitively; otherwise two increments would conflict because
+each conflicts with a show. Identifiers are tuples, because as text 10i0 sorts before 2i0. Stamp, then count: the first
+message of an instance is number 0. Receiving a message also merges its identifier, or Table 2's m2 has no vector.
+`cid` is not used: it forgets the older of two compatible instances. Theorem 2 is false, so vectors alone order nothing:
+of the messages they show to be earlier, only conflicting ones are named.
+Besides those predecessors a message names what its instance received and sent before. It also names what its object
+sent earlier that is still on its way, because a third object that receives it may pass the information on.
 """
 
 from collections import OrderedDict
@@ -27,17 +27,17 @@ import msgspec
 from precede.udfs.records.messages import Id
 
 GlobalId = tuple[int, str, int]
-"""(oid, object, no): the sending of one message, by the instance (oid, object) as its number `no`."""
+"""(oid, object, no): message number `no` of the instance (oid, object)."""
 
 Vector = dict[str, GlobalId]
-"""Of each object the latest sending that is known of; the document's object vector, without its zeros."""
+"""The latest known message of each object: the document's object vector, without its zeros."""
 
 Kind = Literal["request", "response", "data"]
 
 AFTER_MAX = 20
 """How many predecessors a record may name (contract, section 2)."""
 KNOWN_MAX = 2_000
-"""How many messages of its group an object remembers; older ones were delivered long before anything it will say."""
+"""How many messages of its group an object remembers; older ones were delivered long before its next message."""
 
 
 class Conflicts:
@@ -53,7 +53,7 @@ class Conflicts:
 
 
 class ObjectMessage(msgspec.Struct, frozen=True):
-    """One message of the group, as the rules look at it."""
+    """One message of the group, with the fields that the rules need."""
 
     id: Id
     source: str
@@ -63,7 +63,7 @@ class ObjectMessage(msgspec.Struct, frozen=True):
     """The instance that sent it: (oid, object), its `sid`."""
     no: int
     op: str
-    """The method that is invoked, or whose response this is."""
+    """The method that is invoked, or that this responds to."""
     sender_op: str
     """The method that the sending instance executes."""
     type: Kind
@@ -76,7 +76,7 @@ class ObjectMessage(msgspec.Struct, frozen=True):
 
 
 class Draft(NamedTuple):
-    """What the record of a message needs beside its id and its data."""
+    """The stamp of a message: all that its record needs besides its id and its data."""
 
     object: dict[str, Any]
     to: list[str]
@@ -85,8 +85,8 @@ class Draft(NamedTuple):
     vector: Vector
 
 
-def is_past(one: ObjectMessage, other: ObjectMessage) -> bool:
-    """Whether the vectors say that `one` was sent before `other` could know better (ordering rule, 1 and 2)."""
+def was_sent_before(one: ObjectMessage, other: ObjectMessage) -> bool:
+    """Whether the vectors show that `one` was sent before `other` (ordering rule, 1 and 2)."""
     if one.source == other.source:
         return one.global_id < other.global_id
     known = other.vector.get(one.source)
@@ -100,8 +100,8 @@ def is_past(one: ObjectMessage, other: ObjectMessage) -> bool:
 
 
 def precedes(one: ObjectMessage, other: ObjectMessage, conflicts: Conflicts) -> bool:
-    """Whether `one` directly and significantly precedes `other`, by their stamps alone."""
-    if not set(one.to) & set(other.to) or not is_past(one, other):
+    """Whether `one` is a direct significant predecessor of `other`, by their stamps alone."""
+    if not set(one.to) & set(other.to) or not was_sent_before(one, other):
         return False
     if one.source == other.source:
         return one.instance == other.instance or conflicts.between(one.sender_op, other.sender_op)
@@ -109,7 +109,7 @@ def precedes(one: ObjectMessage, other: ObjectMessage, conflicts: Conflicts) -> 
 
 
 class ObjectClient:
-    """One object's clock, vector and instances, and what it knows of the messages of its group."""
+    """One object's clock and vector, and the messages of its group that it knows."""
 
     def __init__(self, name: str, conflicts: Conflicts) -> None:
         self.name = name
@@ -117,9 +117,9 @@ class ObjectClient:
         self.oid = 0
         self.vector: Vector = {}
         self.known: OrderedDict[Id, ObjectMessage] = OrderedDict()
-        """What was delivered, and what this object said."""
+        """Delivered messages, and those that this object sent."""
         self.in_flight: dict[Id, ObjectMessage] = {}
-        """What this object said and has not seen delivered."""
+        """Messages that this object sent and has not seen delivered."""
 
     def start(self, op: str, request: ObjectMessage | None = None) -> "Instance":
         """Begin an execution of a method; `request` invoked it."""
@@ -130,13 +130,13 @@ class ObjectClient:
         return instance
 
     def deliver(self, message: ObjectMessage) -> None:
-        """A message of the group was delivered, to whomever it goes."""
+        """Take in a delivered message of the group, with any recipients."""
         self.oid = max(self.oid, message.instance[0])
         self.in_flight.pop(message.id, None)
         self._remember(message)
 
-    def said(self, message: ObjectMessage) -> None:
-        """A message of this object is on its way."""
+    def track_sent(self, message: ObjectMessage) -> None:
+        """Remember a message of this object that is on its way."""
         self.in_flight[message.id] = message
         self._remember(message)
 
@@ -146,7 +146,7 @@ class ObjectClient:
             self.known.popitem(last=False)
 
     def predecessors(self, message: ObjectMessage, causes: list[Id]) -> list[Id]:
-        """What a message must name: its causes and its direct significant predecessors, but for what those name."""
+        """The ids a message must name: causes and direct significant predecessors, without those that these name."""
         flying = [
             one.id for one in self.in_flight.values() if one.global_id <= message.vector.get(self.name, (0, "", 0))
         ]
@@ -155,14 +155,14 @@ class ObjectClient:
             if precedes(one, message, self.conflicts):
                 found.setdefault(one.id)
         implied = self._below(found)
-        # What is left out beyond the limit was delivered before this one was sent, and so stands before it in the log.
+        # Ids dropped by the limit were delivered before this one was sent, so they precede it in the log.
         return [id_ for id_ in found if id_ not in implied][:AFTER_MAX]
 
     def _below(self, ids: Iterable[Id]) -> set[Id]:
-        """All that these messages name, and what those name, as far as it is remembered."""
+        """All that these messages name, directly or through others, as far as remembered."""
         below: set[Id] = set()
         walk = [self.known[id_] for id_ in ids if id_ in self.known]
-        for one in walk:  # grows while it is walked
+        for one in walk:  # grows during the loop
             for id_ in one.after:
                 if id_ not in below:
                     below.add(id_)
@@ -181,33 +181,33 @@ class Instance:
         self._client = client
         self._no = 0
         self._causes: list[Id] = []
-        """What it received since it sent last, and that."""
+        """What it sent last, and what it received since."""
 
     def receive(self, message: ObjectMessage) -> None:
-        """A message came to this instance: its vector is known here now, and its own sending too."""
+        """Take in a message for this instance: merge its vector and its own identifier."""
         merge(self.vector, message.vector)
         merge(self.vector, {message.source: message.global_id})
         if message.id not in self._causes:
             self._causes.append(message.id)
 
     def draft(self, op: str, type_: Kind, to: Iterable[str]) -> Draft:
-        """Stamp what this instance is about to send; `sent` must follow, with the id it got."""
+        """Stamp the next message of this instance; call `sent` afterwards with its id."""
         message = self._message(("", 0, 0), op, type_, tuple(to), ())
         after = self._client.predecessors(message, self._causes)
         stamp = {"instance": list(self.sid), "op": op, "sender_op": self.op, "type": type_}
         return Draft(stamp, list(message.to), after, message.no, message.vector)
 
     def sent(self, draft: Draft, id_: Id) -> None:
-        """The draft is on its way: stamp first, then count."""
+        """The draft was sent: stamp first, then count."""
         op, type_ = draft.object["op"], draft.object["type"]
         message = self._message(id_, op, type_, tuple(draft.to), tuple(draft.after))
-        self._client.said(message)
+        self._client.track_sent(message)
         self.vector[self._client.name] = message.global_id
         self._causes = [id_]
         self._no += 1
 
     def commit(self) -> None:
-        """What this instance knows is what its object knows from now on; of an aborted one nothing is kept."""
+        """Merge this instance's knowledge into its object; an aborted instance never calls this."""
         merge(self._client.vector, self.vector)
 
     def _message(self, id_: Id, op: str, type_: Kind, to: tuple[str, ...], after: tuple[Id, ...]) -> ObjectMessage:
@@ -234,13 +234,13 @@ class InstanceQueue:
         self.waiting: dict[Id, str] = {}
 
     def arrive(self, id_: Id, op: str) -> bool:
-        """A request was delivered: whether its instance may start now, or waits."""
+        """Take a delivered request; returns whether its instance may start now."""
         ready = not self._conflicts(op, [*self.running.values(), *self.waiting.values()])
         (self.running if ready else self.waiting)[id_] = op
         return ready
 
     def finish(self, id_: Id) -> list[Id]:
-        """An instance has ended: those that may start now, in order of delivery."""
+        """End an instance; returns those that may start now, in order of delivery."""
         del self.running[id_]
         started: list[Id] = []
         before: list[str] = []
@@ -258,7 +258,7 @@ class InstanceQueue:
 
 
 def merge(vector: Vector, other: Vector) -> None:
-    """Take in what another vector knows."""
+    """Raise each entry of `vector` to that of `other`."""
     for name, id_ in other.items():
         if name not in vector or id_ > vector[name]:
             vector[name] = id_

@@ -25,7 +25,7 @@ from precede.udfs import codes
 from precede.udfs.codes import Refusal
 from precede.udfs.records.job_records import encode_sentence
 from precede.udfs.records.messages import Abandon, Create, Evict, Join, Record
-from precede.udfs.records.signatures import UNFIT_KEY, is_by, read_key, signature_in
+from precede.udfs.records.signatures import UNFIT_KEY, is_signed_by, read_key, signature_in
 from precede.udfs.ticks.patience import Patience
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Keyring:
         keys = [key for key in signers if key is not None]
         if not keys:
             return Refusal(codes.FORGED, f"The log has no key of {_speaker(record)!r} for this record.")
-        if not any(is_by(key, signature, value) for key in keys):
+        if not any(is_signed_by(key, signature, value) for key in keys):
             return Refusal(codes.FORGED, f"No key that may speak for {_speaker(record)!r} has signed it.")
         if isinstance(record, Join) and record.key is not UNSET and read_key(record.key) is None:
             return Refusal(codes.BAD_STAMP, f"The `key` it brings {UNFIT_KEY}.")

@@ -1,4 +1,6 @@
-"""The registry of orders: one file, one class, one line here."""
+"""The registry of orders: one file, one class, one line here; and a door for orders from elsewhere."""
+
+import re
 
 from precede.udfs.orders.causal import Causal
 from precede.udfs.orders.causal_p2p import CausalPointToPoint
@@ -10,9 +12,29 @@ from precede.udfs.orders.s_b import SemanticallyBefore
 from precede.udfs.orders.total import Total
 from precede.udfs.orders.two_clock import TwoClock
 
+NAME = re.compile("[a-z][a-z0-9_]{0,63}")
+
 ORDERS: dict[str, type[Order]] = {
     order.name: order
     for order in (SemanticallyBefore, Fifo, Causal, CausalPointToPoint, Total, Lamport, TwoClock, ObjectBased)
 }
 
-__all__ = ["ORDERS", "Order"]
+
+def register(order_class: type[Order]) -> type[Order]:
+    """Add an order of one's own to `Holdback` and `precede replay`, under its `name`; usable as a class decorator.
+
+    Raises TypeError for what is no order, and ValueError for a name that is not usable or belongs to another order.
+    """
+    if not (isinstance(order_class, type) and issubclass(order_class, Order)):  # type: ignore[redundant-expr]
+        raise TypeError(f"register takes a subclass of precede.Order, not {order_class!r}")
+    name = getattr(order_class, "name", None)
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(
+            f"{order_class.__name__}.name is {name!r}: give the order a name of small letters, digits and _"
+        )
+    if ORDERS.setdefault(name, order_class) is not order_class:
+        raise ValueError(f"there is an order {name!r} already: give {order_class.__name__} another name")
+    return order_class
+
+
+__all__ = ["ORDERS", "Order", "register"]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from precede.udfs import codes
-from precede.udfs.analysis.relation import Relation, Sent
+from precede.udfs.analysis.relation import BySentStamp, Relation
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import QUEUED, HeldMessage, Watch
 from precede.udfs.orders.causal import Causal, CausalStamps
@@ -82,7 +82,7 @@ class CausalPointToPoint(Causal):
 
     @classmethod
     def relation(cls, messages: Sequence[Message], options: Options) -> Relation:
-        return Sent(messages)
+        return BySentStamp(messages)
 
     @classmethod
     def stamps_of(cls, name: str, epoch: int = 0) -> "PointToPointStamps":

@@ -6,7 +6,7 @@ A new order is one file: the partial order it keeps, the dependencies a message 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from precede.udfs.analysis.relation import Named, Relation
+from precede.udfs.analysis.relation import ByNamedIds, Relation
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import WALK_MAX, HeldMessage, Watch
 from precede.udfs.engine.search import Search
@@ -129,7 +129,7 @@ class Order:
     @classmethod
     def relation(cls, messages: Sequence[Message], options: Options) -> Relation:
         """Which of these messages of one group, given in the log's order, this order puts before which."""
-        return Named(messages, cls.follows, in_turn=cls.in_turn)
+        return ByNamedIds(messages, cls.follows, in_turn=cls.in_turn)
 
     @classmethod
     def stamps_of(cls, name: str, epoch: int = 0) -> Stamps:

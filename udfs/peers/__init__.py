@@ -1,5 +1,5 @@
-"""The members' side of the documents' group protocols: what peers tell each other, as pure objects.
+"""The documents' group protocols between members, without a log, as pure objects.
 
-Nothing here reads a clock, draws a number or opens a socket. Whoever drives an object hands in what it heard, the time
-and the chance, and sends what comes out to everybody on the medium, the sender itself included.
+Nothing here reads a clock, draws a random number or opens a socket. The caller passes in received messages, the time
+and random waits, and sends the results to everyone on the medium, including the sender itself.
 """

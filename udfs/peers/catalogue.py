@@ -1,7 +1,7 @@
-"""The groups of a log, each with its order, its options and its members, as the ordered records tell them.
+"""The groups of a log, each with its order, options and members, from the ordered records.
 
-In the central form of the join/leave protocol nobody answers an advertisement but the log: whoever has read the ordered
-records knows every group, whether one of its members is there or not. All who have read as far know the same.
+In the central form of the join/leave protocol the log answers an advertisement: every reader of the ordered records
+knows every group, whether or not any of its members is online. All who have read equally far know the same.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import msgspec
 from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.directory import GroupInfo
-from precede.udfs.peers.views import View, members, raise_to, standings
+from precede.udfs.peers.views import View, members, raise_standing, standings
 
 
 class Listing(msgspec.Struct):
@@ -21,52 +21,52 @@ class Listing(msgspec.Struct):
     group: str
     order: str
     created: bool = False
-    """Whether a `create` record began it; a group nobody created is open to everybody."""
+    """Whether a `create` record began it; other groups are open to every sender."""
     closed: bool = False
     options: dict[str, Any] = {}
-    """What its `create` record set."""
+    """The options of its `create` record."""
     position: int = 0
-    """The last one that was read."""
+    """The last position that was read."""
     view: View = {}
 
     @property
     def members(self) -> dict[str, int]:
-        """Who is in, by `create` or `join`, each with its epoch; in an open group others may speak, too."""
+        """The members by `create` or `join`, each with its epoch; in an open group others may send, too."""
         return members(self.view)
 
     def only_signs(self, name: str) -> bool:
-        """Whether this is the service of a group with keys, which joins to change its key, and is no member by it."""
+        """Whether this is the service of a group with keys: its joins change its key and do not make it a member."""
         return name == SERVICE and name in self.options.get("keys", {}) and name not in self.view
 
     @property
     def info(self) -> GroupInfo:
-        """What the join/leave protocol tells of it."""
+        """What the join/leave protocol says about it."""
         return GroupInfo(self.group, self.order, dict(self.view))
 
 
 class Catalogue:
-    """All groups that were read of. To hear a record again changes nothing."""
+    """All groups found in the records. Reading a record twice changes nothing."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Listing] = {}
 
     def learn(self, record: Mapping[str, Any]) -> Listing | None:
-        """An ordered record of any group; its group where that is new, or its members may have changed."""
+        """Take in an ordered record; returns its group if that is new, or its members may have changed."""
         group: str = record["group"]
         listing = self.groups.get(group)
-        told = listing is None
+        is_new = listing is None
         if listing is None:
             listing = self.groups[group] = Listing(group, record["order"])
         if record["position"] > listing.position and record.get("destination") is None:
             listing.position = record["position"]
         if record.get("kind", "message") == "message":
-            return listing if told else None
+            return listing if is_new else None
         if record["kind"] == "create":
             listing.created = True
             listing.options = dict(record.get("options", {}))
-            # Where clocks decide, a created group waits for its members, so it has to know them: it is closed.
+            # If clocks decide, a created group waits for its members, so it must know them: it is closed.
             listing.closed = listing.options.get("closed") is True or ORDERS[listing.order].by_clocks
         if record["kind"] == "join" and listing.only_signs(record["sender"]):
-            return listing if told else None
-        changed = [raise_to(listing.view, name, standing) for name, standing in standings(record)]
-        return listing if told or any(changed) else None
+            return listing if is_new else None
+        changed = [raise_standing(listing.view, name, standing) for name, standing in standings(record)]
+        return listing if is_new or any(changed) else None

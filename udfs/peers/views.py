@@ -1,12 +1,12 @@
-"""Who belongs to a group, as a value that copies of it can be merged into one (M2MC, chapter 5).
+"""Who belongs to a group, as a value whose copies can be merged (M2MC, chapter 5).
 
-Of each name the largest standing counts: the larger epoch, and within one epoch being out over being in. That is a
-join-semilattice, so copies may be merged in any order, any number of times, stale ones among them, and all come to the
-same. The document keeps a set of those who left and takes nobody out of it; one stale copy of that set then puts a
-member out for ever that has left and come back.
+The largest standing of each name counts: the larger epoch, and within an epoch out beats in. This is a
+join-semilattice, so copies, even stale ones, may be merged in any order and any number of times with the same result.
+The document instead keeps a set of those who left and never removes a name from it. A stale copy of that set then
+excludes for ever a member that left and came back.
 
-    {B: (1, in)}  merged with  {B: (1, out)}  is  {B: (1, out)}     whoever heard of the leave is right
-    {B: (2, in)}  merged with  {B: (1, out)}  is  {B: (2, in)}      the leave was of an older epoch
+    {B: (1, in)}  merged with  {B: (1, out)}  is  {B: (1, out)}     the copy that knows of the leave is right
+    {B: (2, in)}  merged with  {B: (1, out)}  is  {B: (2, in)}      the leave ended an older epoch
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,14 +15,14 @@ from typing import Any
 IN, OUT = False, True
 
 Standing = tuple[int, bool]
-"""(epoch, whether it is out of the group again): of two the larger is the later truth."""
+"""(epoch, whether it is out again): the larger of two is the later state."""
 
 View = dict[str, Standing]
-"""Of each name the largest standing heard of."""
+"""The largest known standing of each name."""
 
 
-def raise_to(view: View, name: str, standing: Standing) -> bool:
-    """Take in one standing; answers whether it says anything new."""
+def raise_standing(view: View, name: str, standing: Standing) -> bool:
+    """Raise a name to this standing; returns whether that changed the view."""
     known = view.get(name)
     if known is not None and known >= standing:
         return False
@@ -31,26 +31,26 @@ def raise_to(view: View, name: str, standing: Standing) -> bool:
 
 
 def merge(*views: Mapping[str, Standing]) -> View:
-    """The least view that says all that these say."""
+    """The least view that includes all of these."""
     merged: View = {}
     for view in views:
         for name, standing in view.items():
-            raise_to(merged, name, standing)
+            raise_standing(merged, name, standing)
     return merged
 
 
 def members(view: Mapping[str, Standing]) -> dict[str, int]:
-    """Who is in, each with its epoch, by name."""
+    """The members, each with its epoch, by name."""
     return {name: view[name][0] for name in sorted(view) if view[name][1] is IN}
 
 
 def view_of(names: Iterable[str], epoch: int = 0) -> View:
-    """The view in which just these are in."""
+    """The view in which exactly these are in."""
     return dict.fromkeys(names, (epoch, IN))
 
 
 def standings(record: Mapping[str, Any]) -> list[tuple[str, Standing]]:
-    """What a record of a group's sequence says of who is in it and who is out."""
+    """The changes of membership in a record of a group's sequence."""
     match record.get("kind"):
         case "create":
             return [(name, (0, IN)) for name in record.get("members", [])]

@@ -1,7 +1,7 @@
-"""What the job itself says: requests for repair and how gaps ended, records of its own, sentences for who runs it.
+"""Records the job itself writes: requests for repair, outcomes of gaps, raw records and sentences for the operator.
 
-The kernel decides on them when it reads a record that lets time pass, from the log alone, so the same log gives the
-same ones in any batches. They act when they are read: no timer ever changes a group.
+The kernel decides on them from the log alone, when it reads a record that lets time pass. So the same log gives the
+same records, however it is cut into batches. They take effect when they are read: no timer ever changes a group.
 """
 
 from typing import Literal
@@ -13,13 +13,13 @@ from precede.udfs.records.messages import Id
 VERSION = 1
 
 Topic = Literal["raw", "control", "person"]
-"""One of Kafka's, or whoever watches the job, who is told a sentence."""
+"""A Kafka topic, or the person who watches the job and gets a sentence."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Own(msgspec.Struct, array_like=True, gc=False):
-    """One record of the job's own, and the raw offset at which it was decided on."""
+class JobRecord(msgspec.Struct, array_like=True, gc=False):
+    """One record that the job writes, and the raw offset at which the kernel decided on it."""
 
     topic: Topic
     key: bytes
@@ -28,7 +28,7 @@ class Own(msgspec.Struct, array_like=True, gc=False):
 
 
 class GapRecord(msgspec.Struct, kw_only=True, gc=False):
-    """What topic `precede.control` says of a gap: that it shall be filled, or how it ended; the newest says all."""
+    """The state of a gap in topic `precede.control`: requested, or how it ended. The newest record is complete."""
 
     v: int = VERSION
     kind: Literal["ask", "filled", "abandoned", "dropped"]
@@ -53,15 +53,15 @@ def encode_gap(record: GapRecord) -> bytes:
 
 
 def encode_abandon(group: str, name: str, epoch: int, first: int, last: int) -> bytes:
-    """Write the record by which a group gives up on missing messages."""
+    """Write the record that abandons missing messages of a group."""
     return _encode({"group": group, "kind": "abandon", "ids": [[name, epoch, first, last]]})
 
 
 def encode_evict(group: str, name: str, epoch: int, cut: int) -> bytes:
-    """Write the record by which a group goes on without a member that fell silent."""
+    """Write the record that evicts a silent member, so that its group can go on."""
     return _encode({"group": group, "kind": "evict", "member": [name, epoch], "cut": cut})
 
 
 def encode_sentence(sentence: str) -> bytes:
-    """Write what the job shall say to a person."""
+    """Write a sentence for the operator."""
     return _encode(sentence)

@@ -1,6 +1,6 @@
-"""Reading a record of ours by the fields one needs, where the fast reader gives up.
+"""Reads only the needed fields of our own records, where the fast reader fails.
 
-JSON allows what msgspec does not: odd escapes and depth inside `data`, and any `seq` where none is needed.
+JSON allows what msgspec rejects: odd escapes and deep nesting inside `data`, and any `seq` where none is needed.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ _MESSAGE = b'"message"'
 
 
 def lenient_reader(type_: type[Struct]) -> Callable[[bytes], Struct]:
-    """What reads any bytes as this type, fast where it can; all that it may raise is msgspec.DecodeError."""
+    """A reader of this type: fast where possible. It raises nothing but msgspec.DecodeError."""
     decode = msgspec.json.Decoder(type_).decode
 
     def read(value: bytes) -> Struct:
         try:
             return decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return read_leniently(value, type_)
+            return read_lenient(value, type_)
 
     return read
 
 
-def read_leniently(value: bytes, type_: type[Struct]) -> Struct:
-    """The record as this type; raises msgspec.DecodeError where it is none."""
+def read_lenient(value: bytes, type_: type[Struct]) -> Struct:
+    """Read the record as this type; raises msgspec.DecodeError if it does not fit."""
     columns: dict[str, Any] = {}
     try:
         fields = raw_fields(value)
@@ -44,7 +44,7 @@ def read_leniently(value: bytes, type_: type[Struct]) -> Struct:
 
 
 def raw_fields(value: bytes) -> dict[str, bytes]:
-    """The fields of the object, each as it stands there, but for a `seq` that was never read."""
+    """The raw fields of the object, without the `seq` of kinds that do not use it."""
     try:
         fields = dict(top_level_fields(value))
     except Malformed as error:

@@ -1,6 +1,6 @@
 """The records of the raw log, one type per kind (contract, section 2).
 
-The field types are the wire rules: the fast reader decodes a whole record by them, the strict reader a field at a time.
+The field types are the wire rules: the fast reader decodes a whole record by them, the strict reader field by field.
 An integer is declared `int | float` because msgspec would take 1.0 for an int; the readers then refuse the float.
 """
 
@@ -16,8 +16,8 @@ NAME_BYTES_MAX = 255
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 SHORT_NAME_MAX = NAME_BYTES_MAX // 4
 ShortName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=SHORT_NAME_MAX)]
-"""A name of so few characters has at most 255 bytes, whatever they are."""
-if TYPE_CHECKING:  # the readers refuse every float, so the code that gets a record sees integers only
+"""A name this short has at most 255 bytes, whatever its characters are."""
+if TYPE_CHECKING:  # the readers reject every float, so other code sees integers only
     Epoch: TypeAlias = int
     Seq: TypeAlias = int
     Integer: TypeAlias = int
@@ -34,26 +34,26 @@ ShortWireId: TypeAlias = tuple[ShortName, Epoch, Seq]
 WireRange: TypeAlias = tuple[Name, Epoch, Seq, Seq]
 
 Who: TypeAlias = tuple[str, int]
-"""(sender, epoch): one life of a sender, within which its seqs are dense."""
+"""(sender, epoch): one run of a sender. Its seqs have no gaps within an epoch."""
 Id: TypeAlias = tuple[str, int, int]
-"""(sender, epoch, seq), the identity of a message; never glued into one string."""
+"""(sender, epoch, seq): the identity of a message, never joined into one string."""
 
 
 class ObjectStamp(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What the object-based order's clients say of a message; the orderer only carries it."""
+    """What clients of the object-based order say about a message. The kernel only carries it."""
 
     instance: tuple[Count, Name | Count] | UnsetType = UNSET
-    """(oid, ono): ono is what the object is called, by a name or a number."""
+    """(oid, ono): `ono` names the object, by a string or a number."""
     op: Name | UnsetType = UNSET
     sender_op: Name | UnsetType = UNSET
     type: Literal["request", "response", "data"] | UnsetType = UNSET
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What a sender says, with the stamps of every order.
+    """An application message, with the stamps of every order.
 
-    Fields left out are UNSET, for the fast reader has to know which were named; it then sets the epoch to 0.
-    The types are what that reader vouches for at once; longer names are read by the types in AS_WRITTEN.
+    Omitted fields are UNSET, because the fast reader must know which were present; it then sets the epoch to 0.
+    These types are what the fast reader can check at once; the types in AS_WRITTEN read longer names.
     """
 
     group: ShortName
@@ -81,11 +81,11 @@ AS_WRITTEN: dict[str, Any] = {
     "to": list[Name],
     "sent": dict[Name, list[WireId]],
 }
-"""The types of the contract for the fields of a message that hold names."""
+"""The contract's types for the message fields that hold names."""
 
 
 class Heartbeat(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A sign of life; `seq` is the next one the sender will use, `time` a promise."""
+    """Shows that a sender is alive. `seq` is the next one it will use, `time` a promise about what follows."""
 
     group: Name
     sender: Name
@@ -99,7 +99,7 @@ class Heartbeat(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What a `create` record may set for its group."""
+    """The options that a `create` record may set for its group."""
 
     order: str | UnsetType = UNSET
     closed: bool | UnsetType = UNSET
@@ -115,7 +115,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_def
 
 
 class Control(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What the kinds share that begin a group or change what counts in it; a seq that one carries is not read."""
+    """Fields shared by the kinds that create or change a group. A `seq` in them is not read."""
 
     group: Name
     kind: str
@@ -127,14 +127,14 @@ class Control(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Create(Control, kw_only=True):
-    """Begins a group: its order, its options and its first members."""
+    """Creates a group: its order, its options and its first members."""
 
     options: Options = msgspec.field(default_factory=Options)
     members: list[Name] = []
 
 
 class Join(Control, kw_only=True):
-    """A sender becomes a member, or comes back with a larger epoch."""
+    """A sender becomes a member, or returns with a larger epoch."""
 
     sender: Name
     time: Integer | UnsetType = UNSET
@@ -142,27 +142,27 @@ class Join(Control, kw_only=True):
 
 
 class Leave(Control, kw_only=True):
-    """A member's last word: `last` is the last seq it used."""
+    """A member leaves: `last` is the last seq it used."""
 
     sender: Name
     last: Count
 
 
 class Evict(Control, kw_only=True):
-    """A member is put out: of what it says, only seqs up to `cut` still count."""
+    """Removes a member: only its seqs up to `cut` still count."""
 
     member: tuple[Name, Epoch]
     cut: Count
 
 
 class Abandon(Control, kw_only=True):
-    """Gives up on missing messages: [sender, epoch, first, last] each."""
+    """Abandons missing messages, each range as [sender, epoch, first, last]."""
 
     ids: list[WireRange]
 
 
 class Tick(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Time passes, for every group of the partition."""
+    """Lets time pass for every group of the partition."""
 
     kind: str
     group: Name | UnsetType = UNSET
@@ -174,7 +174,7 @@ class Tick(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class LogRecord(NamedTuple):
-    """A record as a topic has it, not read yet; of the raw log, what `Holdback.receive` takes."""
+    """An unread record of a topic; for the raw log, the arguments of `Holdback.receive`."""
 
     value: bytes | None
     key: bytes | None
@@ -184,7 +184,7 @@ class LogRecord(NamedTuple):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """As much of a record's identity as can be read, for its dead letter."""
+    """The readable part of a record's identity, for its dead letter."""
 
     group: str | None = None
     sender: str | None = None

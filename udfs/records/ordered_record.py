@@ -1,4 +1,4 @@
-"""The ordered record as its readers take it (contract, section 4); what it is made of is the kernel's (outbox.py)."""
+"""The ordered record as readers see it (contract, section 4); outbox.py in the kernel writes it."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from precede.udfs.records.messages import Id
 
 
 class OrderedRecord(msgspec.Struct, kw_only=True, gc=False):
-    """All but the application's `data`, and the stamps of the orders; who needs more of it says so."""
+    """The fields most readers need, without `data` and the stamps; subclasses add what else they need."""
 
     group: str
     position: int

@@ -1,18 +1,20 @@
-"""Signing a record, and telling whether it is signed (contract, section 2): Ed25519 by RFC 8032, in base64.
+"""Signs records and verifies their signatures (contract, section 2): Ed25519 by RFC 8032, in base64.
 
-`signature` stands last in the object and signs the bytes before `,"signature":`. It is judged by those very bytes, so
-a signed record can be written in one way only: no white space and no escapes about the signature, base64 by the letter.
-Else whoever carries a record could make another one of it that is signed as well, and the sender's own would then be an
-`equivocation`.
+`signature` is the last field of the object and signs the bytes before `,"signature":`. Exactly these bytes are
+verified, so a signed record has one spelling only: no white space or escapes around the signature, canonical base64.
+Otherwise anyone who carries a record could turn it into a different record that is signed too, and the sender's own
+would then be an `equivocation`.
 
-Verification has to come out the same on every machine and with every library, so what libraries judge differently is
-refused here: a number s that was not reduced, and keys of which a signature proves nothing (small order) or that are
-written in a second way. The library verifies without a cofactor, as RFC 8032 allows.
+Verification must give the same result on every machine and with every library. So this module rejects the cases that
+libraries treat differently: an s that is not reduced, keys of small order, for which a signature proves nothing, and
+keys in a non-canonical spelling. The library verifies without a cofactor, as RFC 8032 allows.
 """
 
 from base64 import b64decode, b64encode
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -21,7 +23,7 @@ OPENING = b',"signature":"'
 CLOSING = b'"}'
 SIGNATURE_BYTES = 64
 TEXT_BYTES = 88
-"""Of a signature in base64."""
+"""Length of a signature in base64."""
 TAIL_BYTES = len(OPENING) + TEXT_BYTES + len(CLOSING)
 KEY_BYTES = 32
 
@@ -29,18 +31,18 @@ _FIELD = 2**255 - 19
 _ORDER = 2**252 + 27742317777372353535851937790883648493
 _Y_OF_ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 _SMALL = {0, 1, _FIELD - 1, _Y_OF_ORDER_8, _FIELD - _Y_OF_ORDER_8}
-"""The y of the eight points of small order: under such a key one signature is good for many messages."""
+"""The y of the eight points of small order: under such a key one signature is valid for many messages."""
 
 UNFIT_KEY = "is no Ed25519 public key in base64: 44 characters, as `precede key` prints them"
 
 
 def sign(record: bytes, key: "Ed25519PrivateKey") -> bytes:
-    """The record, a JSON object without white space after it, with its signature appended."""
+    """Append a signature to the record, a JSON object without trailing white space."""
     return b"".join((record[:-1], OPENING, b64encode(key.sign(record[:-1])), CLOSING))
 
 
 def read_key(text: object) -> bytes | None:
-    """The public key that stands in this text, None where it is none that could prove anything."""
+    """The public key in this text, or None if it is not a key that can prove anything."""
     key = _read_base64(text.encode()) if isinstance(text, str) else b""
     if len(key) != KEY_BYTES:
         return None
@@ -49,7 +51,7 @@ def read_key(text: object) -> bytes | None:
 
 
 def signature_in(record: bytes) -> bytes | None:
-    """The signature that stands last in a trimmed record, None where there is none in the one lawful form."""
+    """The signature at the end of a trimmed record, or None if there is none in the canonical form."""
     tail = record[-TAIL_BYTES:]
     if not (tail.startswith(OPENING) and tail.endswith(CLOSING)):
         return None
@@ -59,9 +61,12 @@ def signature_in(record: bytes) -> bytes | None:
     return signature
 
 
-def is_by(key: bytes, signature: bytes, record: bytes) -> bool:
-    """Whether this key has signed the record, whose signature stands last in it."""
-    from cryptography.exceptions import InvalidSignature
+def is_signed_by(key: bytes, signature: bytes, record: bytes) -> bool:
+    """Whether this key signed the record, which ends with the signature."""
+    try:
+        from cryptography.exceptions import InvalidSignature
+    except ModuleNotFoundError:
+        raise Refused("A signature needs cryptography, which is not installed: pip install 'precede[keys]'.") from None
 
     try:
         _verifier(key).verify(signature, record[:-TAIL_BYTES])
@@ -72,14 +77,14 @@ def is_by(key: bytes, signature: bytes, record: bytes) -> bool:
 
 @lru_cache(maxsize=4096)
 def _verifier(key: bytes) -> "Ed25519PublicKey":
-    # Imported here, so that groups without keys need neither the library nor the time to load it.
+    # Imported here, so that groups without keys neither need the library nor wait for it to load.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     return Ed25519PublicKey.from_public_bytes(key)
 
 
 def _read_base64(text: bytes) -> bytes:
-    """What the text encodes, empty unless it does so in the one lawful way."""
+    """The decoded bytes; empty unless the text is canonical base64."""
     try:
         found = b64decode(text, validate=True)
     except ValueError:

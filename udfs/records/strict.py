@@ -1,7 +1,7 @@
-"""The strict reader: RFC 8259 and the contract's section 2 by the letter, one top-level field at a time.
+"""The strict reader: enforces RFC 8259 and section 2 of the contract exactly, one top-level field at a time.
 
-A fast JSON parser is not a strict one, and a refusal has to say why. So whatever the fast reader (wire.py) refuses, or
-cannot vouch for, is read again here; this reader's verdict is the verdict. It is iterative: depth costs no stack.
+A fast JSON parser is not strict, and a refusal must say why. So this reader reads again whatever the fast reader
+(wire.py) rejects or cannot check, and its verdict is final. It is iterative: depth costs no stack.
 """
 
 import re
@@ -16,7 +16,7 @@ from precede.udfs.limits import Limits
 from precede.udfs.records.messages import AS_WRITTEN, KINDS, NAME_BYTES_MAX, Epoch, Identity, Name, Record, Seq
 
 DEPTH_MAX = 1_000
-"""How deep `data` may be nested: a host's recursion limit must not decide what is refused."""
+"""Maximum nesting of `data`: a host's recursion limit must not decide what is refused."""
 
 APPENDED = (
     "position",
@@ -29,7 +29,7 @@ APPENDED = (
     "released_offset",
     "released_ms",
 )
-"""The fields that precede itself appends (contract, section 4): a raw record may carry none of them."""
+"""The fields that precede itself appends (contract, section 4); a raw record may not contain them."""
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _STRING = re.compile(rb'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"')
@@ -41,7 +41,7 @@ _decode_name = msgspec.json.Decoder(str).decode
 
 
 class Malformed(Exception):
-    """A record that breaks the wire format: a sentence why, and as much of its identity as can be read."""
+    """A record breaks the wire format: why, and the readable part of its identity."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -49,7 +49,7 @@ class Malformed(Exception):
         self.identity = Identity()
 
 
-def read_strictly(value: bytes, limits: Limits) -> Record:
+def read_strict(value: bytes, limits: Limits) -> Record:
     """Read one trimmed raw record; raises Malformed."""
     try:
         value.decode()
@@ -101,7 +101,7 @@ def _expect_end(value: bytes, at: int) -> None:
 
 
 def _name_at(value: bytes, at: int) -> tuple[str, int]:
-    """A field's name and where its value may begin."""
+    """A field's name, and where its value may begin."""
     match = _STRING.match(value, at)
     if match is None:
         raise Malformed(f"The record is not valid JSON: a field name is expected at byte {at}.")
@@ -116,7 +116,7 @@ def _name_at(value: bytes, at: int) -> tuple[str, int]:
 
 
 def _value_end(value: bytes, at: int) -> int:
-    """Where the JSON value that begins at `at` ends; raises Malformed where it is none."""
+    """The end of the JSON value that begins at `at`; raises Malformed if there is none."""
     closers: list[int] = []
     size = len(value)
     while True:
@@ -135,7 +135,7 @@ def _value_end(value: bytes, at: int) -> int:
             if match is None:
                 raise Malformed(f"The record is not valid JSON: a value is expected at byte {at}.")
             at = match.end()
-        # A value, or the closer of an empty container, stands behind us: close what closes, or go to the next value.
+        # We are behind a value or the closer of an empty container: close containers, or go to the next value.
         while closers:
             at = _skip_space(value, at)
             byte = value[at] if at < size else -1
@@ -154,7 +154,7 @@ def _value_end(value: bytes, at: int) -> int:
 
 
 def _member_name_end(value: bytes, at: int) -> int:
-    """Skip `"name" :` inside a nested object, where any string may be a name."""
+    """Skip `"name" :` inside a nested object, where any string is a valid name."""
     match = _STRING.match(value, at)
     if match is None:
         raise Malformed(f"The record is not valid JSON: a name is expected at byte {at}.")
@@ -165,7 +165,7 @@ def _member_name_end(value: bytes, at: int) -> int:
 
 
 def _refuse_names(pairs: list[tuple[str, bytes]]) -> None:
-    """No name twice, none of those that precede appends."""
+    """Reject duplicate names and names that precede appends."""
     names = set()
     for name, _ in pairs:
         if name in names:
@@ -177,7 +177,7 @@ def _refuse_names(pairs: list[tuple[str, bytes]]) -> None:
 
 
 def _typed(fields: dict[str, bytes], limits: Limits) -> Record:
-    """The record of its kind, every field decoded by its own type."""
+    """The record of its kind, with each field decoded by its own type."""
     kind = "message"
     if "kind" in fields:
         kind = _decode("kind", fields["kind"], str)
@@ -211,7 +211,7 @@ def _decode(name: str, raw: bytes, type_: Any) -> Any:
 
 
 def _sentence(error: Exception) -> str:
-    """What the parser found, in the words of the contract."""
+    """The parser's message, in the words of the contract."""
     text = str(error).removeprefix("JSON is malformed: ")
     if "surrogate" in text or "truncated" in text:  # the value as a whole is known to be JSON
         return "it holds a lone surrogate."
@@ -220,7 +220,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _refuse_inside(name: str, value: Any) -> None:
-    """What msgspec's types cannot say: no 1.0 for 1, no string of more bytes than a name may have."""
+    """Rules that msgspec types cannot express: no 1.0 for 1, and no name that is too long in bytes."""
     if isinstance(value, float):
         raise Malformed(f"The field `{name}` holds a number with a point or an exponent where an integer is asked.")
     if isinstance(value, str):

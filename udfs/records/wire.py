@@ -1,31 +1,27 @@
-"""The wire format: raw records in, ordered records and dead letters out (contract, sections 2, 4 and 5).
+"""Reads raw records fast, and writes messages (contract, section 2).
 
-Reading is split in two. The fast path here decodes a whole record at once and accepts only what it can vouch for;
-everything else goes to the strict reader (strict.py), whose verdict is the verdict. The proof of the fast path:
+Reading has two steps. The fast path here decodes a whole record at once and accepts only what it can prove valid;
+everything else goes to the strict reader (strict.py), whose verdict is final. Why the fast path is correct:
 
-* msgspec refuses whatever is not RFC 8259, but for four things it lets pass: a name twice, invalid UTF-8 inside a
-  skipped value, 1.0 for an integer, and nesting as deep as the host's recursion limit.
-* Names twice: outside `data`, quotes are two for every name, two for every string, and those inside strings. With what
-  was decoded accounted for, a surplus of zero leaves no room for another name.
-* UTF-8: the value is ASCII or decodes. 1.0: integers are declared `int | float`, and a float is not vouched for.
-  Depth: a value with that many brackets is not vouched for.
+* msgspec rejects everything that is not RFC 8259, with four exceptions: duplicate names, invalid UTF-8 inside a
+  skipped value, 1.0 for an integer, and nesting up to the host's recursion limit.
+* Duplicate names: outside `data` there are two quotes for each name, two for each string, and those inside strings.
+  If the decoded fields account for all quotes, there is no room for another name.
+* UTF-8: the value is ASCII or decodes. 1.0: integers are declared `int | float`, and a float is not accepted here.
+  Depth: a value with that many brackets is not accepted here.
 """
 
-from base64 import b64encode
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import SHORT_NAME_MAX, Heartbeat, Id, Message, ObjectStamp, Record
-from precede.udfs.records.strict import DEPTH_MAX, read_strictly
-
-LETTER_BYTES_MAX = 64 * 1024
-"""How much of a raw record's key, and of its value, a dead letter carries."""
+from precede.udfs.records.strict import DEPTH_MAX, read_strict
 
 _DEEP = 2 * DEPTH_MAX
-"""Nothing shorter can be nested too deep."""
+"""A shorter value cannot be nested too deep."""
 
 _decode_message = msgspec.json.Decoder(Message).decode
 _encode = msgspec.json.Encoder().encode
@@ -36,7 +32,7 @@ def read(value: bytes, limits: Limits) -> Record:
     try:
         message = _decode_message(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return read_strictly(value, limits)
+        return read_strict(value, limits)
     quotes = value.count(b'"') - 10  # "group":"", "sender":"" and "seq":
     data = message.data
     if data is not UNSET:
@@ -47,33 +43,33 @@ def read(value: bytes, limits: Limits) -> Record:
     elif epoch is UNSET:
         message.epoch = 0
     else:
-        return read_strictly(value, limits)
+        return read_strict(value, limits)
     after = message.after
     if after is not UNSET:
         for _, after_epoch, after_seq in after:
             if after_epoch.__class__ is not int or after_seq.__class__ is not int:
-                return read_strictly(value, limits)
+                return read_strict(value, limits)
         count = len(after)
         if count > limits.after_max:
-            return read_strictly(value, limits)
+            return read_strict(value, limits)
         quotes -= 2 + 2 * count
     if quotes:
         quotes -= _quotes_of_rare_fields(message, limits)
         if message.kind == "heartbeat":
             is_sure = not quotes and message.seq.__class__ is int and (value.isascii() or _is_utf8(value))
-            return _heartbeat(message) if is_sure else read_strictly(value, limits)
+            return _heartbeat(message) if is_sure else read_strict(value, limits)
     if (
         quotes
         or message.seq.__class__ is not int
         or not (value.isascii() or _is_utf8(value))
         or (len(value) > _DEEP and value.count(b"[") + value.count(b"{") > DEPTH_MAX)
     ):
-        return read_strictly(value, limits)
+        return read_strict(value, limits)
     return message
 
 
 def _quotes_of_rare_fields(message: Message, limits: Limits) -> int:
-    """The quotes of the less usual fields, or -1: what cannot be vouched for goes to the strict reader."""
+    """The quotes of the rarer fields, or -1 if the strict reader must decide."""
     quotes = 0
     if message.v is not UNSET:
         if message.v.__class__ is not int:
@@ -151,7 +147,7 @@ def _quotes_of_object(stamp: ObjectStamp) -> int:
 
 
 def _heartbeat(message: Message) -> Heartbeat:
-    """A heartbeat that was decoded as a message, whose fields are all of its own."""
+    """Turn a message into the heartbeat it really is; it has no fields that a heartbeat lacks."""
     heartbeat = Heartbeat(group=message.group, sender=message.sender, seq=message.seq, kind="heartbeat")
     heartbeat.epoch = message.epoch  # type: ignore[assignment]
     heartbeat.time, heartbeat.clock_ms, heartbeat.signature = message.time, message.clock_ms, message.signature
@@ -176,7 +172,7 @@ def encode_message(
     data: object = UNSET,
     **stamp: Any,
 ) -> bytes:
-    """Write one raw record of kind `message`; `stamp` holds further fields by their contract names."""
+    """Write one raw record of kind `message`; `stamp` holds more fields under their contract names."""
     fields: dict[str, Any] = {"group": group, "sender": sender, "epoch": epoch, "seq": seq}
     if after is not None:
         fields["after"] = after
@@ -189,37 +185,3 @@ def encode_message(
 def encode_name(name: str) -> str:
     """A name as its JSON string."""
     return _encode(name).decode()
-
-
-class DeadLetter(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """Why one raw record will never be delivered."""
-
-    code: str
-    reason: str
-    group: str | None
-    sender: str | None
-    epoch: int | None
-    seq: int | None
-    destination: str | UnsetType = UNSET
-    partition: int
-    offset: int
-    arrived_ms: int
-    value: str | UnsetType | None = UNSET
-    value_base64: str | UnsetType = UNSET
-    truncated: bool | UnsetType = UNSET
-
-
-def encode_dead_letter(letter: DeadLetter, value: bytes | None) -> bytes:
-    """Write one dead letter around the raw value it is about."""
-    if value is None:
-        letter.value = None
-        return _encode(letter)
-    if len(value) > LETTER_BYTES_MAX:
-        letter.truncated = True
-    head = value[:LETTER_BYTES_MAX]
-    if _is_utf8(value):
-        # A cut inside a character is the only thing that can be wrong with the head of valid UTF-8.
-        letter.value = head.decode(errors="ignore")
-    else:
-        letter.value_base64 = b64encode(head).decode()
-    return _encode(letter)

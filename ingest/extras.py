@@ -1,0 +1,29 @@
+"""What `pip install precede` leaves out, and what to install where something is missing.
+
+The kernel, the client and the command line need four small packages; everything heavy is in an extra.
+"""
+
+from importlib.util import find_spec
+
+from precede.udfs.errors import Refused
+
+EXTRAS = {
+    "spark": ("pyspark", "py4j", "delta", "deltalake", "pandas", "pyarrow", "numpy", "prometheus_client"),
+    "delta": ("deltalake", "pyarrow"),
+    "keys": ("cryptography",),
+    "plot": ("matplotlib",),
+    "kafka-python": ("kafka",),
+}
+"""The modules that each extra brings."""
+
+
+def need(extra: str, purpose: str) -> None:
+    """Raise a sentence that says what to install, unless everything of this extra is there."""
+    missing = [module for module in EXTRAS[extra] if find_spec(module) is None]
+    if missing:
+        raise Refused(f"{purpose} needs {missing[0]}, which is not installed: pip install 'precede[{extra}]'.")
+
+
+def extra_of(module: str) -> str | None:
+    """The extra that brings this module."""
+    return next((extra for extra, modules in EXTRAS.items() if module.partition(".")[0] in modules), None)
