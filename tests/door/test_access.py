@@ -110,7 +110,7 @@ def test_what_lets_nobody_in_is_refused_in_a_sentence(
 def test_a_password_in_the_config_file_is_refused_and_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "precede.toml"
     path.write_text('sasl_password = "s3cret"\n')
-    with pytest.raises(Refused, match="holds sasl_password, where it is too easily seen") as refused:
+    with pytest.raises(Refused, match="holds sasl_password, where others may read it") as refused:
         settings.load({}, {}, path)
     assert "s3cret" not in str(refused.value)
 
