@@ -52,17 +52,7 @@ class Stream:
             delta=str(folder / "delta"),
             **(own_topics | {"shards": 8, "tasks": 2, "history_every_s": 1.0} | more),
         )
-        topics.ensure(
-            bootstrap,
-            topics.wanted(
-                raw_topic=self.settings.raw_topic,
-                ordered_topic=self.settings.ordered_topic,
-                dead_letter_topic=self.settings.dead_letter_topic,
-                progress_topic=self.settings.progress_topic,
-                control_topic=self.settings.control_topic,
-                partitions=partitions,
-            ),
-        )
+        topics.ensure(bootstrap, msgspec.structs.replace(self.settings, partitions=partitions).topics())
 
     def change(self, **more: Any) -> None:
         """Change settings for the next runs."""
