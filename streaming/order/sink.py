@@ -42,6 +42,7 @@ TRANSACTION_S = 120
 
 COMMIT_S = 30.0
 ABORT_S = 5.0
+LAG_SESSION_MS = 1000
 ATTEMPTS = 3
 SLICE_BYTES_MAX = 64 * 1024 * 1024
 SHORT_BYTES_MAX = 64 * 1024  # of a packed row: a shard has about one such for each raw partition
@@ -79,8 +80,10 @@ class Sink:
         self._sentences: dict[str, bool] = {}
         """What the kernel had to say to a person, and whether it was said."""
         self._producer: Producer | None = None
-        # Only to commit offsets for lag tools; it never subscribes.
-        self._group = Consumer(clients.settings(settings.bootstrap) | {"group.id": f"precede.{settings.ordered_topic}"})
+        # Only to commit offsets for lag tools; it never subscribes. Dropped before its first commit is answered, the
+        # client waits for as long as a session may last, and keeps a core busy meanwhile.
+        lag_group = {"group.id": f"precede.{settings.ordered_topic}", "session.timeout.ms": LAG_SESSION_MS}
+        self._group = Consumer(clients.settings(settings.bootstrap) | lag_group)
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────
 
