@@ -23,12 +23,17 @@ from tests.records import Row, by_group
 
 HOME = Path(__file__).resolve().parent.parent.parent
 
-RUN = """
+AWAY_S_MAX = "TEST_AWAY_S_MAX"
+"""A variable for a job as a process: after how many seconds a broker that is away shows in its health."""
+
+RUN = f"""
 import os, sys
 from precede.streaming.job import run, settings
+from precede.streaming.monitoring import health
 from precede.udfs.errors import Refused
+health.AWAY_S_MAX = float(os.environ.get("{AWAY_S_MAX}", health.AWAY_S_MAX))
 try:
-    run.run(settings.load({}, os.environ))
+    run.run(settings.load({{}}, os.environ))
 except Refused as error:
     sys.exit(str(error))
 """

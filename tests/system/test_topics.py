@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from precede.ingest.kafka import topics
+from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.topics import Wanted
 from precede.ingest.producer import Publisher
 from precede.local.embedded_broker import Broker
@@ -175,7 +175,9 @@ def test_a_topic_that_is_refused_stops_the_job_with_that_sentence(broker: Broker
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_broker_that_is_away_is_waited_for_and_said_so_once() -> None:
+def test_a_broker_that_is_away_is_waited_for_and_said_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "REACH_S_MAX", 0.5)
+    monkeypatch.setattr(clients, "LISTEN_S", 0.5)
     said: list[str] = []
     with pytest.raises(Unreachable, match=r"Cannot reach Kafka at 127\.0\.0\.1:1\."):
         topics.ensure_patiently("127.0.0.1:1", five(), patience_s=1, say=said.append)
