@@ -11,7 +11,6 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
 
-
 SESSION_MS = 1000
 
 
