@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from precede.streaming.job import broker_watch
 from precede.streaming.job.announcer import Announcer
 from precede.streaming.job.broker_watch import BrokerWatch
 from precede.streaming.job.settings import Settings, check
@@ -114,8 +115,9 @@ def test_a_query_between_two_starts_is_no_healthy_one() -> None:
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Iterator[Callable[[str], tuple[int, str]]]:
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], tuple[int, str]]]:
     """Pages of a job whose broker is down."""
+    monkeypatch.setattr(broker_watch, "ANSWER_S", 0.2)  # closing waits for the answer that does not come
     settings = Settings(bootstrap="127.0.0.1:1", checkpoint=str(tmp_path), delta=str(tmp_path), metrics="0")
     server = MonitoringServer(settings)
     server.open()
