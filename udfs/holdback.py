@@ -5,7 +5,7 @@ each partition in offset order, each once, with the time the log took it. Bad in
 it never raises.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 
 from msgspec import UnsetType
@@ -20,6 +20,7 @@ from precede.udfs.engine.snapshot import deadline_ms, restore, snapshot
 from precede.udfs.limits import Limits
 from precede.udfs.membership.abandon import receive_abandon
 from precede.udfs.orders import ORDERS
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, PARTITIONERS, partition_of, where_it_belongs
 from precede.udfs.records.messages import (
     Abandon,
     Create,
@@ -61,13 +62,24 @@ class Holdback:
         order: str = "s_b",
         limits: Limits | None = None,
         patience: Patience | None = None,
+        partitions: int | None = None,
+        partitioner: str = DEFAULT_PARTITIONER,
         home: bool = True,
     ) -> None:
         if order not in ORDERS:
             raise ValueError(f"there is no order {order!r}: choose one of {', '.join(ORDERS)}")
+        if partitions is not None and partitions < 1:
+            raise ValueError(f"a log has at least one partition, not {partitions}")
+        if partitioner not in PARTITIONERS:
+            raise ValueError(f"there is no partitioner {partitioner!r}: choose one of {', '.join(PARTITIONERS)}")
         self.order = order
         self.limits = Limits() if limits is None else limits
         self.patience = Patience() if patience is None else patience
+        self.partitions = partitions
+        """How many partitions the log has; None where that is unknown: a group lives where its first accepted record
+        came."""
+        self.partitioner = partitioner
+        """Which function of the key says where a group lives, where the number of partitions is known."""
         self.home = home
         """Whether records without a key are refused here: every shard sees them, for one of them may be a tick."""
         self.outbox = Outbox()
@@ -81,12 +93,6 @@ class Holdback:
         self.clear = self.outbox.clear
         self._groups: dict[str, Group] = {}
         """The groups that were touched, by name: the name is what a record brings along."""
-        self.look_ahead: Callable[[], object] | None = None
-        """Called once, before a group begins: most batches begin none."""
-        self.begin_in: dict[bytes, int] = {}
-        """Where groups begin that are not there yet; of those not named here the first accepted record says it."""
-        self.too_early: set[tuple[int, int]] = set()
-        """(partition, offset) of what came before that, and is refused for itself wherever it came."""
         self._record_bytes_max = self.limits.record_bytes_max
         self._blobs: dict[bytes, bytes] = {}
         """What was loaded; of a group that was touched since, the one in `_groups` counts."""
@@ -171,10 +177,8 @@ class Holdback:
             refusal = Refusal(codes.WRONG_KEY, "The Kafka key is not the record's group.")
         else:
             group = self._group(came.key, came.partition)
-            if came.partition != group.partition and (came.partition, came.offset) in self.too_early:
-                group = self._new_group(came.key, came.partition)
-            elif came.partition != group.partition:
-                refusal = Refusal(codes.WRONG_PARTITION, f"The group lives in partition {group.partition}.")
+            if came.partition != group.partition:
+                refusal = Refusal(codes.WRONG_PARTITION, self._where_it_lives(group))
             elif group.keyring is not None:
                 refusal = group.keyring.judge(record, came.value.strip(SPACE))  # type: ignore[union-attr]  # it was read
         if refusal is None:
@@ -207,7 +211,7 @@ class Holdback:
         """The group of this key: known, to be decoded, or new."""
         name = key.decode()
         group = self._groups.get(name)
-        if group is not None and not group.begun:
+        if group is not None and not group.begun and self.partitions is None:
             del self._groups[name]  # nothing of it was accepted, so it does not live anywhere yet
             group = None
         if group is None:
@@ -215,20 +219,25 @@ class Holdback:
             if blob is not None:
                 group = restore(key, blob, limits=self.limits, outbox=self.outbox)
             else:
-                if self.look_ahead is not None:
-                    look_ahead, self.look_ahead = self.look_ahead, None
-                    look_ahead()
-                group = self._new_group(key, self.begin_in.get(key, partition))
+                if self.partitions is not None:
+                    partition = partition_of(key, self.partitions, self.partitioner)
+                group = Group(key, order=self.order, limits=self.limits, partition=partition, outbox=self.outbox)
             self._groups[name] = group
         return group
 
-    def _new_group(self, key: bytes, partition: int) -> Group:
-        return Group(key, order=self.order, limits=self.limits, partition=partition, outbox=self.outbox)
+    def _where_it_lives(self, group: Group) -> str:
+        """For a record of this group in another partition."""
+        if self.partitions is None:
+            return f"The group lives in partition {group.partition}."
+        return where_it_belongs(group.partition, self.partitions, self.partitioner)
 
-    def lives_in(self, key: bytes) -> int | None:
-        """The partition of a group that was touched and has begun."""
-        group = self._groups.get(key.decode(errors="replace"))
-        return group.partition if group is not None and group.begun else None
+    def lives_elsewhere(self) -> Iterator[tuple[str, int, int]]:
+        """The groups that live in another partition than their key says: name, where each lives, where it belongs."""
+        assert self.partitions is not None, "without a number of partitions no group belongs anywhere"
+        for group in self._look(None):
+            belongs = partition_of(group.key, self.partitions, self.partitioner)
+            if group.begun and group.partition != belongs:
+                yield group.name, group.partition, belongs
 
     def _keys(self) -> list[bytes]:
         """The keys of all groups, in order."""
@@ -309,7 +318,6 @@ class Holdback:
             group.keyring = None
             del group.order, group.membership
         self._groups.clear()
-        self.look_ahead = None
         self.outbox.holding.clear()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
+from precede.udfs.partitioner import partition_of
 from tests.kernel.feeding import Tale, parsed
 
 
@@ -162,6 +163,54 @@ def test_a_group_lives_in_the_partition_of_its_first_accepted_record() -> None:
     kernel.receive(value % 2, b"g", 3, 1, 0)
     assert [one["code"] for one in parsed(kernel.dead)] == ["missing_stamp", "wrong_partition"]
     assert [(one["seq"], one["partition"]) for one in parsed(kernel.ordered)] == [(1, 3), (2, 3)]
+
+
+def test_with_a_number_of_partitions_a_group_lives_where_its_key_says_whatever_comes_first() -> None:
+    value = b'{"group":"g","sender":"A","seq":%d,"after":[]}'
+    for partitioner, home, setting in (("murmur2", 3, "murmur2_random"), ("crc32", 2, "consistent_random")):
+        kernel = Holdback(partitions=4, partitioner=partitioner)
+        kernel.receive(value % 1, b"g", 1, 0, 0)
+        assert kernel.dump() == {}
+        kernel.receive(value % 1, b"g", home, 0, 0)
+        kernel.receive(value % 2, b"g", 9, 0, 0)
+        kernel.receive(value % 2, b"g", home, 1, 0)
+        letters = parsed(kernel.dead)
+        assert [one["code"] for one in letters] == ["wrong_partition", "wrong_partition"]
+        for one in letters:
+            assert one["reason"].startswith(
+                f"The group belongs in partition {home} of 4, by {partitioner} of the key: "
+            )
+            assert f"partitioner={setting}" in one["reason"]
+        assert [(one["seq"], one["partition"]) for one in parsed(kernel.ordered)] == [(1, home), (2, home)]
+
+
+def test_a_refused_record_does_not_take_the_group_out_of_its_partition() -> None:
+    kernel = Holdback(partitions=4)
+    kernel.receive(b'{"group":"g","sender":"A","seq":1}', b"g", 3, 0, 0)  # missing_stamp: not accepted
+    kernel.receive(b'{"group":"g","sender":"A","seq":1,"after":[]}', b"g", 1, 0, 0)
+    kernel.receive(b'{"group":"g","sender":"A","seq":1,"after":[]}', b"g", 3, 1, 0)
+    assert [one["code"] for one in parsed(kernel.dead)] == ["missing_stamp", "wrong_partition"]
+    assert [one["partition"] for one in parsed(kernel.ordered)] == [3]
+
+
+def test_groups_that_live_elsewhere_than_their_key_says_are_named() -> None:
+    older = Holdback()
+    for group, partition in (("g", 3), ("h", 0), ("i", 2)):
+        older.receive(b'{"group":"%b","sender":"A","seq":1,"after":[]}' % group.encode(), group.encode(), partition)
+    kernel = Holdback(partitions=4)
+    kernel.load(older.dump())
+    assert list(kernel.lives_elsewhere()) == [
+        (name, lives, partition_of(name.encode(), 4))
+        for name, lives in (("g", 3), ("h", 0), ("i", 2))
+        if partition_of(name.encode(), 4) != lives
+    ]
+    assert ("h", 0, 1) in kernel.lives_elsewhere()
+
+
+@pytest.mark.parametrize("place", [{"partitions": 0}, {"partitions": -1}, {"partitioner": "md5"}])
+def test_a_log_without_partitions_and_an_unknown_partitioner_are_refused(place: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="partition"):
+        Holdback(**place)
 
 
 def test_the_reason_of_a_refusal_names_who_and_which() -> None:
