@@ -32,7 +32,7 @@ class Oracle:
         self.order = order
         self.limits = limits
         self.partitions = partitions
-        self.hash: Callable[[bytes], int] = {"murmur2": lambda key: murmur2(key) & 0x7FFFFFFF, "crc32": crc32}[  # type: ignore[no-untyped-call]
+        self.hash: Callable[[bytes], int] = {"murmur2": lambda key: murmur2(key) & 0x7FFFFFFF, "crc32": crc32}[
             partitioner
         ]
         self.groups: dict[str, Group] = {}
