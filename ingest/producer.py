@@ -8,6 +8,7 @@ from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import DEFAULTS, RAW_TOPIC, RECORD_BYTES_MAX
 from precede.udfs.errors import PrecedeError, Refused, Unconfirmed
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, LIBRDKAFKA, check_partitioner
 from precede.udfs.sizes import batch_bytes_max
 
 DELIVERY_S_MAX = 30.0
@@ -16,7 +17,15 @@ DELIVERY_S_MAX = 30.0
 class Publisher:
     """Sends records keyed by their group. What Kafka did not take is raised at the next `publish` or at `flush`."""
 
-    def __init__(self, bootstrap: Address | str, *, topic: str = RAW_TOPIC, linger_ms: int = 5) -> None:
+    def __init__(
+        self,
+        bootstrap: Address | str,
+        *,
+        topic: str = RAW_TOPIC,
+        linger_ms: int = 5,
+        partitioner: str = DEFAULT_PARTITIONER,
+    ) -> None:
+        """`partitioner` is the job's setting: in another partition than it says, a record is refused."""
         self.bootstrap = bootstrap
         self.topic = topic
         self.placed: tuple[int, int] | None = None
@@ -27,8 +36,7 @@ class Publisher:
             | {
                 "enable.idempotence": True,
                 "acks": "all",
-                # The partition of a group must be the one Kafka's Java client would choose, or one group lives in two.
-                "partitioner": "murmur2_random",
+                "partitioner": LIBRDKAFKA[check_partitioner(partitioner)],
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "batch.size": batch_bytes_max(DEFAULTS),  # or many small records together are refused
                 "delivery.timeout.ms": int(DELIVERY_S_MAX * 1000),

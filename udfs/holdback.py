@@ -20,7 +20,7 @@ from precede.udfs.engine.snapshot import deadline_ms, restore, snapshot
 from precede.udfs.limits import Limits
 from precede.udfs.membership.abandon import receive_abandon
 from precede.udfs.orders import ORDERS
-from precede.udfs.partitioner import DEFAULT_PARTITIONER, PARTITIONERS, partition_of, where_it_belongs
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, check_partitioner, partition_of, where_it_belongs
 from precede.udfs.records.messages import (
     Abandon,
     Create,
@@ -70,15 +70,13 @@ class Holdback:
             raise ValueError(f"there is no order {order!r}: choose one of {', '.join(ORDERS)}")
         if partitions is not None and partitions < 1:
             raise ValueError(f"a log has at least one partition, not {partitions}")
-        if partitioner not in PARTITIONERS:
-            raise ValueError(f"there is no partitioner {partitioner!r}: choose one of {', '.join(PARTITIONERS)}")
         self.order = order
         self.limits = Limits() if limits is None else limits
         self.patience = Patience() if patience is None else patience
         self.partitions = partitions
         """How many partitions the log has; None where that is unknown: a group lives where its first accepted record
         came."""
-        self.partitioner = partitioner
+        self.partitioner = check_partitioner(partitioner)
         """Which function of the key says where a group lives, where the number of partitions is known."""
         self.home = home
         """Whether records without a key are refused here: every shard sees them, for one of them may be a tick."""
@@ -231,13 +229,11 @@ class Holdback:
             return f"The group lives in partition {group.partition}."
         return where_it_belongs(group.partition, self.partitions, self.partitioner)
 
-    def lives_elsewhere(self) -> Iterator[tuple[str, int, int]]:
-        """The groups that live in another partition than their key says: name, where each lives, where it belongs."""
-        assert self.partitions is not None, "without a number of partitions no group belongs anywhere"
+    def homes(self) -> Iterator[tuple[bytes, int]]:
+        """The key of each group, and the partition where it lives."""
         for group in self._look(None):
-            belongs = partition_of(group.key, self.partitions, self.partitioner)
-            if group.begun and group.partition != belongs:
-                yield group.name, group.partition, belongs
+            if group.begun:
+                yield group.key, group.partition
 
     def _keys(self) -> list[bytes]:
         """The keys of all groups, in order."""

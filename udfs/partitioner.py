@@ -46,6 +46,13 @@ _AT_THE_PRODUCER = {
 }
 
 
+def check_partitioner(name: str) -> str:
+    """The name itself; raises ValueError where there is no such partitioner."""
+    if name not in PARTITIONERS:
+        raise ValueError(f"there is no partitioner {name!r}: choose one of {', '.join(PARTITIONERS)}")
+    return name
+
+
 def partition_of(key: bytes, partitions: int, partitioner: str = DEFAULT_PARTITIONER) -> int:
     """Where the records of the group with this key belong, in a topic of so many partitions."""
     return PARTITIONERS[partitioner](key) % partitions

@@ -49,6 +49,7 @@ class Wanted:
     exact: dict[str, str]  # settings whose every other value breaks a promise
     at_least: dict[str, int]  # settings that may be larger
     created_with: dict[str, str] = field(default_factory=dict)  # no less than the least, where there is one
+    note: str = ""  # what a person should know who creates it
 
     @property
     def settings(self) -> dict[str, str]:
@@ -73,7 +74,12 @@ def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS, *, limits: Limits =
     # A new one takes more than any good record, so that most oversize ones arrive and get their dead letters instead
     # of vanishing at the gateway.
     larger = {"max.message.bytes": str(BATCH_BYTES_MAX)}
-    return Wanted(name, partitions, log, {"max.message.bytes": sizes.raw_bytes_max(limits)}, larger)
+    count = "1 partition" if partitions == 1 else f"{partitions} partitions"
+    note = (
+        f"The topic {name} has been created with {count}. This number is final, and it is the most jobs that can share "
+        "the work."
+    )
+    return Wanted(name, partitions, log, {"max.message.bytes": sizes.raw_bytes_max(limits)}, larger, note)
 
 
 def ordered(name: str = ORDERED_TOPIC, partitions: int = PARTITIONS, *, limits: Limits = DEFAULTS) -> Wanted:
@@ -121,11 +127,20 @@ def wanted(
     ]
 
 
-def ensure(bootstrap: Address | str, topics: list[Wanted], *, replicas: int = -1) -> None:
+def ensure(
+    bootstrap: Address | str,
+    topics: list[Wanted],
+    *,
+    replicas: int = -1,
+    say: Callable[[str], None] | None = None,
+) -> None:
     """Create what is absent and refuse what is wrong; `replicas` -1 takes the broker's own default."""
     admin = clients.admin(bootstrap)
     present = names(admin, bootstrap)
-    _create(admin, bootstrap, [topic for topic in topics if topic.name not in present], replicas)
+    created = _create(admin, bootstrap, [topic for topic in topics if topic.name not in present], replicas)
+    if say is not None:
+        for note in [topic.note for topic in created if topic.note]:
+            say(note)
     _check(admin, bootstrap, [topic for topic in topics if topic.name in present])
 
 
@@ -146,7 +161,7 @@ def ensure_patiently(
         say(f"{away} Trying again until it answers, for up to {patience_s:.0f} s.")
 
     retry(
-        lambda: ensure(bootstrap, topics, replicas=replicas),
+        lambda: ensure(bootstrap, topics, replicas=replicas, say=say),
         passes=lambda error: isinstance(error, Unreachable),
         for_s=patience_s,
         pause_s=RETRY_S,
@@ -164,9 +179,11 @@ def names(admin: AdminClient, bootstrap: Address | str) -> set[str]:
         raise clients.unreachable(bootstrap) from error
 
 
-def _create(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted], replicas: int) -> None:
+def _create(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted], replicas: int) -> list[Wanted]:
+    """Create the topics; returns those that no other program created in the meantime."""
     if not topics:
-        return
+        return []
+    found: set[str] = set()
     new = [
         NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=replicas, config=topic.settings)
         for topic in topics
@@ -179,7 +196,9 @@ def _create(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted], 
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 what = f"Kafka refused to create the topic {name}"
                 raise clients.refused(bootstrap, error.args[0], what) from error
+            found.add(name)
     _wait_for_leaders(admin, {topic.name for topic in topics})
+    return [topic for topic in topics if topic.name not in found]
 
 
 def _wait_for_leaders(admin: AdminClient, new: set[str]) -> None:

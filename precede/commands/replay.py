@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from precede.command_options import Config, Order, WrongUse, done_when_the_reader_leaves, load_settings, say
+from precede.command_options import (
+    Config,
+    Order,
+    Partitioner,
+    WrongUse,
+    done_when_the_reader_leaves,
+    load_settings,
+    say,
+)
 
 if TYPE_CHECKING:
     from precede.streaming.job.settings import Settings
@@ -38,6 +46,16 @@ def replay(
             metavar="FILE", help="Write here what a running job would ask for, add to the log, or say to a person."
         ),
     ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="How many partitions the log has: a record in another one than its group's is refused. Without it, a "
+            "group lives in the partition of its first accepted record.",
+        ),
+    ] = None,
+    partitioner: Partitioner = None,
     config: Config = None,
 ) -> None:
     """Order messages from a file: the stream's own kernel, with no Spark and no Kafka.
@@ -61,7 +79,7 @@ def replay(
     What a job decided as time passed (an evict, an abandon) is in the log as records of its own, so replay decides
     nothing anew; --own FILE shows what it would have.
     """
-    settings = load_settings(config, reaches_kafka=False, order=_registered(order))
+    settings = load_settings(config, reaches_kafka=False, order=_registered(order), partitioner=partitioner)
     named = [path.absolute() for path in (dead_letters, held, own) if path is not None]
     if len(set(named)) < len(named):
         raise WrongUse(f"Two outputs cannot go into one file, {named[-1].name}; name one for each.")
@@ -69,7 +87,13 @@ def replay(
         raise WrongUse("Standard output is closed; replay writes there.")
     from precede.udfs.holdback import Holdback
 
-    holdback = Holdback(order=settings.order, limits=settings.limits, patience=_patience(settings))
+    holdback = Holdback(
+        order=settings.order,
+        limits=settings.limits,
+        patience=_patience(settings),
+        partitions=partitions,
+        partitioner=settings.partitioner,
+    )
     with ExitStack() as files, done_when_the_reader_leaves():
         source = open_source(file, files)
         outputs = [None if path is None else _target(path, source, files) for path in (dead_letters, held, own)]
@@ -134,13 +158,18 @@ class Summary:
 
 
 def _replay(holdback: "Holdback", source: int, dead_letters: int | None, own: int | None) -> Summary:
-    from precede.reading.log_lines import LogLines, blocks, one_line_each
+    from precede.reading.log_lines import LogLines, PartitionError, blocks, one_line_each
 
     gc.disable()  # the kernel makes no cycles that end before it does, and looking for them costs a tenth of the time
-    lines, summary, output = LogLines(holdback, holdback.refuse), Summary(), sys.stdout.fileno()
+    lines = LogLines(holdback, holdback.refuse, holdback.partitions)
+    summary, output = Summary(), sys.stdout.fileno()
+    wrong: PartitionError | None = None
     try:
         for block in blocks(source, _read_or_be_stopped):
-            lines.feed(block)
+            try:
+                lines.feed(block)
+            except PartitionError as error:
+                wrong = error  # what the lines before it let go is written first
             # Each block is written before the next is asked for: whoever reads a pipe waits for nothing but its input.
             if holdback.ordered:
                 write(output, one_line_each(holdback.ordered))
@@ -151,6 +180,8 @@ def _replay(holdback: "Holdback", source: int, dead_letters: int | None, own: in
             if holdback.own and own is not None:
                 write(own, b"".join(map(own_line, holdback.own)))
             holdback.clear()
+            if wrong is not None:
+                raise WrongUse(str(wrong)) from wrong
     except KeyboardInterrupt:
         summary.stopped_after = lines.count
     return summary

@@ -29,6 +29,7 @@ from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import IDLE_S, Delivery, Follower
 from precede.udfs.errors import Hole, Refused
 from precede.udfs.member.knowledge import read_without_data
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Id
 
@@ -83,6 +84,7 @@ class Member:
         ordered_topic: str = ORDERED_TOPIC,
         control_topic: str = CONTROL_TOPIC,
         progress_topic: str = PROGRESS_TOPIC,
+        partitioner: str = DEFAULT_PARTITIONER,
     ) -> None:
         self.group = as_name("group", group)
         self.name = as_name("name", name)
@@ -92,6 +94,7 @@ class Member:
         self._bootstrap = bootstrap
         self._topics = raw_topic, ordered_topic, progress_topic
         self._control_topic = control_topic
+        self._partitioner = check_partitioner(partitioner)
         self._client = client
         self._delta = delta
         self._records = records
@@ -121,7 +124,9 @@ class Member:
         if known is None:
             known = kept.memory.add(sender_state.Sender(log, self.group, self.name))
         private = key_in(key)
-        publisher = opened.enter_context(Publisher(self._bootstrap, topic=raw, linger_ms=0))
+        publisher = opened.enter_context(
+            Publisher(self._bootstrap, topic=raw, linger_ms=0, partitioner=self._partitioner)
+        )
         self._voice = Voice(kept, known, publisher, private)
         self._reader = self._new_reader()
         opened.callback(self._reader.close)
@@ -135,7 +140,7 @@ class Member:
         self._follower = Follower(
             self._reader, topic=ordered, group=self.group, start="beginning", token=opening.token, patience_s=None
         )
-        where = self._new_reader, lambda: Publisher(self._bootstrap, topic=raw)
+        where = self._new_reader, lambda: Publisher(self._bootstrap, topic=raw, partitioner=self._partitioner)
         self._errands.append(Repair(self._voice, self._control_topic, *where))
         if heartbeat_s is not None or self._voice.order.by_clocks:
             self._errands.append(Clock(self._voice, raw, *where, heartbeat_s=heartbeat_s or HEARTBEAT_S))

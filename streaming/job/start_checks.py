@@ -13,7 +13,7 @@ from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.history import tables
 from precede.streaming.history.tables import TABLES
-from precede.streaming.job import checkpoint, spark_files
+from precede.streaming.job import checkpoint, group_places, spark_files
 from precede.streaming.job.checkpoint import HistoryPart, OrderPart
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.progress import read_progress, still_there
@@ -42,11 +42,16 @@ def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, To
 
 def _check_beginning(settings: Settings, topics: dict[str, Topic], ends: list[tuple[int, int]], ask: Ask) -> None:
     """Before a fresh start: is the log whole, or shall positions be counted from what is left of it?"""
-    if not checkpoint.is_cut(settings, ends):
-        return
+    is_cut = checkpoint.is_cut(settings, ends)
     progress = topics[settings.progress_topic]
     known = ask(lambda: read_progress(settings.bootstrap, progress, settings.ordered_topic))
-    if known is not None and known[1]:
+    if known is None:
+        return
+    owner, token = known
+    if owner is not None and owner.partitioner is None:
+        raw, ordered = topics[settings.raw_topic], topics[settings.ordered_topic]
+        ask(lambda: group_places.check_ordered_topic(settings, raw, ordered))
+    if is_cut and token:
         raise Refused(
             f"The beginning of the raw topic {settings.raw_topic} is gone, and the positions in "
             f"{settings.ordered_topic} are counted from it; start with the old checkpoint, or {BEGIN_ANEW}."

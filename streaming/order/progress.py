@@ -13,8 +13,9 @@ from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 
 TOKEN_VERSION = 1
-OWNER_VERSION = 2
-"""Version 1 did not know the raw topic's partitions, nor the output topics by their ids: taken as found."""
+OWNER_VERSION = 3
+"""Version 1 did not know the raw topic's partitions, nor the output topics by their ids: taken as found. Version 2 had
+no partitioner: a group lived in the partition of its first accepted record."""
 
 _NOT_OURS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What reading may raise of bytes that no precede wrote."""
@@ -40,6 +41,7 @@ class Owner(msgspec.Struct, forbid_unknown_fields=True):
     ordered_topic_id: str | None = None
     ordered_partitions: int | None = None
     dead_letter_topic_id: str | None = None
+    partitioner: str | None = None
 
 
 def read_progress(
@@ -96,6 +98,11 @@ def same_source(settings: Settings, found: Owner, mine: Owner) -> None:
         raise Refused(
             f"The ordered topic {topic} was made with the order {found.order}, not {mine.order}; "
             "keep that order, or choose a new ordered_topic."
+        )
+    if found.partitioner not in (None, mine.partitioner):
+        raise Refused(
+            f"The ordered topic {topic} was made with the partitioner {found.partitioner}, not {mine.partitioner}; "
+            "keep that one, or choose a new ordered_topic."
         )
     if found.limits != mine.limits:
         changed = changed_limits(found.limits, mine.limits)

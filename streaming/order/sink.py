@@ -140,6 +140,7 @@ class Sink:
             ordered_topic_id=ordered.id,
             ordered_partitions=ordered.partitions,
             dead_letter_topic_id=dead.id,
+            partitioner=settings.partitioner,
         )
 
     def _refuse_unknown_output(self, partitions: int) -> None:
