@@ -62,7 +62,7 @@ def cases() -> dict[str, tuple[str, Callable[[str, int], Log], dict[str, int]]]:
     for row in stamped.STAMPS:
         if row != "total":  # nothing is ever held
             found[f"{row}, backwards"] = row, _backwards, {}
-        if ORDERS[stamped.order_of(row)].by_clocks:
+        if ORDERS[stamped.order_of(row)].waits_for_members:
             found[f"{row}, one member silent"] = row, _one_silent, {}
     found["two_clock, one member silent, delay known"] = (
         "two_clock",

@@ -62,7 +62,7 @@ class Churn:
     def __init__(self, random: Random, order: str, *, closed: bool, loss: float = 0.15, repeats: float = 0.1) -> None:
         self.random = random
         self.order = order
-        self.by_clocks = ORDERS[order].by_clocks
+        self.by_clocks = ORDERS[order].waits_for_members
         self.by_destination = order == "causal_p2p"
         self.closed = closed or self.by_clocks
         self.loss = loss

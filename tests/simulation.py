@@ -168,7 +168,7 @@ def converse(
     group = [_Peer(name, stamps=ORDERS[order].stamps_of(name)) for name in NAMES[:peers]]
     slowness = [random.randint(1, delay) for _ in range(gateways)]
     events: list[tuple[int, int, str, Any]] = []
-    if ORDERS[order].by_clocks:  # these wait for every member, so they must know them all from the start
+    if ORDERS[order].waits_for_members:  # these wait for every member, so they must know them all from the start
         history.log.append(Arrival(created(order, NAMES[:peers], **(options or {})), GROUP.encode(), 0, 0, 0))
     for one in group:
         one.skew = random.randint(-skew, skew)
@@ -202,7 +202,7 @@ def converse(
         else:
             value = subject.value if isinstance(subject, SentMessage) else subject
             history.log.append(Arrival(value, GROUP.encode(), 0, len(history.log), now))
-    if ORDERS[order].by_clocks:
+    if ORDERS[order].waits_for_members:
         for peer in group:
             for known in history.said.keys() - peer.past:
                 peer.stamps.observe(json.loads(history.said[known].value))

@@ -1,8 +1,8 @@
 """The kernel as one object: takes the records of a log, of any groups, and says what is delivered and what is not.
 
-Sans I/O: whoever drives it owns the network, the disk and the clock. The caller's duties: hand over the records of
-each partition in offset order, each once, with the time the log took it. Bad input is data and becomes a dead letter;
-it never raises.
+It does no I/O: the caller owns the network, the disk and the clock. The caller's duties: hand over the records of each
+partition in offset order, each once, with the time the log took it. Bad input is data and becomes a dead letter; it
+never raises.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,14 @@ from msgspec import UnsetType
 from precede.udfs import codes
 from precede.udfs.analysis.inspection import OpenGap, held_messages, oldest_and_gaps, open_gaps
 from precede.udfs.codes import Refusal
-from precede.udfs.engine.group import Group
+from precede.udfs.engine.group import Group, Shared
 from precede.udfs.engine.held import Held
-from precede.udfs.engine.outbox import Outbox
 from precede.udfs.engine.snapshot import deadline_ms, restore, snapshot
 from precede.udfs.limits import Limits
 from precede.udfs.membership.abandon import receive_abandon
+from precede.udfs.membership.heartbeats import receive_heartbeat
+from precede.udfs.membership.keyring import judge
+from precede.udfs.membership.members import create, evict, join, leave
 from precede.udfs.orders import ORDERS
 from precede.udfs.partitioner import DEFAULT_PARTITIONER, check_partitioner, partition_of, where_it_belongs
 from precede.udfs.records.messages import (
@@ -36,7 +38,6 @@ from precede.udfs.records.messages import (
 )
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
-from precede.udfs.release.clock_steps import advance, heartbeat
 from precede.udfs.ticks import tick as passing_time
 from precede.udfs.ticks.patience import Patience
 
@@ -47,14 +48,14 @@ KEYED_TICK = Refusal(codes.WRONG_KEY, "A tick is for all groups of its partition
 
 
 class OwnKey:
-    """Stands for a key that is not known: the record's own group is taken for it."""
+    """Stands for a key that is not known: the record's own group is used instead."""
 
 
 OWN_KEY = OwnKey()
 
 
 class Holdback:
-    """The ordering state of many groups; a group nobody created has the default order and is open to every sender."""
+    """The ordering state of many groups; a group without a `create` record has the default order and is open."""
 
     def __init__(
         self,
@@ -79,8 +80,9 @@ class Holdback:
         self.partitioner = check_partitioner(partitioner)
         """Which function of the key says where a group lives, where the number of partitions is known."""
         self.home = home
-        """Whether records without a key are refused here: every shard sees them, for one of them may be a tick."""
-        self.outbox = Outbox()
+        """Whether records without a key are refused here: every shard sees them, because they may be ticks."""
+        self.shared = Shared(self.limits, ORDERS)
+        self.outbox = self.shared.outbox
         self.ordered = self.outbox.ordered
         self.ordered_keys = self.outbox.ordered_keys
         self.dead = self.outbox.dead
@@ -90,12 +92,12 @@ class Holdback:
         """What the job itself has to say: requests for repair, and records for the raw log."""
         self.clear = self.outbox.clear
         self._groups: dict[str, Group] = {}
-        """The groups that were touched, by name: the name is what a record brings along."""
+        """The groups that were touched, by name, because a record brings the name."""
         self._record_bytes_max = self.limits.record_bytes_max
         self._blobs: dict[bytes, bytes] = {}
         """What was loaded; of a group that was touched since, the one in `_groups` counts."""
         self._deadlines: dict[bytes, int] | None = None
-        """When time may matter to a group that is not decoded; looked up when the first tick comes."""
+        """When time may matter to the groups that are not decoded; looked up when the first tick comes."""
 
     @property
     def duplicates(self) -> int:
@@ -148,11 +150,11 @@ class Holdback:
         return None
 
     def refuse(self, value: bytes, reason: str, offset: int) -> None:
-        """Make a dead letter of what its reader could not even take for a record of the log."""
+        """Make a dead letter of what the caller could not even read as a record of the log."""
         self.outbox.refuse(Refusal(codes.MALFORMED, reason), NOBODY, LogRecord(value, None, 0, offset, 0))
 
     def _refuse_unread(self, came: LogRecord) -> None:
-        """Refuse a record that is not even looked into."""
+        """Refuse a record without reading it."""
         if came.value is None:
             refusal = Refusal(codes.MALFORMED, "The record has no value.")
         else:
@@ -161,7 +163,7 @@ class Holdback:
         self._refuse(refusal, NOBODY, came)
 
     def _find_group(self, record: Record, came: LogRecord) -> Group | None:
-        """The group of a record that is not in its usual place, or must be signed; None where that ends it."""
+        """The group of a record that is not in its usual place, or must be signed; None where the record ends here."""
         group = None
         refusal = None
         if record.__class__ is Tick:
@@ -178,7 +180,7 @@ class Holdback:
             if came.partition != group.partition:
                 refusal = Refusal(codes.WRONG_PARTITION, self._where_it_lives(group))
             elif group.keyring is not None:
-                refusal = group.keyring.judge(record, came.value.strip(SPACE))  # type: ignore[union-attr]  # it was read
+                refusal = judge(group, group.keyring, record, came.value.strip(SPACE))  # type: ignore[union-attr]  # it was read
         if refusal is None:
             return group
         self._refuse(refusal, _identity(record), came)
@@ -196,7 +198,7 @@ class Holdback:
         for key in [key for key, due_ms in self._deadlines.items() if due_ms <= timestamp_ms]:
             del self._deadlines[key]
             self._group(key, partition)
-        holding = self.outbox.holding
+        holding = self.shared.holding
         for group in sorted(holding, key=attrgetter("key")):
             due_ms = passing_time.deadline_ms(group, self.patience)
             if due_ms is None:
@@ -215,11 +217,11 @@ class Holdback:
         if group is None:
             blob = self._blobs.get(key)
             if blob is not None:
-                group = restore(key, blob, limits=self.limits, outbox=self.outbox)
+                group = restore(key, blob, self.shared)
             else:
                 if self.partitions is not None:
                     partition = partition_of(key, self.partitions, self.partitioner)
-                group = Group(key, order=self.order, limits=self.limits, partition=partition, outbox=self.outbox)
+                group = Group(key, order=self.order, partition=partition, shared=self.shared)
             self._groups[name] = group
         return group
 
@@ -229,42 +231,37 @@ class Holdback:
             return f"The group lives in partition {group.partition}."
         return where_it_belongs(group.partition, self.partitions, self.partitioner)
 
-    def homes(self) -> Iterator[tuple[bytes, int]]:
-        """The key of each group, and the partition where it lives."""
-        for group in self._look(None):
-            if group.begun:
-                yield group.key, group.partition
-
     def _keys(self) -> list[bytes]:
         """The keys of all groups, in order."""
         return sorted({group.key for group in self._groups.values()} | self._blobs.keys())
 
     def _receive_control(self, group: Group, record: Record, value: bytes, offset: int, now_ms: int) -> None:
-        """Membership, giving up, signs of life."""
+        """Membership, abandoning, signs of life."""
         refusal: Refusal | None
         match record:
             case Heartbeat():
-                refusal = heartbeat(group, record, offset, now_ms)
+                refusal = receive_heartbeat(group, record, offset, now_ms)
             case Abandon():
                 refusal = receive_abandon(group, record, offset, now_ms)
             case Create():
-                refusal = group.membership.create(record)
+                refusal = create(group, record)
             case Join():
-                refusal = group.membership.join(record)
+                refusal = join(group, record)
             case Leave():
-                refusal = group.membership.leave(record)
+                refusal = leave(group, record)
             case Evict():
-                refusal = group.membership.evict(record)
+                refusal = evict(group, record)
         if refusal is not None:
             group.refuse(refusal, _identity(record), value, offset, now_ms)
             return
         group.deadline = None
         if not isinstance(record, Abandon | Heartbeat):
-            group.deliver_control(value, offset, now_ms)
+            group.begun = True
+            group.release.deliver_control(value, offset, now_ms)
             if isinstance(record, Join):
-                group.membership.after_join(record, offset, now_ms)
-            elif group.order.by_clocks:
-                advance(group, offset, now_ms)
+                group.release.joined(record, offset, now_ms)
+            else:
+                group.release.advance(offset, now_ms)
 
     # ── looking and keeping ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -274,21 +271,27 @@ class Holdback:
             yield from held_messages(known)
 
     def gaps(self, group: str | None = None) -> Iterator[OpenGap]:
-        """What is missing now, group by group in order of name, and who waits for it."""
+        """What is missing now, group by group in order of name, and the messages that wait for it."""
         for known in self._look(group):
             yield from open_gaps(known)
+
+    def homes(self) -> Iterator[tuple[bytes, int]]:
+        """The key of each group, and the partition where it lives."""
+        for group in self._look(None):
+            if group.begun:
+                yield group.key, group.partition
 
     def _look(self, group: str | None) -> Iterator[Group]:
         """One group or all, to be looked at and not touched."""
         for key in self._keys() if group is None else [group.encode()]:
             known = self._groups.get(key.decode())
             if known is None and key in self._blobs:
-                known = restore(key, self._blobs[key], limits=self.limits, outbox=Outbox())
+                known = restore(key, self._blobs[key], Shared(self.limits, ORDERS))
             if known is not None:
                 yield known
 
     def load(self, blobs: dict[bytes, bytes]) -> None:
-        """Take the state of groups, by key, as `dump` gave it; each is decoded when it is first touched."""
+        """Take the state of groups, by key, as `dump` returned it; each is decoded when it is first touched."""
         self._blobs.update(blobs)
         self._deadlines = None
 
@@ -297,11 +300,11 @@ class Holdback:
         blobs = self._blobs.copy()
         for group in self._groups.values():
             if group.begun:
-                blobs[group.key] = snapshot(group, self.patience)
+                blobs[group.key] = snapshot(group, passing_time.deadline_ms(group, self.patience))
         return blobs
 
     def note_waiting(self, waiting: dict[bytes, tuple[int, int]]) -> None:
-        """Renew, for the groups that were touched, since when something waits and how many gaps there are."""
+        """Update, for the groups that were touched, since when something waits and how many gaps there are."""
         for group in self._groups.values():
             if group.held:
                 waiting[group.key] = oldest_and_gaps(group)
@@ -309,12 +312,11 @@ class Holdback:
                 waiting.pop(group.key, None)
 
     def close(self) -> None:
-        """Let go of all groups at once: they and their orders name each other, so counting references never would."""
+        """Let go of all groups at once; without this, only looking for cycles would free them."""
         for group in self._groups.values():
-            group.keyring = None
-            del group.order, group.membership
+            group.close()
         self._groups.clear()
-        self.outbox.holding.clear()
+        self.shared.holding.clear()
 
 
 def _own_key(group: str | UnsetType | None) -> bytes | None:
@@ -322,7 +324,7 @@ def _own_key(group: str | UnsetType | None) -> bytes | None:
 
 
 def _identity(record: Record) -> Identity:
-    """Who speaks in a record, for its dead letter; a seq that is not read is not named."""
+    """The sender and id of a record, for its dead letter; a seq that was not read is not named."""
     sender = record.sender if isinstance(record.sender, str) else None
     return Identity(
         group=record.group if isinstance(record.group, str) else None,

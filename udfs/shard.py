@@ -5,7 +5,7 @@ group key -> snapshot, each snapshot decoded only when its group is touched and 
 
 Rows leave packed, up to about a mebibyte of records in one: between here and the driver a row costs more than a record.
 A packed row names the raw partition and the last raw offset behind it, and for each record the offset that released it,
-so that whoever publishes can leave out what is out already.
+so that the publisher can leave out what it has published already.
 """
 
 import gc
@@ -36,7 +36,7 @@ STATE_TYPE = "blob binary"
 ROW_TYPE = "shard int, part int, partition int, offset long, bytes int, records binary"
 
 ROWS_MAX = 8192  # records in a packed row
-BYTES_MAX = 1024 * 1024  # bytes of records in a packed row, but for the last one, which may reach over it
+BYTES_MAX = 1024 * 1024  # bytes of records in a packed row; the last record may reach over it
 FRAME_BYTES_MAX = 16 * 1024 * 1024  # bytes of packed rows handed to Spark in one frame
 
 Row = tuple[int, int, bytes | None, bytes | None, int]

@@ -105,7 +105,7 @@ class Clock(Errand):
         return f"{self.voice.known.sender} gives no heartbeats, and all of {self.voice.known.group} may wait for it"
 
     def turn(self, records: list[LogRecord], publisher: Publisher) -> None:
-        if self.voice.order.by_clocks:
+        if self.voice.order.waits_for_members:
             for record in records:
                 self.voice.hear(record.value or b"")
         due = monotonic() >= self._due_s

@@ -142,7 +142,7 @@ class Member:
         )
         where = self._new_reader, lambda: Publisher(self._bootstrap, topic=raw, partitioner=self._partitioner)
         self._errands.append(Repair(self._voice, self._control_topic, *where))
-        if heartbeat_s is not None or self._voice.order.by_clocks:
+        if heartbeat_s is not None or self._voice.order.waits_for_members:
             self._errands.append(Clock(self._voice, raw, *where, heartbeat_s=heartbeat_s or HEARTBEAT_S))
         for errand in self._errands:
             errand.start()

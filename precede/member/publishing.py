@@ -129,7 +129,7 @@ class Voice:
         refused, and counts for nothing then; what was delivered, and what this member said itself, counts."""
         if isinstance(self.stamps, LamportStamps) and self.stamps.time < self._wanted:
             surely = max(self.knowledge.time, self._said) + self.knowledge.window - 1  # a heartbeat may show one more
-            self.stamps.hear(min(self._wanted, max(self.stamps.time, surely)) - 1)
+            self.stamps.catch_up(min(self._wanted, max(self.stamps.time, surely)) - 1)
 
     @property
     def time(self) -> int:

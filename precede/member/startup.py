@@ -180,12 +180,12 @@ class Opening:
         """
         voice, known = self._voice, self._voice.known
         knowledge = voice.knowledge
-        if voice.order.by_clocks:
+        if voice.order.waits_for_members:
             voice.hear_time(knowledge.time)
         brings_key = voice.public_key is not None and bool(knowledge.keys) and known.sender not in knowledge.keys
-        asked = knowledge.closed or voice.order.by_clocks or brings_key
+        asked = knowledge.closed or voice.order.waits_for_members or brings_key
         why_forged = voice.why_forged()
-        if why_forged is not None and voice.order.by_clocks:
+        if why_forged is not None and voice.order.waits_for_members:
             raise Refused(why_forged)  # nobody could be told that it hears the others
         if not asked or known.joined or knowledge.is_in(known.sender, known.epoch):
             return
@@ -193,14 +193,14 @@ class Opening:
             warnings.warn(f"{why_forged} Until then {known.sender} can only listen.", stacklevel=4)
             return
         fields: dict[str, Any] = {"kind": "join", "sender": known.sender, "epoch": known.epoch}
-        if voice.order.by_clocks:
+        if voice.order.waits_for_members:
             fields["time"] = voice.time
         if brings_key:
             fields["key"] = voice.public_key
         voice.control(**fields)
         known.joined = True
         deadline = monotonic() + PATIENCE_S
-        while voice.order.by_clocks and not knowledge.is_in(known.sender, known.epoch):
+        while voice.order.waits_for_members and not knowledge.is_in(known.sender, known.epoch):
             if monotonic() > deadline:
                 raise Refused(
                     f"The join of {known.sender} was not delivered in {known.group} within {PATIENCE_S:.0f} s: see that"

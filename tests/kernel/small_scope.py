@@ -129,7 +129,7 @@ class Walk:
         self.number = {(one["sender"], one["seq"]): at for at, one in enumerate(story.records)}
         self.steps = 0
         self.created: list[bytes] = []
-        if ORDERS[order].by_clocks:
+        if ORDERS[order].waits_for_members:
             options = {"order": order, **({"accuracy_ms": ACCURACY_MS} if order == "two_clock" else {})}
             members = list(story.members)
             self.created = [
@@ -176,7 +176,7 @@ class Walk:
             lacking = self.story.past[one] & set(path) - set(delivered[:place])
             assert self.order in ("total", "fifo") or not lacking, self._told(path, said)
             assert self.story.needs[one] <= set(delivered[:place]), self._told(path, said)
-        if not ORDERS[self.order].by_clocks:
+        if not ORDERS[self.order].waits_for_members:
             free = {at for at in path if self.story.needs[at] <= set(path)}
             assert set(delivered) == free, self._told(path, said)
             return

@@ -386,7 +386,7 @@ def test_a_long_way_from_message_to_message_to_the_one_who_is_waited_for_costs_a
         tale.take(kind="heartbeat", sender=names[number], seq=2, time=50_000, clock_ms=20_000)
     assert seconds(tale.wait(3_600), [b'{"kind":"tick"}'], key=None) < 0.3  # checking all from each: seconds
     group = tale.kernel._group(b"g", 0)
-    assert group.order.silent(group.held[names[-1], 0, 1], 20) == ["S"]
+    assert group.release.silent(group.held[names[-1], 0, 1], 20) == ["S"]
 
 
 @pytest.mark.parametrize("order", ["s_b", "lamport"])

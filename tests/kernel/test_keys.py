@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.engine.outbox import Outbox
+from precede.udfs.engine.group import Shared
 from precede.udfs.engine.snapshot import restore, snapshot
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -364,10 +364,10 @@ def test_of_a_sender_the_last_thousand_keys_are_kept(cuts: range) -> None:
 
 
 def test_a_key_in_an_old_state_that_is_none_lets_nobody_speak() -> None:
-    group = restore(b"g", created("A").kernel.dump()[b"g"], limits=Limits(), outbox=Outbox())
-    group.options = Options(keys={"A": "b64"})  # as an older version that did not read keys would have saved it
+    group = restore(b"g", created("A").kernel.dump()[b"g"], Shared(Limits(), ORDERS))
+    group.options = Options(keys={"A": "b64"})  # as a precede that did not read keys would have kept it
     tale = Tale()
-    tale.kernel.load({b"g": snapshot(group, Patience())})
+    tale.kernel.load({b"g": snapshot(group, None)})
     assert tale.say("A1", by="A").dead == ["forged A1"]
 
 

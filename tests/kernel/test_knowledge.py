@@ -95,7 +95,7 @@ def test_a_created_group_by_clocks_is_closed_without_saying_so() -> None:
         knowledge = Knowledge()
         record = {"kind": "create", "options": {"order": name}, "order": name, "status": "delivered", "position": 1}
         knowledge.learn(record)
-        assert knowledge.closed == order.by_clocks
+        assert knowledge.closed == order.waits_for_members
 
 
 @pytest.mark.parametrize("data", ["1" * 5000, "1e400", '"\\ud800"', '{"a":1,"a":2}'])

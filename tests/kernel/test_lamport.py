@@ -44,7 +44,7 @@ def test_vector_lam_1_the_chat_with_a_heartbeat_of_who_says_nothing() -> None:
         else:
             out = beat(tale, name, seq, time)
         assert out == [seq_of[time, name] for time, name in step["deliver"]]
-        floors = tale.kernel._groups["g"].order.floors  # type: ignore[attr-defined]
+        floors = tale.kernel._groups["g"].release.floors  # type: ignore[attr-defined]
         assert {name: floor for (name, _), floor in floors.items()} == step["floor"]
 
 

@@ -42,7 +42,7 @@ def conversation(random: Random, order: str, *, loss: float = 0.0) -> History:
 
 
 def test_every_order_has_its_law_against_the_true_history() -> None:
-    by_clocks = {name for name, order in ORDERS.items() if order.by_clocks}
+    by_clocks = {name for name, order in ORDERS.items() if order.waits_for_members}
     assert simulation.NEEDS.keys() | by_clocks == ORDERS.keys(), "those by clocks have theirs in test_laws_of_clocks.py"
 
 

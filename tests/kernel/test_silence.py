@@ -11,7 +11,7 @@ from precede.udfs.ticks.patience import Patience
 from tests.kernel.feeding import Tale
 from tests.signing import publics
 
-CLOCKED = [name for name, order in ORDERS.items() if order.by_clocks]
+CLOCKED = [name for name, order in ORDERS.items() if order.waits_for_members]
 
 
 def group(order: str, *, silent_ms: int = 60_000) -> Tale:

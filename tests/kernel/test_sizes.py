@@ -32,7 +32,7 @@ def largest_record(order: str, limits: Limits) -> bytes:
     return empty.replace(b'"data": ""', b'"data": "%b"' % (b"x" * (limits.record_bytes_max - len(empty))))
 
 
-@pytest.mark.parametrize("order", [name for name, order in ORDERS.items() if not order.by_clocks])
+@pytest.mark.parametrize("order", [name for name, order in ORDERS.items() if not order.waits_for_members])
 def test_the_largest_ordered_record_of_an_order_fits(order: str) -> None:
     limits = Limits()
     tale = Tale(order, limits, group=LONGEST)

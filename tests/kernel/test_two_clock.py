@@ -12,7 +12,7 @@ import pytest
 from precede.udfs.engine.snapshot import deadline_ms
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
-from precede.udfs.orders.two_clock import TwoClock
+from precede.udfs.release.by_both_clocks import ByBothClocks
 from tests.kernel.clock_rules import TwoClockRule
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, id_of, parsed
@@ -234,9 +234,9 @@ def test_refused_and_gone_messages_leave_nothing_in_the_heaps() -> None:
         assert tale.dead == ["backpressure B1"]
         tale.take(kind="join", sender="D", epoch=number)
         tale.take(kind="leave", sender="D", epoch=number, last=0)
-    order: Any = tale.kernel._groups["g"].order
-    assert len(order.heads) < 100
-    assert len(order.floors._lowest) < 100
+    release: Any = tale.kernel._groups["g"].release
+    assert len(release.fronts.heads) < 100
+    assert len(release.floors._lowest) < 100
 
 
 def test_no_timed_release_while_something_of_a_member_is_known_to_be_missing() -> None:
@@ -273,9 +273,9 @@ def test_a_full_group_keeps_nothing_of_what_it_refuses() -> None:
         assert say(tale, "B1", time, 10 * time) == []
         assert tale.dead == ["backpressure B1"]
     (group,) = tale.kernel._groups.values()
-    assert isinstance(group.order, TwoClock)
-    assert len(group.order.heads) < 100
-    assert group.order.fronts == [(1, "B", 0), (1, "C", 0), (1_000, "A", 0)]
+    assert isinstance(group.release, ByBothClocks)
+    assert len(group.release.fronts.heads) < 100
+    assert group.release.fronts.by_time == [(1, "B", 0), (1, "C", 0), (1_000, "A", 0)]
 
 
 def test_the_document_s_dseq_blocks_at_the_second_message_and_seqs_from_1_do_not() -> None:

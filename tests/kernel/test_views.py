@@ -125,4 +125,4 @@ def test_the_view_of_a_log_is_the_merge_of_the_records_that_took_effect(records:
         in_order |= fact
     assert merge(*facts) == merge(*reversed(facts)) == in_order
     (group,) = tale.kernel._groups.values()
-    assert {name: epoch for name, (epoch, is_in) in group.membership.members.items() if is_in} == members(in_order)
+    assert {name: epoch for name, (epoch, is_in) in group.members.items() if is_in} == members(in_order)

@@ -1,41 +1,29 @@
 """What a group holds, and what each held message waits for, for display."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from precede.udfs.engine.held import LISTED_MAX, QUEUED, Held, HeldMessage, Watch, arrival
-from precede.udfs.engine.missing import missing_runs
+from precede.udfs.engine.group import Group
+from precede.udfs.engine.held import Held, HeldMessage, Watch
+from precede.udfs.engine.missing import gaps_of
+from precede.udfs.engine.repair_timers import NO_TIMERS
+from precede.udfs.engine.search import LISTED_MAX, Look
+from precede.udfs.engine.watches import QUEUED, arrival
 from precede.udfs.records.messages import Id
-from precede.udfs.ticks.repair_timers import NO_WAITS
-
-if TYPE_CHECKING:
-    from precede.udfs.engine.group import Group
 
 
-def held_messages(group: "Group") -> list[Held]:
-    """The held messages in order of arrival, and what each waits for."""
-    group.looked.clear()
-    return list(_look(group))
+def held_messages(group: Group) -> list[Held]:
+    """What is held, in arrival order, and what each waits for."""
+    look = Look(group)
+    return [
+        _held(group, one, blockers, destination)
+        for one in sorted(group.held.values(), key=arrival)
+        if one.value is not None
+        for destination, blockers in group.release.blockers(one, look)
+    ]
 
 
-def _look(group: "Group") -> Iterator[Held]:
-    destinations = group.order.destinations
-    for one in sorted(group.held.values(), key=arrival):
-        if one.value is None:
-            continue
-        if destinations is not None:
-            for name in destinations.waiting_for(one):
-                yield _held(group, one, destinations.missing(one, [] if name is None else [name], LISTED_MAX), name)
-        elif one.watch is not None and len(one.watch) == 2:
-            yield _held(group, one, [one.id])
-        else:
-            yield _held(group, one, group.order.missing(one, LISTED_MAX))
-
-
-def _held(group: "Group", one: HeldMessage, blockers: list[Id], destination: str | None = None) -> Held:
-    """One held message, or one of its destinations. Blockers that are held themselves wait for a join."""
+def _held(group: Group, one: HeldMessage, blockers: list[Id], destination: str | None) -> Held:
+    """One held message, or one of its destinations; those of its blockers that are here wait for a join."""
     name, epoch, seq = one.id
     return Held(
         group=group.name,
@@ -47,7 +35,7 @@ def _held(group: "Group", one: HeldMessage, blockers: list[Id], destination: str
         offset=one.offset,
         since_ms=one.arrived_ms,
         missing=[id_ for id_ in blockers if id_ not in group.held],
-        silent=[id_[0] for id_ in blockers if id_ in group.held] + group.order.silent(one, LISTED_MAX),
+        silent=[id_[0] for id_ in blockers if id_ in group.held] + group.release.silent(one, LISTED_MAX),
     )
 
 
@@ -67,11 +55,11 @@ class OpenGap(msgspec.Struct, kw_only=True):
     """The messages that wait for it directly, by arrival; at most 20."""
 
 
-def open_gaps(group: "Group") -> list[OpenGap]:
-    """The open gaps, oldest first."""
-    noticed = list((group.waits or NO_WAITS).gaps.values())
+def open_gaps(group: Group) -> list[OpenGap]:
+    """What is missing, the oldest first."""
+    noticed = list((group.repair_timers or NO_TIMERS).gaps.values())
     found: list[OpenGap] = []
-    for run in missing_runs(group):
+    for run in gaps_of(group):
         same = (gap for gap in noticed if gap.key[:2] == run[:2] and gap.first <= run.last <= gap.last)
         gap = next(same, None)
         found.append(
@@ -90,11 +78,10 @@ def open_gaps(group: "Group") -> list[OpenGap]:
     return found
 
 
-def oldest_and_gaps(group: "Group") -> tuple[int, int]:
-    """When the first held message arrived, and the number of gaps: ids waited for that are not held."""
-    first = next(iter(group.held.values()))  # in order of arrival
+def oldest_and_gaps(group: Group) -> tuple[int, int]:
+    """When the first of the held messages arrived, and how many gaps there are: things waited for that are not held."""
+    first = next(iter(group.held.values()))  # they are kept in the order they arrived
     gaps: set[Watch] = set(group.waiting).difference(group.held)
     gaps.discard(QUEUED)
-    if group.order.destinations is not None:
-        gaps |= group.order.destinations.watched() - group.held.keys()
+    gaps |= group.release.watched() - group.held.keys()
     return first.arrived_ms, len(gaps)

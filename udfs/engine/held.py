@@ -1,4 +1,8 @@
-"""A held message, inside the kernel and as the outside sees it."""
+"""A held message, inside the kernel and as the outside sees it.
+
+Only types stand here, because msgspec makes them: the functions that are hot stand in other files (watches.py has those
+about watches), so that those files can be compiled.
+"""
 
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -7,30 +11,21 @@ import msgspec
 from precede.udfs.records.messages import Id, Message, Who
 
 Watch = Id | Who | tuple[()]
-"""What a held message waits for: a message's id, or the join of (sender, epoch), or (it is empty) the clocks."""
-
-QUEUED: tuple[()] = ()
-"""The watch of a message that waits for nothing but the clocks."""
-
-
-LISTED_MAX = 20
-"""How many of those that one message waits for are named, and how many that wait for one gap."""
-WALK_MAX = 1_000
-"""Through how many held messages the search for what is missing goes."""
-
+"""What a held message waits for; watches.py says how to tell these apart."""
 
 if TYPE_CHECKING:
     _Id: TypeAlias = Id
     _Watch: TypeAlias = Watch | None
-else:  # as it stands in a snapshot, until its value is read again; and msgspec tells no tuples apart
+else:  # as it stands in a snapshot until its value is read again; msgspec cannot tell the kinds of tuples apart
     _Id = Id | None
     _Watch = tuple[str | int, ...] | None
 
 
 class HeldMessage(msgspec.Struct, array_like=True, gc=False):
-    """A message, or the stand-in of one given up on (no value), on its way through the hold-back loop.
+    """A message, or the stand-in of an abandoned one (no value), on its way through the hold-back loop.
 
-    A snapshot keeps it as it is but for its last fields: of many, each step more would be felt in every batch.
+    A snapshot writes and reads this very object, without its last fields: a group may hold very many, and each step
+    more for each of them would be felt in every batch. That was measured, so this stays a type of msgspec.
     """
 
     offset: int
@@ -43,16 +38,11 @@ class HeldMessage(msgspec.Struct, array_like=True, gc=False):
     message: Message | None = None
     """What was read of the value; None where the order asks nothing more of it."""
     above: Id | None = None
-    """In `s_b`, a nearer way than by `watch` to the top of the tree of held messages; None while there is none."""
+    """In `s_b`, a shorter way than `watch` to the top of the tree of held messages; None while there is none."""
 
 
 Watchers = HeldMessage | dict[Id, HeldMessage]
-"""Who waits for one thing: one message, or where there are more, all by their ids."""
-
-
-def arrival(held: HeldMessage) -> tuple[int, int]:
-    """How held messages rank by their arrival."""
-    return held.offset, held.rank
+"""The messages that wait for one thing: one message, or all of them by their ids where there are more."""
 
 
 class Held(msgspec.Struct, kw_only=True):

@@ -1,7 +1,6 @@
-"""Where the kernel puts what it decided: ordered records, dead letters and the job's own records, in order."""
+"""What the kernel has decided: ordered records, dead letters and the job's own records, in order."""
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
@@ -11,12 +10,9 @@ from precede.udfs.records.job_records import JobRecord, Topic
 from precede.udfs.records.messages import Id, Identity, LogRecord
 from precede.udfs.records.wire import encode_name
 
-if TYPE_CHECKING:
-    from precede.udfs.engine.group import Group
-
 
 class Outbox:
-    """Parallel lists of keys and values; whoever drives the kernel takes them and clears."""
+    """Parallel lists of keys and values; the caller of the kernel takes them and clears."""
 
     __slots__ = (
         "dead",
@@ -24,7 +20,6 @@ class Outbox:
         "dead_keys",
         "duplicates",
         "held_growth",
-        "holding",
         "ordered",
         "ordered_keys",
         "own",
@@ -39,9 +34,7 @@ class Outbox:
         self.own: list[JobRecord] = []
         self.duplicates = 0
         self.held_growth = 0
-        """By how much the number of held messages has grown since created; less than 0 where it shrank."""
-        self.holding: set[Group] = set()
-        """The groups that time may matter to: all that hold something, and some that did a while ago."""
+        """By how much the number of held messages has grown since this was created; below 0 where it shrank."""
 
     def refuse(
         self,
@@ -65,7 +58,7 @@ class Outbox:
         )
         self.dead.append(encode_dead_letter(letter, record.value))
         self.dead_codes.append(refusal.code)
-        # A compressed record may have a key larger than Kafka would take back, and the stream would stand before it.
+        # A compressed record may have a key larger than Kafka accepts back, and the stream would be stuck at it.
         self.dead_keys.append(None if record.key is None else record.key[:EXCERPT_BYTES_MAX])
 
     def say(self, topic: Topic, key: bytes, value: bytes, offset: int) -> None:
@@ -73,7 +66,7 @@ class Outbox:
         self.own.append(JobRecord(topic, key, value, offset))
 
     def clear(self) -> None:
-        """Forget what was taken."""
+        """Forget what the caller has taken."""
         self.own.clear()
         self.ordered.clear()
         self.ordered_keys.clear()
@@ -84,7 +77,7 @@ class Outbox:
 
 @cache
 def ordered_form(order: str, status: str, partition: int) -> bytes:
-    """An ordered record but for its numbers; shared by all groups alike, because it is looked at with every message."""
+    """An ordered record without its numbers; all groups share it, because every message needs it."""
     return _form(f'"order":"{order}","status":"{status}","partition":{partition}')
 
 
@@ -100,6 +93,6 @@ def _form(fixed: str) -> bytes:
 
 
 def stand_in_head(group: str, id_: Id) -> bytes:
-    """The beginning of the record that stands for a message given up on."""
+    """The beginning of the record that stands for an abandoned message."""
     name, epoch, seq = id_
     return f'{{"group":{encode_name(group)},"sender":{encode_name(name)},"epoch":{epoch},"seq":{seq}'.encode()

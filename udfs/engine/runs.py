@@ -1,17 +1,16 @@
 """Runs of sequence numbers: the paper's Ordering List, OL (Bhavanasi and Iyer, S_b, VI-A and Algorithms 1 and 2).
 
-The printed algorithms err in four places (the membership test compares the wrong way round, the prose of the bridge
-case loses numbers, the left neighbour is extended at the wrong end, a number may be inserted twice); vector IV-1 and
-the tests of this file hold the rulings.
+A run is a stretch of numbers that are in the set; what lies between two runs is a gap. The printed algorithms err in
+four places (the membership test compares the wrong way round, the prose of the bridge case loses numbers, the left
+neighbour is extended at the wrong end, a number may be inserted twice); vector IV-1 and the tests of this file hold the
+rulings.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator
 
-import msgspec
-
-_NONE: list[int] = []
-"""Shared by all that have no runs beyond the prefix; never changed."""
+NO_RUNS: list[int] = []
+"""Shared by all sets that have no runs beyond the prefix; never changed."""
 
 
 def merged(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -28,17 +27,21 @@ def merged(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield first, end
 
 
-class Runs(msgspec.Struct, gc=False, eq=False):
+class Runs:
     """A set of positive integers as sorted, disjoint, non-touching runs.
 
-    The run that begins at 1 is one number, the others one flat list, because every object a message makes the machine
-    look at may be a cache miss.
+    The run that begins at 1 is one number, the others are one flat list, because every object that the machine has to
+    look at for a message may be a cache miss.
     """
 
-    prefix: int = 0
-    """[1, prefix] is in the set."""
-    beyond: list[int] = msgspec.field(default_factory=lambda: _NONE)
-    """The other runs: low, high + 1, low, high + 1, ... A number is inside where an odd count of them is not above."""
+    __slots__ = ("beyond", "prefix")
+
+    def __init__(self) -> None:
+        self.prefix = 0
+        """[1, prefix] is in the set."""
+        self.beyond = NO_RUNS
+        """The other runs: low, high + 1, low, high + 1, ... A number is in the set where an odd count of these is not
+        above it."""
 
     def __contains__(self, number: int) -> bool:
         if number <= self.prefix:
@@ -57,7 +60,7 @@ class Runs(msgspec.Struct, gc=False, eq=False):
             yield self.beyond[at], self.beyond[at + 1] - 1
 
     def add(self, number: int) -> None:
-        """Insert one number; a number that is there already changes nothing (Algorithm 2, with its test first)."""
+        """Insert one number; a number that is already there changes nothing (Algorithm 2, with its test first)."""
         beyond = self.beyond
         if number <= self.prefix:
             return
@@ -78,7 +81,7 @@ class Runs(msgspec.Struct, gc=False, eq=False):
             beyond[at - 1] = number + 1
         elif joins_right:
             beyond[at] = number
-        elif beyond is _NONE:
+        elif beyond is NO_RUNS:
             self.beyond = [number, number + 1]
         else:
             beyond[at:at] = (number, number + 1)
@@ -91,7 +94,7 @@ class Runs(msgspec.Struct, gc=False, eq=False):
             del self.beyond[:2]
 
     def opens_run(self, number: int) -> bool:
-        """Whether adding this number would make one run more."""
+        """Whether adding this number would begin one more run."""
         return number > 0 and number not in self and number - 1 not in self and number + 1 not in self
 
     def run_count_with(self, ranges: list[tuple[int, int]]) -> int:
@@ -108,7 +111,7 @@ class Runs(msgspec.Struct, gc=False, eq=False):
         return sum(high - low + 1 for low, high in self.gaps(first, last))
 
     def gaps(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The stretches of [first, last] that are not in the set."""
+        """The stretches of [first, last] that are not in the set, each as (low, high)."""
         beyond = self.beyond
         first = max(first, self.prefix + 1)
         at = bisect_right(beyond, first)
@@ -125,7 +128,7 @@ class Runs(msgspec.Struct, gc=False, eq=False):
             at += 2
 
     def covered(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The stretches of [first, last] that are in the set."""
+        """The stretches of [first, last] that are in the set, each as (low, high)."""
         following = first
         for low, high in self.gaps(first, last):
             if following < low:
@@ -142,16 +145,16 @@ class Runs(msgspec.Struct, gc=False, eq=False):
         return number if number > self.prefix else 0
 
     def absent_from(self, number: int) -> int:
-        """Where the stretch begins that ends at this number, which is not in the set."""
+        """The first number of the gap that ends at this number, which is not in the set."""
         at = bisect_right(self.beyond, number)
         return self.beyond[at - 1] if at else self.prefix + 1
 
     def dump(self) -> int | list[int]:
-        """The runs as plain data: the prefix alone, else the prefix and the list of the others."""
+        """The runs as plain data: the prefix alone, or else the prefix and the others in one list."""
         return [self.prefix, *self.beyond] if self.beyond else self.prefix
 
     def fill(self, dumped: int | list[int]) -> None:
-        """Take the runs that `dump` gave."""
+        """Take the runs that `dump` returned."""
         if isinstance(dumped, int):
             self.prefix = dumped
         else:

@@ -2,54 +2,61 @@
 
 from zlib import crc32
 
-import msgspec
-
 from precede.udfs import codes
 from precede.udfs.codes import Refusal
-from precede.udfs.engine.runs import Runs
+from precede.udfs.engine.runs import NO_RUNS, Runs
 from precede.udfs.records.messages import SEQ_MAX, Who
 
 SenderKey = str | Who
 
 
 def sender_key(name: str, epoch: int) -> SenderKey:
-    """How a group finds a sender: by its name alone in epoch 0, the usual one, which saves a tuple per message."""
+    """How a group finds a sender: in epoch 0, the usual one, by its name alone, which saves a tuple per message."""
     return (name, epoch) if epoch else name
 
 
 DIGEST_BYTES = 4
 CUT_AT_BYTES = 256
-"""How many bytes of digests may pile up, and twice those that count: cutting at every message would cost more."""
+"""How many bytes of digests may pile up before they are cut, or twice the bytes that count if that is more: a cut at
+every message would cost more."""
 
 
-class Sender(Runs, gc=False, eq=False, kw_only=True):
+class Sender(Runs):
     """One (sender, epoch) of a group; the runs it inherits are its settled seqs.
 
-    Settled is delivered or given up: what depends on one of these need not wait for it. The runs are inherited, and not
-    a field, because every object a message makes the machine look at may be a cache miss.
+    A settled message is delivered, or its stand-in is: what depends on it need not wait for it. The runs are inherited
+    and not a field, because every object that the machine has to look at for a message may be a cache miss.
     """
 
-    name: str
-    epoch: int
-    highest: int = 0
-    """The largest seq seen here, however it ended: the window counts from it."""
-    fence: int = SEQ_MAX
-    """No seq above this counts any more."""
-    digests: bytearray = msgspec.field(default_factory=bytearray)
-    """A hash of each of the last delivered values, oldest first, as a snapshot keeps them."""
-    recent_last: int = 0
-    """The seq of the last digest."""
-    recent_seqs: list[int] | None = None
-    """The seq of each digest; None while they are consecutive, as they are where nothing comes out of order."""
-    places: dict[int, int] | None = None
-    """Which digest is whose, where they are many and not consecutive; made when one is asked for."""
-    abandoned: Runs | None = None
-    """Given up, settled or waiting their turn: their messages are `late` if they come after all."""
-    refused: Runs | None = None
-    """Ids taken for ever by a refusal (S_b: self_parent, cycle, orphan)."""
+    __slots__ = (
+        *("abandoned", "digests", "epoch", "fence", "highest", "name"),
+        *("places", "recent_last", "recent_seqs", "refused"),
+    )
+
+    def __init__(self, name: str, epoch: int) -> None:
+        self.prefix = 0  # as in Runs.__init__, without a call for every new sender
+        self.beyond = NO_RUNS
+        self.name = name
+        self.epoch = epoch
+        self.highest = 0
+        """The largest seq seen here, however it ended: the window counts from it."""
+        self.fence = SEQ_MAX
+        """No seq above this counts any more."""
+        self.digests = bytearray()
+        """A hash of each of the last delivered values, oldest first, as a snapshot keeps them."""
+        self.recent_last = 0
+        """The seq of the last digest."""
+        self.recent_seqs: list[int] | None = None
+        """The seq of each digest; None while they are consecutive, as they are where everything comes in order."""
+        self.places: dict[int, int] | None = None
+        """Which digest belongs to which seq, where they are many and not consecutive; built when one is needed."""
+        self.abandoned: Runs | None = None
+        """The abandoned seqs, settled or waiting for their turn: their messages are `late` if they come after all."""
+        self.refused: Runs | None = None
+        """The seqs that a refusal has taken for ever (S_b: self_parent, cycle, orphan)."""
 
     def remember(self, seq: int, value: bytes, count: int) -> None:
-        """Keep the digest of a delivered message, so that an exact copy can be told from an equivocation."""
+        """Keep the digest of a delivered message, to tell an exact copy from an equivocation."""
         digests = self.digests
         if self.recent_seqs is not None:
             self.recent_seqs.append(seq)
@@ -63,7 +70,7 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
             self.forget(count)
 
     def forget(self, count: int) -> None:
-        """Drop all but the last digests, those that count."""
+        """Drop all but the last digests, the ones that count."""
         surplus = len(self.digests) // DIGEST_BYTES - count
         if surplus > 0:
             del self.digests[: surplus * DIGEST_BYTES]
@@ -81,15 +88,15 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
         return list(range(self.recent_last - len(self.digests) // DIGEST_BYTES + 1, self.recent_last + 1))
 
     def differs(self, seq: int, value: bytes, count: int) -> bool:
-        """Whether this value is known to be another than the one delivered under the same seq."""
+        """Whether this value is known to differ from the one delivered under the same seq."""
         place = self._place_of(seq)
-        if place is None or place < len(self.digests) // DIGEST_BYTES - count:  # of a digest that counts no more
+        if place is None or place < len(self.digests) // DIGEST_BYTES - count:  # the digest no longer counts
             return False
         at = place * DIGEST_BYTES
         return self.digests[at : at + DIGEST_BYTES] != crc32(value).to_bytes(DIGEST_BYTES, "little")
 
     def _place_of(self, seq: int) -> int | None:
-        """Which of the digests this seq has, without a walk through many."""
+        """Which of the digests belongs to this seq, without a walk through many."""
         seqs = self.recent_seqs
         if seqs is None:
             place = seq - self.recent_last - 1 + len(self.digests) // DIGEST_BYTES
@@ -100,10 +107,11 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
             self.places = {each: place for place, each in enumerate(seqs)}
         return self.places.get(seq)
 
-    def give_up(self, seq: int, runs_max: int) -> None:
-        """Its message is not waited for any more; the seq is settled once its stand-in is delivered.
+    def abandon(self, seq: int, runs_max: int) -> None:
+        """Stop waiting for the message of this seq; the seq is settled once its stand-in is delivered.
 
-        Of more runs than that the first is forgotten, if it is settled: what comes under it after all counts as a copy.
+        Where there are more runs of abandoned seqs than that, the first is forgotten if it is settled: a message that
+        comes under it after all counts as a copy.
         """
         if self.abandoned is None:
             self.abandoned = Runs()
@@ -114,11 +122,11 @@ class Sender(Runs, gc=False, eq=False, kw_only=True):
                 self.abandoned.drop_first()
 
     def refuses_too_many(self, seq: int, runs_max: int) -> bool:
-        """Whether this seq, taken by a refusal, would open one run too many of those."""
+        """Whether taking this seq by a refusal would begin one run of refused seqs too many."""
         return self.refused is not None and self.refused.run_count() >= runs_max and self.refused.opens_run(seq)
 
     def refuse(self, seq: int) -> None:
-        """Take a seq for ever without settling it: what waits for it must be told."""
+        """Take a seq for ever without settling it: messages that wait for it must be told."""
         if self.refused is None:
             self.refused = Runs()
         self.refused.add(seq)

@@ -1,7 +1,8 @@
 """A group's state as one versioned binary blob, and back, exactly.
 
-Held messages are kept as the raw bytes they came in and read again. What can be derived is not kept: who waits for
-what, the union-find of `s_b`, counts and texts. A blob of an older version must load: its reader stays in READERS.
+Held messages are kept as the raw bytes they came in and read again. What can be derived is not kept: which message
+waits for what, the union-find of `s_b`, counts and texts. A blob of an older version must load: its reader stays in
+READERS.
 """
 
 from struct import Struct
@@ -9,23 +10,21 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from precede.udfs.engine.group import NO_OPTIONS, Group
+from precede.udfs.engine.group import Group, Shared
 from precede.udfs.engine.held import HeldMessage
-from precede.udfs.engine.outbox import Outbox
+from precede.udfs.engine.repair_timers import DumpedRepairTimers
+from precede.udfs.engine.repair_timers import load as load_repair_timers
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.engine.state import NO_OPTIONS
+from precede.udfs.engine.watches import waits_for_id
 from precede.udfs.errors import Refused
-from precede.udfs.limits import Limits
 from precede.udfs.records.messages import SEQ_MAX, Id, Message, Options
 from precede.udfs.records.wire import read
-from precede.udfs.ticks import tick as passing_time
-from precede.udfs.ticks.patience import Patience
-from precede.udfs.ticks.repair_timers import DumpedWaits
-from precede.udfs.ticks.repair_timers import load as load_waits
 
 VERSION = 1
 VERSION_TIMED = 2
-"""As 1, but the time of the log from which a tick may do something stands before the rest."""
+"""As 1, but the time of the log from which a tick may do something comes before the rest."""
 
 _TIMED_HEAD = Struct(">Bq")
 
@@ -33,7 +32,7 @@ DumpedRuns: TypeAlias = int | list[int]
 
 
 class DumpedSender(msgspec.Struct, array_like=True):
-    """One sender; the rare fields stand last."""
+    """One sender; the rare fields come last."""
 
     name: str
     epoch: int
@@ -41,36 +40,36 @@ class DumpedSender(msgspec.Struct, array_like=True):
     settled: DumpedRuns
     digests: bytearray
     recent: int | list[int]
-    """The last digest's seq where the digests are of consecutive ones, else the seq of each."""
+    """The last digest's seq where the seqs of the digests are consecutive, or else the seq of each."""
     fence: int = SEQ_MAX
     abandoned: DumpedRuns | None = None
     refused: DumpedRuns | None = None
 
 
 class DumpedGroup(msgspec.Struct, array_like=True):
-    """One group; the rare fields stand last."""
+    """One group; the rare fields come last."""
 
     order: str
     partition: int
     position: int
     senders: list[DumpedSender]
     held: list[HeldMessage] = []
-    """Without what was read of its value. Its id is None where the order asks more of it: it will be read again."""
+    """Without what was read of their values. The id is None where the order asks more of one: it is read again."""
     options: Options | None = None
     members: dict[str, tuple[int, bool]] = {}
     kept: Any = None
-    """What the order keeps beside all this."""
+    """What the release keeps beside all this."""
     keys: dict[str, list[tuple[int, bytes]]] = {}
-    """What `join` records brought, by name, oldest first: the epoch it counts from and the key."""
-    waits: DumpedWaits | None = None
+    """What `join` records brought, by name, oldest first: the epoch a key counts from and the key."""
+    repair_timers: DumpedRepairTimers | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(DumpedGroup).decode
 
 
-def snapshot(group: Group, patience: Patience) -> bytes:
-    """The whole state of a group."""
+def snapshot(group: Group, due_ms: int | None) -> bytes:
+    """The whole state of a group; `due_ms` is the time of the log from which a tick may do something in it."""
     digests = group.digests
     options = group.options
     dumped = DumpedGroup(
@@ -80,23 +79,22 @@ def snapshot(group: Group, patience: Patience) -> bytes:
         [_dump_sender(sender, digests) for sender in group.senders.values()],
         [one if one.message is None and one.above is None else _dump_held(one) for one in group.held.values()],
         None if options is NO_OPTIONS else options,
-        group.membership.members,
-        group.order.dump(),
+        group.members,
+        group.release.dump(),
         {} if group.keyring is None else group.keyring.added,
-        None if group.waits is None else group.waits.dump(),
+        None if group.repair_timers is None else group.repair_timers.dump(),
     )
-    due_ms = passing_time.deadline_ms(group, patience)
     if due_ms is None:
         return bytes((VERSION,)) + _encode(dumped)
     return _TIMED_HEAD.pack(VERSION_TIMED, due_ms) + _encode(dumped)
 
 
 def deadline_ms(blob: bytes) -> int | None:
-    """From which time of the log on a tick may do something in this group; read without decoding the rest."""
+    """The time of the log from which a tick may do something in this group; read without decoding the rest."""
     return _TIMED_HEAD.unpack_from(blob)[1] if blob[0] == VERSION_TIMED else None
 
 
-def restore(key: bytes, blob: bytes, *, limits: Limits, outbox: Outbox) -> Group:
+def restore(key: bytes, blob: bytes, shared: Shared) -> Group:
     """The group that `snapshot` wrote."""
     reader = READERS.get(blob[0])
     if reader is None:
@@ -104,22 +102,22 @@ def restore(key: bytes, blob: bytes, *, limits: Limits, outbox: Outbox) -> Group
             f"The state of group {key.decode()!r} has version {blob[0]}, and this precede reads up to {VERSION_TIMED}: "
             "run the version that wrote it, or a newer one."
         )
-    return reader(key, blob, limits, outbox)
+    return reader(key, blob, shared)
 
 
-def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group:
+def _restore_1(key: bytes, blob: bytes, shared: Shared) -> Group:
     dumped = _decode(memoryview(blob)[1:])
-    group = Group(key, order=dumped.order, limits=limits, partition=dumped.partition, outbox=outbox)
+    group = Group(key, order=dumped.order, partition=dumped.partition, shared=shared)
     if dumped.options is not None:
         group.configure(dumped.order, dumped.options)
     group.begun = True
     group.position = dumped.position
-    group.membership.members = dumped.members
+    group.members = dumped.members
     for one in dumped.senders:
         group.add_sender(_load_sender(one))
     for held in dumped.held:
         if held.value is None:
-            _know_given_up(group, held.id)
+            _note_abandoned(group, held.id)
         elif held.id is None:
             _read_again(group, held)  # type: ignore[unreachable]  # elsewhere it has one
     if dumped.held:
@@ -129,17 +127,17 @@ def _restore_1(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group
             for epoch, key in keys:
                 group.keyring.add(name, epoch, key)
     if dumped.kept is not None:
-        group.order.load(dumped.kept)
-    if dumped.waits is not None:
-        group.waits = load_waits(dumped.waits)
-        outbox.holding.add(group)
+        group.release.load(dumped.kept)
+    if dumped.repair_timers is not None:
+        group.repair_timers = load_repair_timers(dumped.repair_timers)
+        shared.holding.add(group)
     if group.held:
-        group.order.relink(group.held.values())
+        group.release.relink(group.held.values())
     return group
 
 
-def _restore_timed(key: bytes, blob: bytes, limits: Limits, outbox: Outbox) -> Group:
-    return _restore_1(key, blob[_TIMED_HEAD.size - 1 :], limits, outbox)
+def _restore_timed(key: bytes, blob: bytes, shared: Shared) -> Group:
+    return _restore_1(key, blob[_TIMED_HEAD.size - 1 :], shared)
 
 
 READERS = {1: _restore_1, 2: _restore_timed}
@@ -161,15 +159,14 @@ def _dump_sender(sender: Sender, digests: int) -> DumpedSender:
 
 
 def _load_sender(dumped: DumpedSender) -> Sender:
-    sender = Sender(
-        name=dumped.name,
-        epoch=dumped.epoch,
-        highest=dumped.highest,
-        digests=dumped.digests,
-        fence=dumped.fence,
-        abandoned=_load_runs(dumped.abandoned),
-        refused=_load_runs(dumped.refused),
-    )
+    sender = Sender(dumped.name, dumped.epoch)
+    sender.highest = dumped.highest
+    sender.digests = dumped.digests
+    sender.fence = dumped.fence
+    if dumped.abandoned is not None:
+        sender.abandoned = _load_runs(dumped.abandoned)
+    if dumped.refused is not None:
+        sender.refused = _load_runs(dumped.refused)
     sender.fill(dumped.settled)
     if isinstance(dumped.recent, int):
         sender.recent_last = dumped.recent
@@ -179,30 +176,28 @@ def _load_sender(dumped: DumpedSender) -> Sender:
     return sender
 
 
-def _load_runs(dumped: DumpedRuns | None) -> Runs | None:
-    if dumped is None:
-        return None
+def _load_runs(dumped: DumpedRuns) -> Runs:
     runs = Runs()
     runs.fill(dumped)
     return runs
 
 
 def _dump_held(one: HeldMessage) -> HeldMessage:
-    """The id is left out where the value has to be read again in any case."""
+    """A held message without what was read of it; the id is left out where the value has to be read again anyway."""
     id_ = one.id if one.message is None else None
     return HeldMessage(one.offset, one.arrived_ms, one.rank, one.value, id_, one.watch)  # type: ignore[arg-type]
 
 
-def _know_given_up(group: Group, id_: Id) -> None:
-    """A stand-in waits its turn; a blob of another day did not say with the sender that it was given up."""
-    group.senders[sender_key(*id_[:2])].give_up(id_[2], SEQ_MAX)
+def _note_abandoned(group: Group, id_: Id) -> None:
+    """A stand-in waits for its turn; blobs of older versions did not say with the sender that it is abandoned."""
+    group.senders[sender_key(*id_[:2])].abandon(id_[2], SEQ_MAX)
 
 
 def _read_again(group: Group, one: HeldMessage) -> None:
-    """Set what a held message says, where its order may still ask for it, and its id."""
+    """Set the id of a held message, and what was read of it where its order may still ask for that."""
     assert one.value is not None
     assert one.watch is not None
     record = read(one.value, group.limits)
     assert isinstance(record, Message)
     one.id = record.sender, record.epoch, record.seq  # type: ignore[assignment]  # it was read before
-    one.message = None if group.order.asks_no_more(one.watch) else record
+    one.message = None if group.order.waits_once and waits_for_id(one.watch) else record

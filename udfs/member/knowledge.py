@@ -90,7 +90,7 @@ class Knowledge:
 
     def _apply_options(self, order: str, options: Mapping[str, Any]) -> None:
         # If clocks decide, a created group waits for its members, so it must know them: it is closed.
-        self.closed = options.get("closed") is True or (order in ORDERS and ORDERS[order].by_clocks)
+        self.closed = options.get("closed") is True or (order in ORDERS and ORDERS[order].waits_for_members)
         self.conflicts = [(one, other) for one, other in options.get("conflicts", [])]
         self.window = options.get("window", self.window)
         self.has_keys = "keys" in options

@@ -1,1 +1,1 @@
-"""Who belongs to a group, who may speak in it, and giving up on missing messages."""
+"""Who belongs to a group, who may speak in it, and the records that change it or abandon missing messages."""

@@ -1,8 +1,8 @@
-"""Giving up on missing messages: what an `abandon` record does (contract, section 3, "Giving up").
+"""Abandoning missing messages: what an `abandon` record does (contract, section 3, "Giving up").
 
-A stand-in takes the place of each message given up on, as if that message had arrived with nothing to wait for but, in
-orders that keep each sender's order, its turn. So no order needs a rule of its own for what will never come: an order
-that once jumped a clock to forgive a loss delivered b:4 before b:2.
+A stand-in takes the place of each abandoned message, as if that message had arrived with nothing to wait for except, in
+orders that keep each sender's order, its turn. So no order needs a rule of its own for messages that will never come:
+an order that once jumped a clock to forgive a loss delivered b:4 before b:2.
 """
 
 from bisect import bisect_right
@@ -11,23 +11,23 @@ from itertools import chain
 
 from precede.udfs import codes
 from precede.udfs.codes import Refusal
+from precede.udfs.engine.admission import runs_refusal
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
 from precede.udfs.engine.outbox import stand_in_head
 from precede.udfs.engine.runs import merged
 from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.engine.watches import waits_for_join
 from precede.udfs.records.messages import SEQ_MAX, Abandon, Id, Who
-from precede.udfs.release.by_clocks import Clocked
-from precede.udfs.release.clock_steps import advance
 
 ABANDONED_MAX = 1_000_000
-"""How many messages one record may give up: a short record must not ask for endless output."""
+"""How many messages one record may abandon: a short record must not cause endless output."""
 ABANDONED_BYTES_MAX = 256 * 1024 * 1024
-"""How many bytes of names may stand in what that writes: one step has to fit into memory."""
+"""How many bytes the names in its stand-ins may take: one step has to fit into memory."""
 
 
 def receive_abandon(group: Group, record: Abandon, offset: int, now_ms: int) -> Refusal | None:
-    """Give up on ids in the order written, each with all it frees; nothing happens where one range is refused."""
+    """Abandon ids in the order written, each with all it frees; nothing happens where one range is refused."""
     refusal = _judge(group, record)
     if refusal is not None:
         return refusal
@@ -38,14 +38,14 @@ def receive_abandon(group: Group, record: Abandon, offset: int, now_ms: int) -> 
         group.add_sender(sender)
         stretches = list(_open(sender, first, last))
         for seq in chain.from_iterable(range(low, high + 1) for low, high in stretches):
-            if seq not in sender:  # it may have become free by what was given up before it
+            if seq not in sender:  # it may have become free by what was abandoned before it
                 rank += 1
-                _give_up(group, (sender.name, sender.epoch, seq), sender, rank, offset, now_ms)
+                _abandon(group, (sender.name, sender.epoch, seq), sender, rank, offset, now_ms)
     return None
 
 
 def most_at_once(group: Group, name: str, epoch: int) -> int:
-    """How many messages of one sender a record may give up where nobody is a destination."""
+    """How many messages of one sender a record may abandon where there are no destinations."""
     return min(ABANDONED_MAX, ABANDONED_BYTES_MAX // _head_bytes(group, name, epoch))
 
 
@@ -55,15 +55,14 @@ def _head_bytes(group: Group, name: str, epoch: int) -> int:
 
 def _sender(group: Group, name: str, epoch: int) -> Sender:
     known = group.senders.get(sender_key(name, epoch))
-    return group.membership.new_sender(name, epoch) if known is None else known
+    return group.new_sender(name, epoch) if known is None else known
 
 
 def _judge(group: Group, record: Abandon) -> Refusal | None:
-    """Refuse what reaches past the window, and what would give up nothing."""
+    """Refuse what reaches past the window, and what would abandon nothing."""
     count = size = 0
     idle = True
-    destinations = group.order.destinations
-    places = 1 if destinations is None else max(1, len(destinations.by_name))
+    places = group.release.places_per_stand_in()
     ranges_of: dict[Who, list[tuple[int, int]]] = {}
     for name, epoch, first, last in record.ids:
         sender = _sender(group, name, epoch)
@@ -82,22 +81,19 @@ def _judge(group: Group, record: Abandon) -> Refusal | None:
         return Refusal(codes.LATE, "Every message it would give up is already delivered, given up or refused.")
     for (name, epoch), ranges in ranges_of.items():
         if _sender(group, name, epoch).run_count_with(ranges) > group.limits.runs_max:
-            return group.runs_refusal(name)
-    if group.order.in_turn or destinations is not None:
-        room = group.limits.held_max - (len(group.held) if destinations is None else destinations.places_held)
-        if _wait_beyond(group, room, ranges_of):
-            most = group.limits.held_max
-            return Refusal(
-                codes.BACKPRESSURE, f"With what would have to wait its turn the group would hold over {most}."
-            )
+            return runs_refusal(group, name)
+    room = group.release.room_for_stand_ins()
+    if room is not None and _wait_beyond(group, room, ranges_of):
+        most = group.limits.held_max
+        return Refusal(codes.BACKPRESSURE, f"With what would have to wait its turn the group would hold over {most}.")
     return None
 
 
 def _wait_beyond(group: Group, room: int, ranges_of: dict[Who, list[tuple[int, int]]]) -> bool:
     """Whether the stand-ins of these ranges that cannot go at once need more places than there is room for.
 
-    One for a message that is held takes its place. Ids are counted by stretches, and looked at one by one only where
-    that decides, and then no more of them than there are held messages, or places left.
+    A stand-in for a held message takes that message's place. Ids are counted by stretches. They are looked at one by
+    one only where that decides, and then no more of them than there are held messages, or places left.
     """
     stretches_of = {who: list(_waiting(_sender(group, *who), ranges)) for who, ranges in ranges_of.items()}
     count = sum(high - low + 1 for stretches in stretches_of.values() for low, high in stretches)
@@ -133,7 +129,7 @@ def _waiting(sender: Sender, ranges: list[tuple[int, int]]) -> Iterator[tuple[in
 
 
 def _open(sender: Sender, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The stretches of a range that can still be given up: not settled, not given up already, not refused for ever."""
+    """The stretches of a range that can still be abandoned: not settled, not abandoned, not refused for ever."""
     for low, high in sender.gaps(first, last):
         for low_now, high_now in [(low, high)] if sender.abandoned is None else sender.abandoned.gaps(low, high):
             if sender.refused is None:
@@ -142,28 +138,13 @@ def _open(sender: Sender, first: int, last: int) -> Iterator[tuple[int, int]]:
                 yield from sender.refused.gaps(low_now, high_now)
 
 
-def _give_up(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_ms: int) -> None:
+def _abandon(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_ms: int) -> None:
     """Put the stand-in of a missing or held message in its place."""
     held = group.held.get(id_)
     refusal = Refusal(codes.ABANDONED, "The group gave up on this message while it was held.")
-    if held is not None and held.watch is not None and len(held.watch) == 2:
+    if held is not None and waits_for_join(held.watch):
         refusal = Refusal(codes.NOT_MEMBER, f"{id_[0]!r} never joined the closed group, which gave up on this.")
     sender.highest = max(sender.highest, id_[2])
-    sender.give_up(id_[2], group.limits.runs_max)
+    sender.abandon(id_[2], group.limits.runs_max)
     stand_in = HeldMessage(offset, now_ms, rank, None, id_)
-    if group.order.destinations is not None:
-        group.order.destinations.give_up(stand_in, held, refusal, offset, now_ms)
-        return
-    if held is not None:
-        group.stop_watching(held)
-        group.release(held)
-        if isinstance(group.order, Clocked):
-            group.order.withdraw(held)
-        group.refuse_held(held, refusal)
-    previous = group.turn(id_) if group.order.in_turn else None
-    if previous is None:
-        group.settle([stand_in], offset, now_ms)
-    else:
-        group.hold(stand_in, previous)
-    if isinstance(group.order, Clocked):
-        advance(group, offset, now_ms)
+    group.release.abandon(stand_in, held, refusal, offset, now_ms)

@@ -1,4 +1,4 @@
-"""The registry of orders: one file, one class, one line here; and a door for orders from elsewhere."""
+"""The registry of orders: each has one file, one class, and one line here; `register` adds orders from elsewhere."""
 
 import re
 

@@ -1,19 +1,19 @@
 """`causal`: causal broadcast, and one sequence for all (lecture notes on message ordering, 2.1: BSS).
 
 Guarantee: a message is delivered after everything its sender had delivered or said when it spoke, and each sender's
-messages in its order. The receiver is one and nobody's own, so everybody gets the same sequence. With loss, what
-causally follows the lost message waits, until the message comes or is abandoned; the rest is untouched.
+messages in its order. There is one receiver for all members, so all get the same sequence. With loss, what causally
+follows the lost message waits until the message comes or is abandoned; the rest is untouched.
 Stamp: `seen`, the vector clock without its zeros: of each sender the highest seq delivered there, and the own new seq.
 
     arrives b:1 seen a:1 b:1   -> held, waits for a:1          (the figure of 2.1)
-    arrives c:1 seen c:1       -> c:1                          concurrent, so it waits for nobody
+    arrives c:1 seen c:1       -> c:1                          concurrent, so it waits for nothing
     arrives a:1 seen a:1       -> a:1, b:1
 
 Rulings: the condition itself is missing from the notes and is BSS's: V_m[j] = V[j] + 1 for the sender j, V_m[k] <= V[k]
-for the others; a sender counts before it stamps, or a reply's vector equals that of what it answers; the printed test
-`D_i` is D_j, of the sender; a member that reads its own messages back keeps what it has said apart from what it has
-delivered, or its own copy fails the test; clocks grow by deliveries and never by a maximum of stamps, so that a
-poisoned stamp hurts its own message and no other; FIFO channels are not needed.
+for the others; a sender counts before it stamps, because otherwise a reply's vector equals that of what it answers; the
+printed test `D_i` is D_j, of the sender; a member that reads its own messages back keeps what it has said apart from
+what it has delivered, because otherwise its own copy fails the test; clocks grow by deliveries and never by a maximum
+of stamps, so that a poisoned stamp hurts its own message and no other; FIFO channels are not needed.
 """
 
 from typing import Any
@@ -23,6 +23,7 @@ from msgspec import UNSET
 from precede.udfs import codes
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage, Watch
+from precede.udfs.engine.search import Look
 from precede.udfs.orders.order import Order
 from precede.udfs.orders.stamps import Stamps
 from precede.udfs.records.messages import Id, Message
@@ -56,7 +57,7 @@ class Causal(Order):
         return None
 
     def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:
-        """All in one look at the stamp, which is left with what is not met yet."""
+        """All in one look at the stamp; only the entries that are not met yet stay in it."""
         own, own_epoch, own_seq = id_
         senders = self.group.senders
         own_entries = 0
@@ -91,11 +92,11 @@ class Causal(Order):
             sender = senders.get((name, epoch) if epoch else name)
             if (sender is None or seq > sender.prefix) and entry != id_:
                 return entry
-            seen.pop()  # met once is met for ever, so each entry is looked at once, however often the message is woken
+            seen.pop()  # once met it stays met, so each entry is looked at once, however often the message is woken
         return None
 
-    def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
-        return self.missing_among(held, _unmet, at_most)
+    def missing(self, held: HeldMessage, look: Look) -> list[Id]:
+        return self.missing_among(held, _unmet, look)
 
     @classmethod
     def follows(cls, message: Message) -> list[Id]:
@@ -108,16 +109,16 @@ class Causal(Order):
 
 
 def _unmet(held: HeldMessage) -> list[Id]:
-    """What a held message still waits for, but for its sender's earlier ones."""
+    """What a held message still waits for, without its sender's earlier ones."""
     assert held.message is not None
     return Causal.follows(held.message)
 
 
 class CausalStamps(Stamps):
-    """Counts what is delivered here, and what it has said itself apart from that."""
+    """Counts what is delivered here, and apart from that what the member has said itself."""
 
     def fields(self, *, after: list[Id], to: list[str], clock_ms: int) -> dict[str, Any]:
-        """Count first, then stamp: stamp-then-increment gives a reply the vector of what it answers."""
+        """Count first, then stamp: stamping first gives a reply the vector of what it answers."""
         delivered = self.delivered.copy()
         delivered[self.name, self.epoch] = self.seq
         return {"seen": [[name, epoch, seq] for (name, epoch), seq in sorted(delivered.items())]}

@@ -1,8 +1,8 @@
 """`causal_p2p`: causal among what a member was sent (lecture notes on message ordering, 2.2: SES).
 
 Guarantee: of two messages to one destination the one that causally precedes comes first, and nothing waits for what was
-sent to others. Every destination has a sequence of its own; between destinations there is no agreement. With loss, what
-a destination was sent later by those who knew of the lost message waits, until it comes or is abandoned.
+sent to others. Every destination has a sequence of its own; between destinations there is no agreement. With loss, the
+later messages to a destination wait, from senders that knew of the lost message, until it comes or is abandoned.
 Stamp: `to`, the destinations; `seen`, the sender's vector clock with its own new seq; `sent`, of each member the
 maximum of the stamps of all messages to it that the sender knows of.
 
@@ -10,27 +10,26 @@ maximum of the stamps of all messages to it that the sender knows of.
     arrives a:2 to b, seen a:2, sent c:{a:1}       -> a:2 at b
     arrives a:1 to c, seen a:1, sent nothing       -> a:1 at c, b:1 at c
 
-Rulings: a sender counts before it stamps, or the first entry is empty and always met; the clock of a destination grows
-when a message is delivered there, and not when it arrives; whoever gets a message learns that all its destinations get
-it, for without these co-destinations multicast violates the guarantee; a member keeps the entry of itself too, because
-others pass on that something is on its way to it: a to 2, then b from 2 to 3, then c from 3 to 2 may arrive last first.
+Rulings: a sender counts before it stamps, because otherwise the first entry is empty and always met; the clock of a
+destination grows when a message is delivered there, and not when it arrives; a member that gets a message learns that
+all its destinations get it, because without these co-destinations multicast violates the guarantee; a member keeps the
+entry of itself too, because others pass on that something is on its way to it: a to 2, then b from 2 to 3, then c from
+3 to 2 may arrive last first.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import UNSET
 
 from precede.udfs import codes
 from precede.udfs.analysis.relation import BySentStamp, Relation
 from precede.udfs.codes import Refusal
-from precede.udfs.engine.held import QUEUED, HeldMessage, Watch
+from precede.udfs.engine.held import Watch
+from precede.udfs.engine.watches import QUEUED
 from precede.udfs.orders.causal import Causal, CausalStamps
 from precede.udfs.records.messages import Id, Message, Options, Who
-from precede.udfs.release.by_destination import Destinations
-
-if TYPE_CHECKING:
-    from precede.udfs.engine.group import Group
+from precede.udfs.release.by_destination import ByDestination
 
 NEEDS = {
     "to": "the destinations",
@@ -42,16 +41,12 @@ NEEDS = {
 class CausalPointToPoint(Causal):
     """Each destination waits for its own entry in `sent`; a message has no place outside its destinations."""
 
-    __slots__ = ("destinations",)
+    __slots__ = ()
 
     name = "causal_p2p"
     after_seed = "001, 2.2"
     in_turn = False
-    destinations: Destinations
-
-    def __init__(self, group: "Group") -> None:
-        super().__init__(group)
-        self.destinations = Destinations(group)
+    release_type = ByDestination
 
     def fault(self, message: Message) -> Refusal | None:
         for field, what in NEEDS.items():
@@ -60,25 +55,12 @@ class CausalPointToPoint(Causal):
         return super().fault(message)
 
     def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:
-        """As most orders do: what `causal` looks at all at once is the one sequence of a group."""
+        """As most orders do: the single look of `causal` is for the one sequence of a group."""
         return self.fault(message) or self.poison(id_, message) or QUEUED
 
     def wait(self, id_: Id, message: Message) -> Watch | Refusal | None:
-        """Nothing in the group; what its destinations wait for, they know."""
+        """Nothing in the group: what its destinations wait for is theirs to know."""
         return QUEUED
-
-    def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
-        """What any of its destinations may wait for."""
-        return self.destinations.missing(held, sorted(self.destinations.places.get(held.id, ())), at_most)
-
-    def relink(self, held: Iterable[HeldMessage]) -> None:
-        self.destinations.count_places(held)
-
-    def dump(self) -> Any:
-        return self.destinations.dump()
-
-    def load(self, dumped: Any) -> None:
-        self.destinations.load(dumped)
 
     @classmethod
     def relation(cls, messages: Sequence[Message], options: Options) -> Relation:
@@ -93,7 +75,7 @@ Clock = dict[Who, int]
 
 
 class PointToPointStamps(CausalStamps):
-    """Keeps its clock, which grows by maxima of what is delivered here, and the table S: what is sent to whom."""
+    """Keeps a clock, which grows by maxima of what is delivered here, and the table S: what was sent to each member."""
 
     def __init__(self, name: str, epoch: int = 0) -> None:
         super().__init__(name, epoch)
@@ -115,13 +97,13 @@ class PointToPointStamps(CausalStamps):
         clock = _read(record["seen"])
         destination = record.get("destination", self.name)
         if destination != self.name:
-            if _covers(clock, self.sent.get(destination, {})):  # it has got all of that: nobody need be told any more
+            if _covers(clock, self.sent.get(destination, {})):  # it has got all that
                 self.sent.pop(destination, None)
             return
         _merge(self.delivered, clock)
         for name, entries in record["sent"].items():
             _merge(self.sent.setdefault(name, {}), _read(entries))
-        for name in record["to"]:  # the others too get this message, and so does who sends to oneself
+        for name in record["to"]:  # the others get this message too, and so does a member that sends to itself
             _merge(self.sent.setdefault(name, {}), clock)
 
     def dump(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """`fifo`: each sender's messages in its order (lecture notes on message ordering, section 1: FIFO channels).
 
-Guarantee: of one sender and epoch, seq 1, 2, 3, ... and nothing between senders. With loss, a sender's later messages
-wait until the missing one comes or is abandoned; other senders are untouched.
-Stamp: none beside the id, whose seq is dense.
+Guarantee: the messages of one sender and epoch come in the order 1, 2, 3, ...; between senders there is no order. With
+loss, a sender's later messages wait until the missing one comes or is abandoned; other senders are untouched.
+Stamp: nothing beside the id, whose seq is dense.
 
     arrives a:2   -> held, waits for a:1
     arrives b:1   -> b:1
@@ -11,6 +11,7 @@ Stamp: none beside the id, whose seq is dense.
 
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage
+from precede.udfs.engine.search import Look
 from precede.udfs.orders.order import Order
 from precede.udfs.records.messages import Id, Message
 
@@ -28,7 +29,8 @@ class Fifo(Order):
     def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
         return self.group.turn(id_)
 
-    arrive = wait
+    def arrive(self, id_: Id, message: Message) -> Id | Refusal | None:
+        return self.group.turn(id_)
 
-    def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
-        return self.group.missing_before(held.id, at_most)
+    def missing(self, held: HeldMessage, look: Look) -> list[Id]:
+        return look.missing_before(held.id)

@@ -1,9 +1,10 @@
 """`lamport`: one sequence by (time, sender), whatever the arrival (lecture notes, 3.2; S_b, section II).
 
-Guarantee: messages are delivered by their linear (Lamport) time, those of the same time by the name of their sender, so
-the sequence is a function of the messages and not of the way they took; it contains causality where members keep their
-clocks. A message waits until nobody can say anything smaller any more. With loss, everybody waits behind the gap, until
-the message comes or is abandoned; behind a silent member too, until its heartbeat or its eviction.
+Guarantee: messages are delivered by their linear (Lamport) time, and those of the same time by the name of their
+sender. So the sequence is a function of the messages and not of the way they took; it contains causality where members
+keep their clocks. A message waits until no member can say anything smaller any more. With loss, everything waits behind
+the gap until the message comes or is abandoned; it also waits behind a silent member, until its heartbeat or its
+eviction.
 Stamp: `time`; and heartbeats: "my next seq is n, and no later message of mine carries less than `time`".
 
     members A, B, C, D
@@ -13,29 +14,32 @@ Stamp: `time`; and heartbeats: "my next seq is n, and no later message of mine c
     arrives A:1 time 3            -> held
     heartbeat D, next 1, time 4   -> C:1, C:2, A:1, B:1       A before B: the same time, the smaller name
 
-Rulings: no acknowledgements, which the notes ask of everybody for every message: any later record of a member is one,
-provided it carries a larger clock and comes in the member's order, which the notes leave unsaid; the test is by (floor,
-name) and not by the floor alone, which would wait longer than it must; ties are not arbitrary but by name; the receive
-rule is max(own, received + 1), for with max(own, received) a reply may carry the time of what it answers.
+Rulings: there are no acknowledgements, which the notes ask of every member for every message: any later record of a
+member is one, provided it carries a larger clock and comes in the member's order, which the notes leave unsaid; the
+test is by (floor, name) and not by the floor alone, which would wait longer than it must; ties are not arbitrary but by
+name; the receive rule is max(own, received + 1), because with max(own, received) a reply may carry the time of what it
+answers.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from msgspec import UNSET
+
+from precede.udfs import codes
 from precede.udfs.analysis.relation import InSequence, Relation
-from precede.udfs.engine.held import HeldMessage
+from precede.udfs.codes import Refusal
+from precede.udfs.engine.held import HeldMessage, Watch
+from precede.udfs.orders.order import Order
 from precede.udfs.orders.stamps import Stamps
 from precede.udfs.records.messages import Id, Message, Options
-from precede.udfs.release.by_clocks import Clocked
+from precede.udfs.release.by_clocks import ByClocks, key_of
 
 
-class Lamport(Clocked):
-    """Lets the least message go when every floor is above it."""
+class LeastKey(ByClocks):
+    """The rule: the least message goes when every floor is above it."""
 
     __slots__ = ()
-
-    name = "lamport"
-    after_seed = "001, 3.2; 000, II"
 
     def next_ready(self, now_ms: int) -> HeldMessage | None:
         top = self.top()
@@ -43,6 +47,41 @@ class Lamport(Clocked):
             return None
         lowest = self.floors.lowest()
         return top[1] if lowest is None or lowest > top[0][:3] else None
+
+    def lets_go(self, one: HeldMessage, now_ms: int) -> bool:
+        top = self.top()
+        least = key_of(one) if top is None else min(key_of(one), top[0])
+        others = (floor for floor in self.floors.items() if floor[0] != one.id[:2])
+        return all((floor, *who) > least[:3] for who, floor in others)
+
+    def blocks(self, one: HeldMessage, name: str, epoch: int) -> bool:
+        return (self.floors[name, epoch], name, epoch) <= key_of(one)[:3]
+
+
+class Lamport(Order):
+    """A message waits for its sender's previous one, then until nothing smaller can come."""
+
+    __slots__ = ()
+
+    name = "lamport"
+    after_seed = "001, 3.2; 000, II"
+    in_turn = True
+    waits_for_members = True
+    release_type: ClassVar[type[ByClocks]] = LeastKey
+    release: ByClocks
+
+    def fault(self, message: Message) -> Refusal | None:
+        if message.time is UNSET:
+            return Refusal(codes.MISSING_STAMP, f"The order {self.name} needs the field `time`: the linear clock.")
+        if message.time < 0:
+            return Refusal(codes.BAD_STAMP, f"`time` {message.time} is below 0, where no linear clock begins.")
+        return None
+
+    def poison(self, id_: Id, message: Message) -> Refusal | None:
+        return self.release.too_far(message.time)  # type: ignore[arg-type]  # judged by `fault` before
+
+    def wait(self, id_: Id, message: Message) -> Watch | Refusal | None:
+        return self.release.wait(id_, message)
 
     @classmethod
     def relation(cls, messages: Sequence[Message], options: Options) -> Relation:
@@ -54,8 +93,8 @@ class Lamport(Clocked):
 
 
 BEATS_MAX = 10_000
-"""How far heartbeats alone may move a clock: far less than the window, or who comes back after a long silence could not
-believe the time of those who stayed."""
+"""How far heartbeats alone may move a clock. It is far less than the window: otherwise a member that comes back after a
+long silence could not believe the time of those who stayed."""
 
 
 class LamportStamps(Stamps):
@@ -75,26 +114,26 @@ class LamportStamps(Stamps):
     def heartbeat(self, *, clock_ms: int = 0) -> dict[str, Any]:
         """The promise this member can make now: no later message of it carries less.
 
-        It is an event of this clock as a message is, so that it promises more than those before: what promises the same
-        could be a copy, and is no sign of life.
+        It is an event of this clock, as a message is, so that it promises more than the ones before: a heartbeat that
+        promises the same could be a copy, and is no sign of life.
         """
         if self.time < self.moved + BEATS_MAX:
             self.time += 1
         return {**super().heartbeat(), "time": self.time}
 
-    def hear(self, time: int) -> None:
-        """Somebody has said something at this time."""
+    def catch_up(self, time: int) -> None:
+        """A record with this time was seen."""
         self.time = self.moved = max(self.time, time + 1)
 
     def observe(self, record: Mapping[str, Any]) -> None:
         super().observe(record)
         if "time" in record:
-            self.hear(record["time"])
+            self.catch_up(record["time"])
 
     def dump(self) -> dict[str, Any]:
         return {**super().dump(), "time": self.time}
 
     def load(self, dumped: Mapping[str, Any]) -> None:
         super().load(dumped)
-        # An order that is learned late takes over what stamps without a clock have kept.
+        # Where the order is learned late, these stamps take over from stamps that had no clock.
         self.time = self.moved = max(self.time, dumped.get("time", 1))

@@ -1,6 +1,6 @@
 """`s_b`: a reply never before what it answers (Bhavanasi and Iyer, "S_b", sections III to VI; MOP of M2MC, 4).
 
-Guarantee: a message is delivered after its parent, at once when the parent is there, and waits for nothing else; so
+Guarantee: a message is delivered after its parent, at once when the parent is there, and waits for nothing else. So
 each message is held no longer than any order that keeps replies after questions must hold it. It is not FIFO. With
 loss, only what answers the lost message waits, until the message comes or is abandoned.
 Stamp: `after`, the one parent, or an empty list for a child of the root OTR.
@@ -12,7 +12,7 @@ Stamp: `after`, the one parent, or an empty list for a child of the root OTR.
 
 Rulings: Algorithm 3 recurses before it removes a row and never ends on a parent circle, so here the walk is iterative
 and a circle is refused when its last message arrives; a parent is named by (sender, epoch, seq), where Algorithm 1
-takes only a seq; the first free row of OSMT is no order, arrival is.
+takes only a seq; the order of children is their arrival, and not the first free row of OSMT.
 """
 
 from collections.abc import Iterable
@@ -23,6 +23,9 @@ from msgspec import UNSET
 from precede.udfs import codes
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage
+from precede.udfs.engine.search import Look
+from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.engine.watches import ID_PARTS, WHO_PARTS
 from precede.udfs.orders.order import Order
 from precede.udfs.records.messages import Id, Message
 
@@ -45,30 +48,42 @@ class SemanticallyBefore(Order):
             return Refusal(codes.BAD_STAMP, f"In s_b a message has one parent at most, and `after` names {len(after)}.")
         return None
 
-    def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
+    def arrive(self, id_: Id, message: Message) -> Id | Refusal | None:
+        """As `fault` and `wait` do, in one look at the parent, which is settled in the usual case."""
         after = message.after
         if not after or len(after) > 1:
             return self.fault(message)
-        parent: Id = after[0]
-        name, epoch, seq = parent
+        name, epoch, seq = after[0]
         sender = self.group.senders.get((name, epoch) if epoch else name)
         if sender is not None and (seq <= sender.prefix or seq in sender):
             return None
+        return self._waits_for(id_, after[0], sender)
+
+    def wait(self, id_: Id, message: Message) -> Id | Refusal | None:
+        if not message.after:
+            return None
+        name, epoch, seq = parent = message.after[0]
+        sender = self.group.senders.get(sender_key(name, epoch))
+        if sender is not None and seq in sender:
+            return None
+        return self._waits_for(id_, parent, sender)
+
+    def _waits_for(self, id_: Id, parent: Id, sender: Sender | None) -> Id | Refusal:
+        """What becomes of a message whose parent is not settled: it waits, unless the parent can never be delivered."""
+        _, epoch, seq = parent
         if parent == id_:
             return Refusal(codes.SELF_PARENT, "The message names itself as its parent.")
         if sender is not None and sender.refused is not None and seq in sender.refused:
             return Refusal(codes.ORPHAN, f"Its parent {_text(parent)} was refused, so it can never be delivered.")
         if self._top(parent) == id_:
             return Refusal(codes.CYCLE, f"It closes a circle: its parent {_text(parent)} waits for it.")
-        return parent if sender is None else (sender.name, epoch, seq)  # one name for all that wait, not one for each
-
-    arrive = wait
+        return parent if sender is None else (sender.name, epoch, seq)  # one string for all that wait, not one for each
 
     def relink(self, held: Iterable[HeldMessage]) -> None:
         for one in held:
             one.above = None
 
-    def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
+    def missing(self, held: HeldMessage, look: Look) -> list[Id]:
         return [self._top(held.id)]
 
     def _top(self, id_: Id) -> Id:
@@ -77,10 +92,10 @@ class SemanticallyBefore(Order):
         while (one := held.get(id_)) is not None:
             up = one.above or one.watch
             assert up
-            if len(up) == 2:
-                return id_  # it waits for its sender's join, and so is the top itself
+            if len(up) == WHO_PARTS:
+                return id_  # it waits for its sender's join, so it is the top itself
             upper = held.get(up)
-            if upper is not None and upper.watch is not None and len(upper.watch) == 3:
+            if upper is not None and upper.watch is not None and len(upper.watch) == ID_PARTS:
                 one.above = up = upper.above or upper.watch
             id_ = up
         return id_

@@ -1,7 +1,8 @@
 """The publisher's half of an order: what one member keeps so that it can stamp what it says.
 
-Sans I/O, like the rest of the kernel: whoever drives it hands over each delivered record once, in order, and sends what
-it was given. All that is kept is plain data, so that it can be saved: a member that has lost it takes a new epoch.
+It does no I/O, like the rest of the kernel: the caller hands over each delivered record once, in order, and sends the
+fields that it gets. Everything that is kept is plain data, so that it can be saved: a member that has lost it takes a
+new epoch.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from precede.udfs.records.messages import Id, Who
 
 
 class Stamps:
-    """A member's own count, and how far it has got with each sender."""
+    """A member's own count, and how much of each sender was delivered to it."""
 
     def __init__(self, name: str, epoch: int = 0, of_draft: Callable[..., dict[str, Any]] | None = None) -> None:
         self.of_draft = of_draft
@@ -23,7 +24,7 @@ class Stamps:
         """Of each (sender, epoch) the highest seq that was delivered here."""
 
     def stamp(self, *, after: list[Id] | None = None, to: list[str] | None = None, clock_ms: int = 0) -> dict[str, Any]:
-        """Take the next seq for a draft and return the fields of its record, but for `group` and `data`."""
+        """Take the next seq for a draft and return the fields of its record, without `group` and `data`."""
         self.seq += 1
         fields = self.fields(after=after or [], to=to or [], clock_ms=clock_ms)
         return {"sender": self.name, "epoch": self.epoch, "seq": self.seq, **fields}
@@ -33,21 +34,21 @@ class Stamps:
         return {} if self.of_draft is None else self.of_draft(after=after)
 
     def heartbeat(self, *, clock_ms: int = 0) -> dict[str, Any]:
-        """A sign of life: the fields of its record, but for `group`."""
+        """A sign of life: the fields of its record, without `group`."""
         return {"kind": "heartbeat", "sender": self.name, "epoch": self.epoch, "seq": self.seq + 1}
 
     def observe(self, record: Mapping[str, Any]) -> None:
-        """A record was delivered here (contract, section 4), this member's own ones too."""
+        """A record was delivered here (contract, section 4); this counts for the member's own records too."""
         if record.get("kind", "message") == "message":
             who = (record["sender"], record.get("epoch", 0))
             self.delivered[who] = max(self.delivered.get(who, 0), record["seq"])
 
     def dump(self) -> dict[str, Any]:
-        """All that is kept, as plain data."""
+        """Everything that is kept, as plain data."""
         delivered = [[name, epoch, seq] for (name, epoch), seq in self.delivered.items()]
         return {"seq": self.seq, "delivered": delivered}
 
     def load(self, dumped: Mapping[str, Any]) -> None:
-        """Take what `dump` gave."""
+        """Take what `dump` returned."""
         self.seq = dumped["seq"]
         self.delivered = {(name, epoch): seq for name, epoch, seq in dumped["delivered"]}

@@ -1,8 +1,8 @@
-"""`total`: one sequence for everybody, the log's (lecture notes on message ordering, section 3.1: the sequencer).
+"""`total`: one sequence for all, the log's (lecture notes on message ordering, section 3.1: the sequencer).
 
 Guarantee: messages are numbered as they arrive and nothing waits. It is total but not causal: if a reply reaches the
 log before what it answers, it is delivered before it. Loss delays nothing.
-Stamp: none beside the id; seqs may come in any order.
+Stamp: nothing beside the id; seqs may come in any order.
 
     arrives a:2   -> a:2
     arrives b:1   -> b:1
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from precede.udfs.analysis.relation import InSequence, Relation
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage, Watch
+from precede.udfs.engine.search import Look
 from precede.udfs.orders.order import Order
 from precede.udfs.records.messages import Id, Message, Options
 
@@ -30,7 +31,7 @@ class Total(Order):
         """At once: there is no stamp to look at."""
         return None
 
-    def missing(self, held: HeldMessage, at_most: int) -> list[Id]:
+    def missing(self, held: HeldMessage, look: Look) -> list[Id]:
         return []
 
     @classmethod

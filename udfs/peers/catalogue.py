@@ -65,7 +65,7 @@ class Catalogue:
             listing.created = True
             listing.options = dict(record.get("options", {}))
             # If clocks decide, a created group waits for its members, so it must know them: it is closed.
-            listing.closed = listing.options.get("closed") is True or ORDERS[listing.order].by_clocks
+            listing.closed = listing.options.get("closed") is True or ORDERS[listing.order].waits_for_members
         if record["kind"] == "join" and listing.only_signs(record["sender"]):
             return listing if is_new else None
         changed = [raise_standing(listing.view, name, standing) for name, standing in standings(record)]

@@ -1,68 +1,66 @@
-"""The hold-back loop where every destination has a sequence of its own (`causal_p2p`).
+"""Release by destination (`causal_p2p`): every destination has a sequence of its own.
 
-The engine (group.py) judges a record once: copies, fences, stamps, windows, membership. What is left, when each of its
-destinations gets it, is decided here. A message that some destination has not got is held, once, in the group, and in
-each of these destinations (destination.py); it is settled when all have got it. Among all that is ready, at whatever
-destinations, the lowest offset goes first, to one destination after the other by name.
+The engine judges a record once: copies, fences, stamps, windows, membership. When each of its destinations gets it is
+decided here. A message that some destination has not got is held, once, in the group, and in each of these destinations
+(destination.py); it is settled when all have got it. Of everything that is ready, at whatever destinations, the lowest
+offset goes first, to one destination after the other by name.
 
 In a closed group what a stranger names is no destination before the stranger's `join`: otherwise an outsider would
 decide how many records others cause.
 
-What is given up on takes a position at every destination named so far, once all earlier ones of its sender are settled.
-It has no stamp that could be merged. So from the first one on, what a stamp names counts as met, too, where all that
-its sender said up to there is settled at all destinations: nothing of it can be missing then.
+An abandoned message takes a position at every destination named so far, once all earlier ones of its sender are
+settled.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any
 
 from precede.udfs.codes import Refusal
-from precede.udfs.engine.held import QUEUED, WALK_MAX, HeldMessage, Watch
+from precede.udfs.engine.admission import no_room
+from precede.udfs.engine.group import Group
+from precede.udfs.engine.held import HeldMessage, Watch
+from precede.udfs.engine.interfaces import Release
 from precede.udfs.engine.outbox import stand_in_head
-from precede.udfs.engine.search import Search
+from precede.udfs.engine.repair_timers import NOTICED_MAX
+from precede.udfs.engine.search import WALK_MAX, Look
 from precede.udfs.engine.senders import Sender, SenderKey, sender_key
-from precede.udfs.records.messages import Id
-from precede.udfs.release.destination import Destination, Place, entries_of
-
-if TYPE_CHECKING:
-    from precede.udfs.engine.group import Group
+from precede.udfs.engine.watches import QUEUED, first_of, waits_for_join
+from precede.udfs.records.messages import Id, Join
+from precede.udfs.release.destination import Destination, Place, SettledEverywhere, entries_of
 
 
-class Destinations:
+class ByDestination(Release):
     """All destinations of one group, and what waits for a place at some of them."""
 
-    __slots__ = ("by_name", "gave_up", "got_by", "group", "past", "places", "places_held", "stirred")
+    __slots__ = ("by_name", "fenced", "got_by", "group", "places", "places_held", "settled")
 
-    def __init__(self, group: "Group") -> None:
+    def __init__(self, group: Group) -> None:
         self.group = group
         self.by_name: dict[str, Destination] = {}
         self.places: dict[Id, set[str]] = {}
         """Of each message the destinations that have not got it; none is kept while it waits for its sender's join."""
         self.places_held = 0
-        """How many places are waited for, all in all: these are what is limited."""
-        self.gave_up = False
-        """Whether anything was ever given up on."""
+        """How many places are waited for in all: these are what is limited."""
+        self.settled = SettledEverywhere(group)
         self.got_by: dict[Id, list[str]] = {}
-        """Of what is given up on and waits for its turn, the destinations that had got it before, if any."""
-        self.past: dict[SenderKey, list[tuple[int, int, str, HeldMessage]]] = {}
-        """Once something was given up on: by sender, who waits for all up to a seq to be settled, as a heap by that."""
-        self.stirred: list[Id] = []
-        """What a fence has just ended that others may wait for."""
+        """Of an abandoned message that waits for its turn, the destinations that had got it before, if any."""
+        self.fenced: list[Id] = []
+        """Messages that a fence has just ended after some destinations had got them: others may wait for these."""
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, sender: Sender, one: HeldMessage, watch: Watch, offset: int, now_ms: int) -> Refusal | None:
-        """Take a message that passed all checks; it is refused where there is no room to hold it."""
+    def take(self, sender: Sender, one: HeldMessage, watch: Watch, offset: int, now_ms: int) -> Refusal | None:
         group = self.group
         names = _names(one)
         if watch == QUEUED:
-            known = (self.by_name.get(name) or Destination(name, self) for name in names)
+            known = (self.by_name.get(name) or Destination(name, group, self.settled) for name in names)
             more = sum(1 for destination in known if not destination.is_ready(one))
         else:
             more = max(1, len(names))
         assert one.value is not None
-        refusal = group.no_room(sender, one.id[2], one.value, self.places_held, more)
+        refusal = no_room(group, sender, one.id[2], one.value, held=self.places_held, more=more)
         if refusal is not None:
             return refusal
         group.accept(sender, one.id)
@@ -79,22 +77,22 @@ class Destinations:
             self._settle([(one.offset, 0, name, one) for name in names], offset, now_ms)
         return None
 
-    def welcome(self, names: Iterable[str]) -> None:
+    def _welcome(self, names: Iterable[str]) -> None:
         """These get membership records from here on."""
         for name in names:
             if name not in self.by_name:
-                self.by_name[name] = Destination(name, self)
+                self.by_name[name] = Destination(name, self.group, self.settled)
 
     def _name(self, names: Iterable[str]) -> None:
         """A message that counts is addressed to these."""
         for name in names:
             destination = self.by_name.get(name)
             if destination is None:
-                destination = self.by_name[name] = Destination(name, self)
+                destination = self.by_name[name] = Destination(name, self.group, self.settled)
             destination.named = True
 
     def _place(self, one: HeldMessage) -> list[Place]:
-        """Hold a message for all its destinations; those where it is ready are returned."""
+        """Hold a message for all its destinations; its places where it is ready are returned."""
         names = _names(one)
         ready: list[Place] = []
         self.group.hold(one, QUEUED)
@@ -110,7 +108,7 @@ class Destinations:
         return ready if names else self._end(one)
 
     def _settle(self, ready: list[Place], offset: int, now_ms: int) -> None:
-        """Deliver what is ready and all it frees; after every single delivery the ready set is taken anew."""
+        """Deliver what is ready and all it frees; after every single delivery the next one is chosen among all."""
         heapify(ready)
         while ready:
             _, _, name, one = heappop(ready)
@@ -119,7 +117,7 @@ class Destinations:
                 heappush(ready, place)
 
     def _deliver(self, one: HeldMessage, name: str, offset: int, now_ms: int) -> list[Place]:
-        """The next position of a destination goes to this message; what that frees."""
+        """The next position of a destination goes to this message; the places that this frees are returned."""
         destination = self.by_name[name]
         assert one.message is not None
         assert one.value is not None
@@ -140,12 +138,12 @@ class Destinations:
         outbox.ordered_keys.append(self.group.key)
 
     def _end(self, one: HeldMessage) -> list[Place]:
-        """No destination waits for this message any more; what that frees."""
+        """No destination waits for this message any more; the places that this frees are returned."""
         group = self.group
         del self.places[one.id]
         if one.watch is not None:
             group.stop_watching(one)
-            group.release(one)
+            group.take_out(one)
         name, epoch, seq = one.id
         sender = group.senders[sender_key(name, epoch)]
         sender.add(seq)
@@ -155,77 +153,76 @@ class Destinations:
         return self._freed_by_end(one.id, sender)
 
     def _freed_by_end(self, id_: Id, sender: Sender) -> list[Place]:
-        """What goes now that this id is settled at all destinations."""
+        """The places that are free now that this id is settled at all destinations."""
         freed: list[Place] = []
         for stand_in in self.group.take_watchers(id_) if id_ in self.group.waiting else ():
-            self.group.release(stand_in)
+            self.group.take_out(stand_in)
             self.places_held -= 1
             freed += self._in_turn(stand_in)
         who = sender_key(sender.name, sender.epoch)
-        heap = self.past.get(who)
-        while heap and heap[0][0] <= sender.prefix:
-            seq, _, name, one = heappop(heap)
+        if who not in self.settled.waiting:
+            return freed
+        for seq, name, one in self.settled.take(who, sender.prefix):
             destination = self.by_name[name]
             if destination.watches(one, who, seq):
                 if destination.is_ready(one):
                     freed.append(destination.place(one))
                 else:
                     destination.watch(one)
-        if heap is not None and not heap:
-            del self.past[who]
         return freed
-
-    def is_past(self, who: SenderKey, seq: int) -> bool:
-        """Whether all that a sender said up to there is settled, where that counts."""
-        sender = self.group.senders.get(who) if self.gave_up else None
-        return sender is not None and seq <= sender.prefix
-
-    def watch_past(self, who: SenderKey, seq: int, one: HeldMessage, destination: Destination) -> None:
-        """Let a message wait for that, too."""
-        if self.gave_up:
-            heappush(self.past.setdefault(who, []), (seq, one.offset, destination.name, one))
 
     # ── control records ───────────────────────────────────────────────────────────────────────────────────────────
 
     def deliver_control(self, value: bytes, offset: int, now_ms: int) -> None:
-        """A membership record takes a position at every member and destination; then what a fence has freed goes."""
+        """A membership record takes a position at every member and destination; then what a fence freed is let go."""
         record = HeldMessage(offset, now_ms, 0, value, ("", 0, 0))
         for name in sorted(self.by_name):
             destination = self.by_name[name]
             self._emit(destination, value[:-1], destination.delivered, record, offset, now_ms)
-        stirred, self.stirred = self.stirred, []
-        if stirred and not self.gave_up:
-            self.gave_up = True
+        fenced, self.fenced = self.fenced, []
+        if fenced and not self.settled.counts:
+            self.settled.counts = True
             self._settle(self._look_again(), offset, now_ms)
-        for id_ in stirred:
+        for id_ in fenced:
             self._settle(self._freed_by_end(id_, self.group.senders[sender_key(id_[0], id_[1])]), offset, now_ms)
 
-    def joined(self, who: Watch, offset: int, now_ms: int) -> None:
-        """What waited for a join goes where it is for, all of it before the first is delivered."""
+    def create(self, members: list[str]) -> None:
+        self._welcome(members)
+
+    def join(self, record: Join, *, only_signs: bool) -> None:
+        if not only_signs:
+            self._welcome([record.sender])
+
+    def joined(self, record: Join, offset: int, now_ms: int) -> None:
+        self.happened((record.sender, record.epoch), offset, now_ms)
+
+    def happened(self, watch: Watch, offset: int, now_ms: int) -> None:
+        """A sender joined: its messages go where they are addressed, all of them placed before one is delivered."""
         ready: list[Place] = []
-        for one in self.group.take_watchers(who):
+        for one in self.group.take_watchers(watch):
             names = _names(one)
-            self.group.release(one)
+            self.group.take_out(one)
             self.places_held -= max(1, len(names))
             self._name(names)
             ready += self._place(one)
         self._settle(ready, offset, now_ms)
 
-    def fence(self, one: HeldMessage, refusal: Refusal) -> None:
-        """A held message is over its sender's fence: it becomes a dead letter wherever it is still waited for."""
-        if one.value is not None and self._withdraw(one, refusal):
-            # Some have got it, so it is settled, and those whom it did not reach in time must not wait for ever.
-            sender = self.group.senders[sender_key(one.id[0], one.id[1])]
-            sender.add(one.id[2])
-            if self.group.digests:
-                sender.remember(one.id[2], one.value, self.group.digests)
-            self.stirred.append(one.id)
+    def withdraw(self, found: list[HeldMessage], refusal: Refusal) -> None:
+        """A held message becomes a dead letter wherever it is still waited for."""
+        for one in found:
+            if one.value is not None and self._withdraw(one, refusal):
+                # Some have got it, so it is settled, and the destinations it did not reach must not wait for ever.
+                sender = self.group.senders[sender_key(one.id[0], one.id[1])]
+                sender.add(one.id[2])
+                if self.group.digests:
+                    sender.remember(one.id[2], one.value, self.group.digests)
+                self.fenced.append(one.id)
 
     def _withdraw(self, one: HeldMessage, refusal: Refusal) -> list[str]:
-        """Take a held message from all that wait for it, with a dead letter for each; who has got it is returned."""
+        """Take a held message from all that wait for it, with a dead letter each; the ones that got it are returned."""
         group = self.group
         group.stop_watching(one)
-        group.release(one)
+        group.take_out(one)
         names = _names(one)
         left = self.places.pop(one.id, None)
         self.places_held -= max(1, len(names)) if left is None else len(left)
@@ -238,24 +235,29 @@ class Destinations:
             group.refuse_held(one, refusal)
         return [name for name in names if name not in waiting]
 
-    # ── giving up ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── abandoning ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def give_up(
+    def places_per_stand_in(self) -> int:
+        return max(1, len(self.by_name))
+
+    def room_for_stand_ins(self) -> int | None:
+        return self.group.limits.held_max - self.places_held
+
+    def abandon(
         self, stand_in: HeldMessage, held: HeldMessage | None, refusal: Refusal, offset: int, now_ms: int
     ) -> None:
-        """Put a stand-in where a message is missing, or held."""
         got_by = [] if held is None else self._withdraw(held, refusal)
         if got_by:
             self.got_by[stand_in.id] = got_by
         ready = self._in_turn(stand_in)
-        if not self.gave_up:
-            self.gave_up = True
+        if not self.settled.counts:
+            self.settled.counts = True
             ready += self._look_again()
         self._settle(ready, offset, now_ms)
 
     def _look_again(self) -> list[Place]:
-        """Judge all that is held once more, by what is settled, too, and let it wait for that from here on."""
-        self.past.clear()
+        """Judge everything held once more, now also by what is settled, and let it wait for that from here on."""
+        self.settled.waiting.clear()
         ready: list[Place] = []
         for destination in self.by_name.values():
             destination.waiting.clear()
@@ -267,7 +269,7 @@ class Destinations:
         return ready
 
     def _in_turn(self, stand_in: HeldMessage) -> list[Place]:
-        """A stand-in whose turn has come; else it is held, and watches the last one before it that is not settled."""
+        """The place of a stand-in whose turn has come; else it is held, and watches the last open id before it."""
         name, epoch, seq = stand_in.id
         sender = self.group.senders[sender_key(name, epoch)]
         if sender.prefix >= seq - 1:
@@ -277,7 +279,7 @@ class Destinations:
         return []
 
     def _stand_in(self, one: HeldMessage, offset: int, now_ms: int) -> list[Place]:
-        """The next position of every destination named so far goes to what stands for a message given up on."""
+        """The next position of every destination named so far goes to the stand-in of an abandoned message."""
         name, epoch, seq = one.id
         who = sender_key(name, epoch)
         got_by = self.got_by.pop(one.id, ())
@@ -294,30 +296,50 @@ class Destinations:
 
     # ── looking and keeping ───────────────────────────────────────────────────────────────────────────────────────
 
-    def waiting_for(self, one: HeldMessage) -> list[str | None]:
-        """Which destinations have not got a held message; None stands for nobody."""
+    def blockers(self, one: HeldMessage, look: Look) -> Iterator[tuple[str | None, list[Id]]]:
         left = self.places.get(one.id)
-        return [*(_names(one) if left is None else sorted(left))] or [None]
+        names = _names(one) if left is None else sorted(left)
+        for name in names:
+            yield name, self._missing(one, [name], look)
+        if not names:
+            yield None, self._missing(one, [], look)
+
+    def queued(self) -> list[HeldMessage]:
+        """The first messages that wait for something that is not here, then the one that has waited longest."""
+        queued = self.group.waiting.get(QUEUED)
+        if queued is None:
+            return []
+        look = Look(self.group, 1)
+        first = islice((one for one in self.group.held.values() if one.watch == QUEUED), NOTICED_MAX)
+        found = [one for one in first if self.missing(one, look)]
+        longest = first_of(queued)
+        return found if any(one is longest for one in found) else [*found, longest]
 
     def watched(self) -> set[Id]:
-        """The last ids of what is watched anywhere."""
         return {
             entries_of(one, destination.name)[-1]
             for destination in self.by_name.values()
             for one in destination.held.values()
         }
 
-    def missing(self, one: HeldMessage, names: Iterable[str], at_most: int) -> list[Id]:
-        """The ids not there that these destinations may wait for; where all are there, what those wait for in turn.
+    def entered_up_to(self, name: str, epoch: int) -> int:
+        sender = self.group.senders.get(sender_key(name, epoch))
+        return 0 if sender is None else sender.prefix
 
-        A stamp does not say which of the ids it covers were meant for whom.
+    def missing(self, one: HeldMessage, look: Look) -> list[Id]:
+        return self._missing(one, sorted(self.places.get(one.id, ())), look)
+
+    def _missing(self, one: HeldMessage, names: list[str], look: Look) -> list[Id]:
+        """The absent ids that these destinations may wait for; where all are there, what those wait for in turn.
+
+        A stamp does not say which of the ids it covers were meant for which destination.
         """
-        search = Search(self.group, at_most)
-        level, walked = [(one, list(names))], {one.id}
+        search = look.search()
+        level, walked = [(one, names)], {one.id}
         while level and not search.found:
             below: list[tuple[HeldMessage, list[str]]] = []
             for each, at in level:
-                if each.watch is not None and len(each.watch) == 2:
+                if waits_for_join(each.watch):
                     search.found.add(each.id)
                     continue
                 for name, epoch, last in self._unmet(each, at):
@@ -325,9 +347,9 @@ class Destinations:
                         if under.id not in walked and len(walked) < WALK_MAX:
                             walked.add(under.id)
                             places = self.places.get(under.id, set())
-                            below.append((under, sorted(places if self.gave_up else places.intersection(at))))
+                            below.append((under, sorted(places if self.settled.counts else places.intersection(at))))
             level = below
-        return sorted(search.found)[:at_most]
+        return sorted(search.found)[: look.at_most]
 
     def _unmet(self, one: HeldMessage, names: list[str]) -> list[Id]:
         name, epoch, seq = one.id
@@ -336,8 +358,8 @@ class Destinations:
         return [entry for at in names for entry in self.by_name[at].unmet(one)]
 
     def dump(self) -> Any:
-        """All of it as plain data, but for what the group keeps of held messages."""
-        if not self.by_name and not self.gave_up:
+        """All of it as plain data, without what the group keeps of held messages."""
+        if not self.by_name and not self.settled.counts:
             return None
         whose: dict[SenderKey, int] = {}
         destinations = []
@@ -352,14 +374,13 @@ class Destinations:
             left = self.got_by.get(held.id) if held.value is None else self.places.get(held.id)
             places.append(None if left is None else sorted(number_of[name] for name in left))
         keys = [who if isinstance(who, tuple) else (who, 0) for who in whose]
-        return [self.gave_up, keys, destinations, places]
+        return [self.settled.counts, keys, destinations, places]
 
     def load(self, dumped: Any) -> None:
-        """Take what `dump` gave, with what the group holds already."""
-        self.gave_up, keys, destinations, places = dumped
+        self.settled.counts, keys, destinations, places = dumped
         whose = [sender_key(name, epoch) for name, epoch in keys]
         for name, named, position, clock in destinations:
-            one = self.by_name[name] = Destination(name, self)
+            one = self.by_name[name] = Destination(name, self.group, self.settled)
             one.named, one.position = named, position
             one.clock = {whose[clock[at]]: clock[at + 1] for at in range(0, len(clock), 2)}
         every = list(self.by_name)
@@ -374,8 +395,8 @@ class Destinations:
                     self.by_name[name].held[held.id] = held
         self._look_again()
 
-    def count_places(self, held: Iterable[HeldMessage]) -> None:
-        """Count how many places these wait for: all that is held, also where `dump` had nothing to keep."""
+    def relink(self, held: Iterable[HeldMessage]) -> None:
+        """Count how many places these wait for: everything that is held, also where `dump` had nothing to keep."""
         self.places_held = 0
         for one in held:
             left = self.places.get(one.id)

@@ -1,73 +1,109 @@
 """One destination of a group: its own sequence, and what it has merged (`causal_p2p`).
 
-Destinations share nothing but the records: what a message waits for here is the entry of this destination in `sent`,
-and it goes as soon as the clock here has reached all that the entry names, whatever other destinations still wait for.
-A message that waits watches ONE sender whose clock is too low, and is judged again when that has risen far enough.
+Destinations share nothing but the records. What a message waits for here is the entry of this destination in `sent`,
+and it goes as soon as the clock here has reached everything that the entry names, whatever other destinations still
+wait for. A message that waits watches ONE sender whose clock is too low, and is judged again when that has risen far
+enough.
 """
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
+from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
 from precede.udfs.engine.outbox import destination_form
 from precede.udfs.engine.senders import SenderKey, sender_key
 from precede.udfs.records.messages import Id
 
-if TYPE_CHECKING:
-    from precede.udfs.release.by_destination import Destinations
-
 Place = tuple[int, int, str, HeldMessage]
-"""(offset, rank, destination, message): how ready ones rank; a stand-in has one place, everywhere."""
+"""(offset, rank, destination, message): how ready messages rank; a stand-in has one place for all destinations."""
+
+
+class SettledEverywhere:
+    """What is settled at all destinations, and the messages that wait for that.
+
+    It counts from the first abandoned message on, because a stand-in has no stamp that a destination could merge. From
+    there on an entry of a stamp is met, too, where everything that its sender said up to there is settled at all
+    destinations: nothing of it can be missing then.
+    """
+
+    __slots__ = ("counts", "group", "waiting")
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.counts = False
+        """Whether anything was ever abandoned."""
+        self.waiting: dict[SenderKey, list[tuple[int, int, str, HeldMessage]]] = {}
+        """By sender, the messages that wait for all up to a seq to be settled, as a heap by that seq."""
+
+    def covers(self, who: SenderKey, seq: int) -> bool:
+        """Whether everything that a sender said up to there is settled, where that counts."""
+        sender = self.group.senders.get(who) if self.counts else None
+        return sender is not None and seq <= sender.prefix
+
+    def watch(self, who: SenderKey, seq: int, one: HeldMessage, destination: str) -> None:
+        """Let a message of one destination wait for that, too."""
+        if self.counts:
+            heappush(self.waiting.setdefault(who, []), (seq, one.offset, destination, one))
+
+    def take(self, who: SenderKey, reached: int) -> list[tuple[int, str, HeldMessage]]:
+        """The messages that waited for no more than this seq, with the seq and destination of each, in that order."""
+        heap = self.waiting.get(who)
+        taken: list[tuple[int, str, HeldMessage]] = []
+        while heap and heap[0][0] <= reached:
+            seq, _, name, one = heappop(heap)
+            taken.append((seq, name, one))
+        if heap is not None and not heap:
+            del self.waiting[who]
+        return taken
 
 
 class Destination:
     """The virtual receiver of one member."""
 
-    __slots__ = ("abandoned", "clock", "delivered", "destinations", "held", "name", "named", "position", "waiting")
+    __slots__ = ("abandoned", "clock", "delivered", "held", "name", "named", "position", "settled", "waiting")
 
-    def __init__(self, name: str, destinations: "Destinations") -> None:
-        group = destinations.group
+    def __init__(self, name: str, group: Group, settled: SettledEverywhere) -> None:
         self.name = name
-        self.destinations = destinations
+        self.settled = settled
         self.named = False
-        """Whether a message was ever addressed to it; a member gets membership records before."""
+        """Whether a message was ever addressed to it; a member gets membership records before that."""
         self.position = 0
         self.clock: dict[SenderKey, int] = {}
         """The maximum of the stamps delivered here."""
         self.held: dict[Id, HeldMessage] = {}
-        """What waits for its place here."""
+        """The messages that wait for their place here."""
         self.waiting: dict[SenderKey, list[tuple[int, int, HeldMessage]]] = {}
-        """By the sender whose clock they watch, those that wait, as a heap by how far it must rise; some are gone."""
+        """By the sender whose clock they watch, the waiting messages as a heap by how far it must rise; some left."""
         self.delivered = destination_form(group.order.name, "delivered", group.partition, name)
         self.abandoned = destination_form(group.order.name, "abandoned", group.partition, name)
 
     def is_ready(self, one: HeldMessage) -> bool:
-        """Whether the clock meets what `sent` says of this destination; if not, the last entry left is to watch."""
+        """Whether the clock meets what `sent` says of this destination; else its last entry left is to be watched."""
         entries = entries_of(one, self.name)
         clock = self.clock
         while entries:
             name, epoch, seq = entries[-1]
             who = (name, epoch) if epoch else name
-            if seq > clock.get(who, 0) and not self.destinations.is_past(who, seq):
+            if seq > clock.get(who, 0) and not self.settled.covers(who, seq):
                 return False
-            entries.pop()  # met once is met for ever, so each entry is looked at once
+            entries.pop()  # once met it stays met, so each entry is looked at once
         return True
 
     def meets(self, who: SenderKey, seq: int) -> bool:
         """Whether nothing of this sender up to that seq need be waited for here."""
-        return seq <= self.clock.get(who, 0) or self.destinations.is_past(who, seq)
+        return seq <= self.clock.get(who, 0) or self.settled.covers(who, seq)
 
     def watch(self, one: HeldMessage) -> None:
         """Let a message that is not ready wait for its last entry."""
         name, epoch, seq = entries_of(one, self.name)[-1]
         who = sender_key(name, epoch)
         heappush(self.waiting.setdefault(who, []), (seq, one.offset, one))
-        self.destinations.watch_past(who, seq, one, self)
+        self.settled.watch(who, seq, one, self.name)
 
     def watches(self, one: HeldMessage, who: SenderKey, seq: int) -> bool:
         """Whether a message still waits here, and for this entry."""
         if self.held.get(one.id) is not one:
-            return False  # given up on, or fenced
+            return False  # abandoned, or fenced
         entries = entries_of(one, self.name)
         return bool(entries) and entries[-1][2] == seq and sender_key(entries[-1][0], entries[-1][1]) == who
 
@@ -76,7 +112,7 @@ class Destination:
         return one.offset, 0, self.name, one
 
     def merge(self, stamp: list[Id]) -> list[Place]:
-        """Let the clock rise to a stamp that is delivered here; what is ready now is returned."""
+        """Let the clock rise to a stamp that is delivered here; the messages that are ready now are returned."""
         clock, waiting = self.clock, self.waiting
         ready: list[Place] = []
         for name, epoch, seq in stamp:
@@ -88,7 +124,7 @@ class Destination:
         return ready
 
     def _wake(self, who: SenderKey, reached: int, ready: list[Place]) -> None:
-        """Judge those again that wait for no more of this sender than that."""
+        """Judge the messages again that wait for no more of this sender than that."""
         heap = self.waiting[who]
         while heap and heap[0][0] <= reached:
             awaited, _, one = heappop(heap)

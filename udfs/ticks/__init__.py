@@ -1,1 +1,1 @@
-"""What passing time does: gaps are asked for, silent members evicted."""
+"""What passing time does: gaps are requested or abandoned, silent members are evicted."""

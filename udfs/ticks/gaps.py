@@ -1,56 +1,46 @@
-"""Gaps: what is missing is asked for, again and again, until it comes or hope ends.
+"""Gaps: what is missing is requested, again and again, until it comes or hope ends.
 
-A gap is a run of seqs of one sender and epoch that held messages wait for and that are not here. Younger than
-`ask_after_ms` it is but disorder on the way; older, it is noticed: the sender is asked to publish it again, then
-whoever has it, with pauses that double. When hope ends an `abandon` goes into the log, and acts when it is read there.
+A gap is a stretch of seqs of one sender and epoch that held messages wait for and that are not here. Younger than
+`ask_after_ms` it is only disorder on the way. Older, it is noticed: the sender is asked to publish it again, then any
+member that has it, with pauses that double. When hope ends an `abandon` goes into the log, and acts when it is read
+there.
 
 All this happens on reading a `tick`, by the time the log gave it, and looks at nothing but the group: the same log asks
-and gives up at the same places, in any batches.
+and abandons at the same places, in any batches.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
-from precede.udfs.engine.circles import closing_messages
-from precede.udfs.engine.held import LISTED_MAX, HeldMessage
-from precede.udfs.engine.missing import (
-    Run,
-    by_arrival,
-    first_of,
-    first_opened_ms,
-    held_for_destinations,
-    is_here,
-    longest_queued,
-    missing_runs,
-    strangers,
-)
+from precede.udfs.engine.group import Group
+from precede.udfs.engine.held import HeldMessage
+from precede.udfs.engine.missing import Gap, first_opened_ms, gaps_of, is_here, strangers
+from precede.udfs.engine.repair_timers import NO_TIMERS, NOTICED_MAX, NoticedGap
 from precede.udfs.engine.runs import Runs
+from precede.udfs.engine.search import LISTED_MAX, Look
 from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.engine.watches import by_arrival, first_of
 from precede.udfs.membership.abandon import most_at_once
-from precede.udfs.membership.keyring import believes_the_job, is_service, tell_which_key_lacks
+from precede.udfs.membership.keyring import believes_the_job, is_service, say_which_key_is_missing
 from precede.udfs.records.job_records import GapRecord, encode_abandon, encode_gap
 from precede.udfs.records.messages import SEQ_MAX, Id, Who
 from precede.udfs.ticks.patience import ASK_AGAIN_MS_MAX, Patience
-from precede.udfs.ticks.repair_timers import NO_WAITS, NOTICED_MAX, Gap, waits_of
-
-if TYPE_CHECKING:
-    from precede.udfs.engine.group import Group
 
 
-def hope_ends_ms(group: "Group", patience: Patience) -> int | None:
-    """How long after it opened a gap is given up on; None: never."""
+def hope_ends_ms(group: Group, patience: Patience) -> int | None:
+    """How long after it opened a gap is abandoned; None: never."""
     options = group.options
     loss = options.loss if isinstance(options.loss, str) else patience.loss
     after = options.give_up_ms if isinstance(options.give_up_ms, int) else patience.give_up_ms
     return after if after and loss == "abandon" and believes_the_job(group) else None
 
 
-def ask_after_ms(group: "Group", patience: Patience) -> int:
-    """How old a gap is when it is asked for first: in any case before hope ends."""
+def ask_after_ms(group: Group, patience: Patience) -> int:
+    """Age at which a gap is first requested: in any case before hope ends."""
     hope = hope_ends_ms(group, patience)
     return patience.ask_after_ms if hope is None else min(patience.ask_after_ms, hope // 2)
 
@@ -58,111 +48,109 @@ def ask_after_ms(group: "Group", patience: Patience) -> int:
 # ── what is due ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def deadline_ms(group: "Group", patience: Patience) -> int | None:
-    """From which time of the log on there is something to do about a gap; None where there never will be."""
-    waits = group.waits or NO_WAITS
-    noticed, joins, circles = waits.gaps, waits.joins, waits.circles
+def deadline_ms(group: Group, patience: Patience) -> int | None:
+    """The time of the log from which there is something to do about a gap; None where there never will be."""
+    timers = group.repair_timers or NO_TIMERS
+    noticed, joins, circles = timers.gaps, timers.joins, timers.circles
     due = [0 if _has_ended(group, gap.key) else gap.next_ms for gap in noticed.values()]
     if len(noticed) < NOTICED_MAX and group.held:
         after = ask_after_ms(group, patience)
         unnoticed_ms = first_opened_ms(group, noticed)
         if unnoticed_ms is not None:
             due.append(unnoticed_ms + after)
-        queued = None if group.order.waits_once else longest_queued(group)
-        if queued is not None:
-            group.looked.clear()
-            for one in held_for_destinations(group) or [queued]:
-                if not all(_is_noticed(id_, noticed) for id_ in group.order.missing(one, LISTED_MAX)):
-                    due.append(one.arrived_ms + after)
-                    break
+        look = Look(group)
+        for one in group.release.queued():
+            if not all(_is_noticed(id_, noticed) for id_ in group.release.missing(one, look)):
+                due.append(one.arrived_ms + after)
+                break
     hope = hope_ends_ms(group, patience)
     if hope is not None:
         due += [first_of(one).arrived_ms + hope if who not in joins else joins[who] for who, one in strangers(group)]
-        due += [circles.get(one.id, one.arrived_ms + hope) for one in closing_messages(group)]
+        due += [circles.get(one.id, one.arrived_ms + hope) for one in group.release.closing_messages()]
     return min(due, default=None)
 
 
-def _is_noticed(id_: Id, noticed: dict[Id, Gap]) -> bool:
+def _is_noticed(id_: Id, noticed: dict[Id, NoticedGap]) -> bool:
     name, epoch, seq = id_
     return any((gap.name, gap.epoch) == (name, epoch) and gap.first <= seq <= gap.last for gap in noticed.values())
 
 
-def _has_ended(group: "Group", id_: Id) -> bool:
-    """Whether a gap is seen to be over; where one message waits for several, that may take until the next look."""
+def _has_ended(group: Group, id_: Id) -> bool:
+    """Whether a gap is known to be over; where one message waits for several ids, that may take until the next look."""
     return is_here(group, id_) or not group.held or (group.order.waits_once and id_ not in group.waiting)
 
 
 # ── what is done ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def look_after(group: "Group", patience: Patience, offset: int, now_ms: int) -> None:
-    """What a tick does about the gaps of one group: tell which ended, notice new ones, ask, give up."""
+def look_after(group: Group, patience: Patience, offset: int, now_ms: int) -> None:
+    """What a tick does about the gaps of one group: tell which ended, notice new ones, ask, abandon."""
     _Care(group, patience, offset, now_ms).run()
 
 
 class _Care:
-    """One look after the gaps of a group, at one record of the log."""
+    """The work on the gaps of a group at one record of the log."""
 
-    def __init__(self, group: "Group", patience: Patience, offset: int, now_ms: int) -> None:
+    def __init__(self, group: Group, patience: Patience, offset: int, now_ms: int) -> None:
         self.group = group
         self.offset = offset
         self.now_ms = now_ms
         self.ask_after_ms = ask_after_ms(group, patience)
         self.hope_ms = hope_ends_ms(group, patience)
-        self.may_decide = is_service(group, patience)
+        self.may_decide = is_service(group, patience.service_key)
         self.is_told = False
-        """Whether it was said in this look that it may not."""
+        """Whether this look has said already that the job may not decide."""
 
     def run(self) -> None:
-        runs = missing_runs(self.group)
-        noticed = (self.group.waits or NO_WAITS).gaps
-        gaps: list[Gap] = []
-        in_place = sorted(run[:4] for run in runs)
-        for gap in noticed.values():
-            gaps += self._still(gap, in_place)
+        gaps = gaps_of(self.group)
+        before = (self.group.repair_timers or NO_TIMERS).gaps
+        noticed: list[NoticedGap] = []
+        in_place = sorted(gap[:4] for gap in gaps)
+        for known in before.values():
+            noticed += self._still(known, in_place)
         waiting: dict[Id, list[HeldMessage]] = {}
-        for run in runs:
-            key = (run.name, run.epoch, run.last)
-            waiting[key] = run.waiting
-            overdue = run.opened_ms + self.ask_after_ms <= self.now_ms
-            if overdue and key not in noticed and len(gaps) < NOTICED_MAX and not _overlaps(run, gaps):
-                gaps.append(self._notice(run))
         for gap in gaps:
-            if gap.next_ms <= self.now_ms:
-                self._act(gap, waiting.get(gap.key, []))
-        if gaps or noticed:
-            waits_of(self.group).gaps = {gap.key: gap for gap in gaps}
-        self._give_up_on_joins()
-        self._give_up_on_circles()
+            key = (gap.name, gap.epoch, gap.last)
+            waiting[key] = gap.waiting
+            overdue = gap.opened_ms + self.ask_after_ms <= self.now_ms
+            if overdue and key not in before and len(noticed) < NOTICED_MAX and not _overlaps(gap, noticed):
+                noticed.append(self._notice(gap))
+        for known in noticed:
+            if known.next_ms <= self.now_ms:
+                self._act(known, waiting.get(known.key, []))
+        if noticed or before:
+            self.group.timers_to_write().gaps = {known.key: known for known in noticed}
+        self._abandon_unjoined()
+        self._abandon_circles()
 
-    def _notice(self, run: Run) -> Gap:
-        waited = [one.id for one in run.waiting[:LISTED_MAX] if one.value is not None]
-        return Gap(
-            name=run.name,
-            epoch=run.epoch,
-            first=run.first,
-            last=run.last,
-            opened_ms=run.opened_ms,
+    def _notice(self, gap: Gap) -> NoticedGap:
+        waited = [one.id for one in gap.waiting[:LISTED_MAX] if one.value is not None]
+        return NoticedGap(
+            name=gap.name,
+            epoch=gap.epoch,
+            first=gap.first,
+            last=gap.last,
+            opened_ms=gap.opened_ms,
             next_ms=self.now_ms,
             waited=waited,
         )
 
-    def _still(self, gap: Gap, runs: list[tuple[str, int, int, int]]) -> Iterator[Gap]:
+    def _still(self, gap: NoticedGap, in_place: list[tuple[str, int, int, int]]) -> Iterator[NoticedGap]:
         """What is left of a gap, in as many parts as it fell into; how the rest ended is told."""
         who = gap.name, gap.epoch
         following = gap.first
-        at = max(0, bisect_left(runs, (*who, gap.first + 1, 0)) - 1)  # no run overlaps another
-        while at < len(runs) and runs[at][:3] <= (*who, gap.last):
-            first, last = max(runs[at][2], gap.first), min(runs[at][3], gap.last)
-            if runs[at][:2] == who and first <= last:
+        at = max(0, bisect_left(in_place, (*who, gap.first + 1, 0)) - 1)  # no gap overlaps another
+        while at < len(in_place) and in_place[at][:3] <= (*who, gap.last):
+            first, last = max(in_place[at][2], gap.first), min(in_place[at][3], gap.last)
+            if in_place[at][:2] == who and first <= last:
                 self._tell_end(gap, following, first - 1)
                 following = last + 1
                 yield replace(gap, first=first, last=last)
             at += 1
         self._tell_end(gap, following, gap.last)
 
-    def _tell_end(self, gap: Gap, first: int, last: int) -> None:
-        """These seqs are no longer missing: each was given up, or came, or nobody waits for it any more."""
+    def _tell_end(self, gap: NoticedGap, first: int, last: int) -> None:
+        """These seqs are no longer missing: each was abandoned, or came, or nothing waits for it any more."""
         if first > last:
             return
         sender = self.group.senders.get(sender_key(gap.name, gap.epoch))
@@ -174,12 +162,14 @@ class _Care:
                 following = high + 1
         self._tell_other_end(gap, following, last)
 
-    def _tell_other_end(self, gap: Gap, first: int, last: int) -> None:
+    def _tell_other_end(self, gap: NoticedGap, first: int, last: int) -> None:
         if first <= last:
             here = is_here(self.group, (gap.name, gap.epoch, last))
             self._tell(gap, first, last, "filled" if here else "dropped")
 
-    def _tell(self, gap: Gap, first: int, last: int, kind: Literal["ask", "filled", "abandoned", "dropped"]) -> None:
+    def _tell(
+        self, gap: NoticedGap, first: int, last: int, kind: Literal["ask", "filled", "abandoned", "dropped"]
+    ) -> None:
         group = self.group
         record = GapRecord(
             kind=kind,
@@ -199,21 +189,21 @@ class _Care:
         )
         group.outbox.say("control", group.key, encode_gap(record), self.offset)
 
-    def _whom(self, gap: Gap) -> str | None:
-        """The sender is asked first, unless it is known to be gone; then whoever has it."""
-        epoch, is_in = self.group.membership.members.get(gap.name, (gap.epoch, True))
+    def _whom(self, gap: NoticedGap) -> str | None:
+        """The sender is asked first, unless it is known to be gone; then any member that has it."""
+        epoch, is_in = self.group.members.get(gap.name, (gap.epoch, True))
         return gap.name if gap.asked == 1 and is_in and epoch == gap.epoch else None
 
-    def _act(self, gap: Gap, waiting: list[HeldMessage]) -> None:
-        """Ask, or give up."""
+    def _act(self, gap: NoticedGap, waiting: list[HeldMessage]) -> None:
+        """Ask, or abandon."""
         sender = self.group.senders.get(sender_key(gap.name, gap.epoch))
         fenced = sender is not None and gap.last > sender.fence  # it would be refused if it came
         hope_ends_ms = SEQ_MAX if self.hope_ms is None else gap.opened_ms + self.hope_ms
         hopeless = self.hope_ms is not None and (fenced or (gap.asked and self.now_ms >= hope_ends_ms))
         if hopeless:
-            self._give_up(gap, sender, waiting)
+            self._abandon_gap(gap, sender, waiting)
         if hopeless and (fenced or self.may_decide):
-            gap.next_ms = self.now_ms + ASK_AGAIN_MS_MAX  # should the log refuse it, or take long to come to it
+            gap.next_ms = self.now_ms + ASK_AGAIN_MS_MAX  # the log may refuse it, or take long to reach it
         elif fenced:
             gap.next_ms = SEQ_MAX
         else:
@@ -225,8 +215,8 @@ class _Care:
                 gap.next_ms = min(gap.next_ms, hope_ends_ms)
             self._tell(gap, gap.first, gap.last, "ask")
 
-    def _give_up(self, gap: Gap, sender: Sender | None, waiting: list[HeldMessage]) -> None:
-        """Abandon what is missing, or, where that is further off than the window allows, what waits for it."""
+    def _abandon_gap(self, gap: NoticedGap, sender: Sender | None, waiting: list[HeldMessage]) -> None:
+        """Abandon what is missing, or what waits for it where the missing is further off than the window allows."""
         highest = 0 if sender is None else sender.highest
         if gap.last <= highest + self.group.window:
             most = most_at_once(self.group, gap.name, gap.epoch)
@@ -239,15 +229,15 @@ class _Care:
     def _abandon(self, name: str, epoch: int, first: int, last: int) -> None:
         if not self.may_decide:
             if not self.is_told:
-                tell_which_key_lacks(self.group, self.offset)
+                say_which_key_is_missing(self.group, self.offset)
             self.is_told = True
             return
         value = encode_abandon(self.group.name, name, epoch, first, last)
         self.group.outbox.say("raw", self.group.key, value, self.offset)
 
-    def _give_up_on_joins(self) -> None:
-        """In a closed group, what somebody said who did not join in time."""
-        before = (self.group.waits or NO_WAITS).joins
+    def _abandon_unjoined(self) -> None:
+        """In a closed group, abandon the messages of senders that did not join in time."""
+        before = (self.group.repair_timers or NO_TIMERS).joins
         after: dict[Who, int] = {}
         for who, watchers in [] if self.hope_ms is None else strangers(self.group):
             waiting = Runs()
@@ -261,13 +251,13 @@ class _Care:
             elif who in before:
                 after[who] = before[who]
         if before or after:
-            waits_of(self.group).joins = after
+            self.group.timers_to_write().joins = after
 
-    def _give_up_on_circles(self) -> None:
-        """Of messages that wait for each other, the one that closed the circle."""
-        before = (self.group.waits or NO_WAITS).circles
+    def _abandon_circles(self) -> None:
+        """Of messages that wait for each other, abandon the one that closed the circle."""
+        before = (self.group.repair_timers or NO_TIMERS).circles
         after: dict[Id, int] = {}
-        for one in [] if self.hope_ms is None else closing_messages(self.group)[:NOTICED_MAX]:
+        for one in [] if self.hope_ms is None else self.group.release.closing_messages()[:NOTICED_MAX]:
             due_ms = before.get(one.id, one.arrived_ms + self.hope_ms)  # type: ignore[operator]
             if due_ms <= self.now_ms:
                 self._abandon(*one.id, one.id[2])
@@ -275,11 +265,11 @@ class _Care:
             if one.id in before or due_ms > one.arrived_ms + self.hope_ms:  # type: ignore[operator]
                 after[one.id] = due_ms
         if before or after:
-            waits_of(self.group).circles = after
+            self.group.timers_to_write().circles = after
 
 
-def _overlaps(run: Run, gaps: list[Gap]) -> bool:
+def _overlaps(gap: Gap, noticed: list[NoticedGap]) -> bool:
     return any(
-        (gap.name, gap.epoch) == (run.name, run.epoch) and gap.first <= run.last and run.first <= gap.last
-        for gap in gaps
+        (known.name, known.epoch) == (gap.name, gap.epoch) and known.first <= gap.last and gap.first <= known.last
+        for known in noticed
     )

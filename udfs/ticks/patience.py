@@ -1,7 +1,7 @@
-"""What the job decides by: how long a group waits before it asks and before it gives up, and whose word that is.
+"""What the job decides by: how long a group waits before it asks and before it abandons, and whose key signs that.
 
 None of this changes what a log delivers: what the job decides by it goes into the log as a record and acts when that is
-read. So it may be changed at any start, where a limit may not.
+read. So it may be changed at any start, unlike a limit.
 """
 
 from typing import Literal
@@ -16,12 +16,12 @@ class Patience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The job's own; a group's `create` record may set `give_up_ms` and `loss` for that group."""
 
     ask_after_ms: int = 2_000
-    """So old is a gap before anybody is asked for it; before that it is but disorder on the way."""
+    """Age at which a gap is first requested; before that it is only disorder on the way."""
     give_up_ms: int = 900_000
-    """So old is a gap when hope ends; 0: never."""
+    """Age of a gap at which hope ends; 0: never."""
     loss: Literal["abandon", "hold"] = "abandon"
-    """What happens then: the gap is abandoned, or all that waits for it is held for ever."""
+    """What happens then: the gap is abandoned, or everything that waits for it is held for ever."""
     silent_ms: int = 60_000
-    """So long may a member that others wait for say nothing before it is evicted; 0: for ever."""
+    """How long a member that others wait for may say nothing before it is evicted; 0: for ever."""
     service_key: bytes | None = None
     """The public half of the key that the job signs its own records with; None: it signs nothing."""

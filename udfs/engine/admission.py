@@ -1,0 +1,80 @@
+"""Whether a message may come in: every check, in the contract's order (section 3, "Order of checks").
+
+The engine calls this only for a message that is in some way unusual; the usual one has nothing to be checked for but
+what its order says.
+"""
+
+from precede.udfs import codes
+from precede.udfs.codes import COPY, Refusal
+from precede.udfs.engine.held import Watch
+from precede.udfs.engine.interfaces import OrderRules
+from precede.udfs.engine.senders import Sender, fenced
+from precede.udfs.engine.state import GroupState, whose
+from precede.udfs.records.messages import Id, Message
+
+
+def check(
+    group: GroupState, order: OrderRules, sender: Sender, id_: Id, message: Message, value: bytes
+) -> Watch | Refusal | None:
+    """Every check: copy, fenced, late, stamp, equivocation, seq_jump, poison; then what the message waits for."""
+    seq = id_[2]
+    held = group.held.get(id_)
+    settled = held is None and seq in sender
+    overtaken = not settled and held is None and seq <= sender.highest <= sender.fence
+    if overtaken and sender.refused is None and not group.closed:
+        return order.arrive(id_, message)  # the most common of the messages that come here
+    abandoned = settled and sender.abandoned is not None and seq in sender.abandoned
+    if settled and not abandoned and not sender.differs(seq, value, group.digests):
+        return COPY
+    if held is not None and held.value == value:
+        return COPY
+    if seq > sender.fence:
+        return fenced(sender)
+    if abandoned or (held is not None and held.value is None):
+        return Refusal(codes.LATE, "The group has given up on this message; another record stands in its place.")
+    fault = order.fault(message)
+    if fault is not None:
+        return fault
+    if settled or held is not None:
+        return Refusal(codes.EQUIVOCATION, "Another message came first with the same id and other content.")
+    if sender.refused is not None and seq in sender.refused:
+        verdict = order.wait(id_, message)
+        if isinstance(verdict, Refusal):
+            return verdict
+        return Refusal(codes.EQUIVOCATION, "A message with the same id and other content was refused before.")
+    if seq > sender.highest + group.window:
+        past = f"more than {group.window} past {sender.highest}, the highest seen of {whose(id_)}"
+        return Refusal(codes.SEQ_JUMP, f"seq {seq} is {past}.")
+    return order.poison(id_, message) or judge(group, order, id_, message)
+
+
+def judge(group: GroupState, order: OrderRules, id_: Id, message: Message) -> Watch | Refusal | None:
+    """What a message waits for: for its sender to be a member of a closed group, then for what its order says."""
+    if group.closed and not group.has_member(id_[0], id_[1]):
+        return id_[:2]
+    return order.wait(id_, message)
+
+
+# ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def too_many_runs(group: GroupState, sender: Sender, seq: int) -> bool:
+    """Whether settling this seq would begin one run too many."""
+    return sender.run_count() >= group.limits.runs_max and sender.opens_run(seq)
+
+
+def runs_refusal(group: GroupState, name: str) -> Refusal:
+    """Why nothing can be taken that begins one more run."""
+    most = group.limits.runs_max
+    return Refusal(codes.BACKPRESSURE, f"What is decided of {name!r} lies in {most} runs already, its limit.")
+
+
+def no_room(group: GroupState, sender: Sender, seq: int, value: bytes, *, held: int, more: int = 1) -> Refusal | None:
+    """Why a message that has to be held cannot be taken: `held` places are waited for now, and it adds `more`."""
+    if more and held + more > group.limits.held_max:
+        return Refusal(codes.BACKPRESSURE, f"The group already holds {held} messages, nearly its limit.")
+    if more and group.held_bytes + len(value) > group.limits.held_bytes_max:
+        return Refusal(codes.BACKPRESSURE, f"The group already holds {group.held_bytes} bytes, nearly its limit.")
+    if too_many_runs(group, sender, seq) or sender.refuses_too_many(seq, group.limits.runs_max):
+        return runs_refusal(group, sender.name)
+    return None
