@@ -73,14 +73,14 @@ def measure_history(stage: Stage, topic: Settings, count: int) -> float:
 
 def _plainly(stage: Stage, topic: Settings) -> list[dict[str, Any]]:
     settings = _another(stage, topic)
-    values = history_query.values(stage.spark, settings, settings.ordered_topic)
-    writer = parsed(values).writeStream.format("delta").partitionBy("day").trigger(availableNow=True)
+    records = history_query.records(stage.spark, settings, settings.ordered_topic)
+    writer = parsed(records).writeStream.format("delta").partitionBy("day").trigger(availableNow=True)
     query = writer.option("checkpointLocation", settings.checkpoint).start(str(tables.path(settings, DELIVERIES)))
     return drained(query, None)
 
 
-def parsed(values: "DataFrame") -> "DataFrame":
+def parsed(records: "DataFrame") -> "DataFrame":
     """The columns of the table `deliveries`, parsed by from_json."""
-    record = values.selectExpr("string(value) AS record")
+    record = records.selectExpr("string(value) AS record")
     message = record.selectExpr("record", f"from_json(record, '{FIELDS}') AS message")
     return message.selectExpr(*COLUMNS)

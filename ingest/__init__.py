@@ -1,1 +1,1 @@
-"""How messages get in: topics, producer, gateways and the memory of what a sender has sent."""
+"""How messages get into the log: everything about Kafka, the producer, and the memory of what a sender has sent."""

@@ -1,12 +1,13 @@
-"""What the log itself tells of a group: which epoch a sender may start with when nothing is remembered of it, and how
-the group was created where nothing of it is ordered yet.
+"""Reads from the log itself which epoch a sender may start with if its state file is lost, and how the group was
+created if none of its records is ordered yet.
 
-The partition of the group is read once; what the sender has in it tells its largest epoch, and the next one is free.
-A log too long to read in a few seconds cannot be asked, and then the epoch is the time in seconds, which is larger
-than any counted one.
+The raw topic is read once. The sender's records in it show its largest epoch, and the next one is free. A log that is
+too long to be read in a few seconds is not used. Then the epoch is the time in seconds, which is larger than any
+counted one.
 
-Whoever may write to the log can write any epoch in anybody's name. So in a group with keys only signed records count;
-elsewhere nobody's word is proven and all count, unless they leave no epoch free and the sender has a key of its own.
+Anyone with write access to the log can write any epoch in any sender's name. So in a group with keys only signed
+records count. In other groups no record is proven, and all count, unless they leave no epoch free and the sender has a
+key of its own.
 """
 
 import time
@@ -36,7 +37,7 @@ READ_S_MAX = 5.0
 
 
 class _Id(msgspec.Struct):
-    """The part of a raw record that tells whose it is."""
+    """The part of a raw record that identifies its sender."""
 
     sender: str = ""
     epoch: int = 0
@@ -54,28 +55,32 @@ class _TooLong(Exception):
 def free_epoch(
     bootstrap: Address | str, topic: str, group: str, sender: str, key: "Ed25519PrivateKey | None", *, above: int = -1
 ) -> int:
-    """0 for a sender the log has never seen, else one more than its largest epoch there, and than `above`."""
+    """0 for a sender that is not in the log, else the next epoch after its largest one there and after `above`.
+
+    Raises Refused if there is none left, Unreachable if no broker answered, and AccessDenied if the topic may not be
+    read.
+    """
     epochs = Epochs(sender, None if key is None else key.public_key().public_bytes_raw())
     try:
         for value in _values(bootstrap, topic, group):
-            epochs.hear(value)
+            epochs.add(value)
     except _TooLong:
-        return lawful(max(int(time.time()), above + 1), group, sender)
-    return lawful(max(epochs.largest, above) + 1, group, sender)
+        return check_epoch(max(int(time.time()), above + 1), group, sender)
+    return check_epoch(max(epochs.largest, above) + 1, group, sender)
 
 
-def lawful(epoch: int, group: str, sender: str) -> int:
-    """The epoch, which a group must be able to take."""
+def check_epoch(epoch: int, group: str, sender: str) -> int:
+    """The epoch; raises Refused if it is larger than a group accepts."""
     if epoch > EPOCH_MAX:
         raise Refused(
-            f"{sender} has used the largest epoch there is in {group}, {EPOCH_MAX}, and can begin no other: speak under"
-            " another name."
+            f"{sender} has used the largest epoch there is in {group}, {EPOCH_MAX}: it cannot begin another, so send"
+            " under another name."
         )
     return epoch
 
 
 class Epochs:
-    """The largest epoch of one sender, from the raw records of its group, heard in the order of the log."""
+    """The largest epoch of one sender, from the raw records of its group, added in the order of the log."""
 
     def __init__(self, sender: str, key: bytes | None) -> None:
         self._sender = sender
@@ -88,12 +93,12 @@ class Epochs:
 
     @property
     def largest(self) -> int:
-        """-1 where the log has nothing of the sender that counts."""
+        """The largest epoch that counts, -1 if there is none."""
         no_other_is_free = self._largest == EPOCH_MAX and self._has_key
         return self._largest_signed if self._group_has_keys or no_other_is_free else self._largest
 
-    def hear(self, value: bytes) -> None:
-        """One record, which anybody may have published."""
+    def add(self, value: bytes) -> None:
+        """Take one record into account, which anyone may have published."""
         if not self._has_begun:
             self._begin(value)
         try:
@@ -107,13 +112,13 @@ class Epochs:
         if is_join or found.epoch > self._largest_signed:
             is_own = _is_signed(value, self._keys)
             if is_own or (is_join and self._service is not None and _is_signed(value, {self._service})):
-                # Whom the service lets in may speak under that very epoch, which nobody has used yet.
+                # The service admits a sender with an epoch that was not used yet; the sender may start with it.
                 self._largest_signed = max(self._largest_signed, found.epoch if is_own else found.epoch - 1)
                 if is_join and (brought := read_key(found.key)) is not None:
                     self._keys.add(brought)
 
     def _begin(self, value: bytes) -> None:
-        """Only a `create` that is the group's first record gives it keys."""
+        """Take the keys of a `create`; it counts only as the group's first record."""
         try:
             first = read(value.strip(SPACE), Limits())
         except Malformed:
@@ -127,14 +132,14 @@ class Epochs:
 
 
 def _is_signed(value: bytes, keys: set[bytes]) -> bool:
-    """Whether one of the keys has signed this record."""
+    """Whether the record is signed with one of the keys."""
     record = value.strip(SPACE)
     signature = signature_in(record)
     return signature is not None and any(is_signed_by(key, signature, record) for key in keys)
 
 
 def created_as(bootstrap: Address | str, topic: str, group: str) -> Create | None:
-    """The record that creates the group, where that is the first the log has of it; a log too long is not asked."""
+    """The record that creates the group, if it is the group's first one; None if not, or if the log is too long."""
     try:
         first = next(_values(bootstrap, topic, group), None)
     except _TooLong:
@@ -143,7 +148,7 @@ def created_as(bootstrap: Address | str, topic: str, group: str) -> Create | Non
 
 
 def as_create(value: bytes) -> Create | None:
-    """A raw record that begins a group, None where it is any other; read strictly, for it decides what is sent."""
+    """The record, if it is a `create`; it is read strictly, because it decides what is sent."""
     try:
         found = msgspec.json.decode(value, type=Create)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -153,7 +158,7 @@ def as_create(value: bytes) -> Create | None:
 
 def _values(bootstrap: Address | str, topic: str, group: str) -> Iterator[bytes]:
     """The raw records of a group, in the order of the log."""
-    # By default Kafka says only after half a second that a partition has ended.
+    # By default Kafka waits half a second before it says that a partition has ended.
     reader = TopicReader(bootstrap, READ_S_MAX, wait_ms=10)
     try:
         yield from _read(reader, topic, group.encode())

@@ -13,9 +13,9 @@ POLL_S = 0.01
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write the file as a whole: a crash leaves the old one or the new one, and where `durable` a power cut does too.
+    """Replace the whole file: a crash leaves the old one or the new one; if `durable`, a power cut does, too.
 
-    One process at a time may do this to a file: the caller holds a lock.
+    Only one process at a time may do this to a file, so the caller must hold a lock.
     """
     new = path.with_name(f"{path.name}.new")
     with new.open("wb") as file:
@@ -28,10 +28,10 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
 
 @contextmanager
 def locked(path: Path, *, refusal: str | None = None, tell: Callable[[], object] = lambda: None) -> Iterator[int]:
-    """Hold the lock of this file, and answer its descriptor; a process that ends in any way lets go of it.
+    """Hold the lock of this file, and return its descriptor; the end of a process releases the lock in any case.
 
-    Where another holds it this is refused with the sentence, or else, after `tell`, waits. A child process that
-    inherits the descriptor holds the lock too, for as long as it lives.
+    If another process holds the lock, this raises Refused with the given sentence; without one, it calls `tell` and
+    waits. A child process that inherits the descriptor also holds the lock until it ends.
     """
     with path.open("ab") as file:
         if not lock_descriptor(file.fileno(), blocking=False):

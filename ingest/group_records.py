@@ -1,8 +1,8 @@
-"""The records that begin a group, change who belongs to it and give up on messages, as a member writes them.
+"""Writes the records that create a group, change its members and abandon messages.
 
-Epochs and last seqs come from the sender's memory (sender_state.py), so that what is joined here is what `precede send`
-and `precede.Member` speak as, and what is left ends where they stopped. Each record is read by the kernel's own reader
-before it is sent: what the group would refuse as malformed is refused here.
+Epochs and last seqs come from the sender's memory (sender_state.py). So `precede send` and `precede.Member` continue
+with the epoch that is joined here, and a `leave` ends it after their last message. The kernel's own reader reads each
+record before it is sent: what the group would refuse as malformed is refused here.
 """
 
 from contextlib import AbstractContextManager
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
 
 
 class Written(NamedTuple):
-    """A record that the log has taken."""
+    """A record that is in the log."""
 
     epoch: int
-    """Of the member it is about."""
+    """The epoch of the member that the record is about."""
     place: tuple[int, int] | None
-    """Its partition and offset; None where nothing had to be written."""
+    """Its partition and offset; None if nothing had to be written."""
 
 
 class Writer:
     """Writes one member's records into one log.
 
-    Without a state file it uses the one that `precede.Member` keeps for this name in each group.
+    Without a state file it uses the one that `precede.Member` keeps for this name in each group. Every method raises
+    Refused if the record cannot be written as things are, AccessDenied if an access rule is missing, and Unconfirmed
+    if Kafka did not confirm the record.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Writer:
         self._state_file = state_file
 
     def create(self, group: str, *, members: list[str], options: dict[str, Any]) -> Written:
-        """Begin a group; who is named in it may speak with epoch 0, this member too."""
+        """Create a group; the members named in it may send with epoch 0, this one included."""
         value = encode("create", group, sender=self.name, options=options, members=members)
         with self._opened(group) as state:
             if self.name in members and state.memory.find(self._log, group, self.name) is None:
@@ -63,13 +65,13 @@ class Writer:
         return self._publish(group, value, 0)
 
     def join(self, group: str, standing: Standing | None, new_key: str | None = None) -> Written:
-        """Join with an epoch that was never used; who is in already writes nothing, unless it changes its key."""
+        """Join with an epoch that was never used; a member writes nothing, unless it changes its key."""
         with self._opened(group) as state:
             known = state.memory.find(self._log, group, self.name)
             if new_key is not None:
                 self._check_may_change(new_key)
                 if known is not None and known.pending is not None:
-                    publish_pending(self._publisher, state, known)  # under the old key, which its epoch still has
+                    publish_pending(self._publisher, state, known)  # under the old key, which this epoch still has
                 used = max(-1 if known is None else known.epoch, 0 if standing is None else standing[0])
                 standing = used, OUT  # the old epoch ends, and the new key counts from the next one on
             elif known is not None and standing is not None and standing[0] == known.epoch and standing[1] is not OUT:
@@ -79,18 +81,20 @@ class Writer:
                 known = state.memory.begin(self._log, group, self.name, epoch)
             known.joined = True
             state.save()
-            # Where the group has keys, a newcomer brings its own; elsewhere it is carried and not read.
+            # In a group with keys a newcomer brings its own; other groups ignore it.
             keys = {} if self._key is None else {"key": new_key or public_text(self._key)}
             return self._publish(group, encode("join", group, sender=self.name, epoch=epoch, **keys), epoch)
 
     def _check_may_change(self, key: str) -> None:
         if self._key is None:
-            raise Refused("A new key counts only if it is signed for with a key the group knows: give that one, too.")
+            raise Refused("A new key only counts if it is signed with a key that the group knows: give that one, too.")
         if read_key(key) is None:
-            raise Refused(f"{key[:60]} is no public key; `precede key FILE --show` prints the one of a private key.")
+            raise Refused(
+                f"{key[:60]} is no public key; `precede key FILE --show` prints the public key of a private one."
+            )
 
     def admit(self, group: str, member: str, standing: Standing | None, key: str) -> Written:
-        """As the group's service: let somebody in with this public key, which takes the place of any it had."""
+        """As the group's service: admit a member with this public key, which replaces any that it had."""
         self._check_may_change(key)
         above = -1 if standing is None else standing[0]
         where = self._publisher.bootstrap, self._publisher.topic
@@ -98,15 +102,15 @@ class Writer:
         return self._publish(group, encode("join", group, sender=member, epoch=epoch, key=key), epoch)
 
     def _epoch_to_join(self, group: str, known: Sender | None, standing: Standing | None) -> int:
-        """Above every epoch that joined before; what was only spoken with in an open group may go on."""
+        """An epoch above every one that joined before; one that only sent in an open group may continue."""
         above = -1 if standing is None else standing[0]
         if known is not None and known.epoch <= EPOCH_MAX:
-            return epochs.lawful(max(known.epoch, above + 1), group, self.name)
+            return epochs.check_epoch(max(known.epoch, above + 1), group, self.name)
         where = self._publisher.bootstrap, self._publisher.topic
         return epochs.free_epoch(*where, group, self.name, self._key, above=above)
 
     def leave(self, group: str, standing: Standing | None, last: int | None) -> Written:
-        """Leave after the last message that was sent, or after `last`."""
+        """Leave after the last message that was sent, or after the seq `last`."""
         with self._opened(group) as state:
             known = state.memory.find(self._log, group, self.name)
             epoch = self._epoch_to_leave(group, known, standing)
@@ -115,7 +119,7 @@ class Writer:
             return self._publish(group, encode("leave", group, sender=self.name, epoch=epoch, last=last), epoch)
 
     def _epoch_to_leave(self, group: str, known: Sender | None, standing: Standing | None) -> int:
-        """The epoch that is in; where nobody need join it may be one that only spoke."""
+        """The epoch that joined; in an open group, it may be one that only sent."""
         if standing is not None and standing[1] is not OUT:
             return standing[0]
         if known is None or (standing is not None and known.epoch <= standing[0]):
@@ -125,8 +129,8 @@ class Writer:
     def _last(self, state: SenderState, known: Sender | None, group: str, epoch: int) -> int:
         if known is None or known.epoch != epoch:
             raise Refused(
-                f"The state file {state.path} does not know what {self.name} said last in {group} with epoch"
-                f" {epoch}: give the seq of its last message with --last, 0 where it said nothing."
+                f"The state file {state.path} does not know the last message of {self.name} in {group} with epoch"
+                f" {epoch}: give the seq of its last message with --last, 0 if it sent none."
             )
         if known.pending is not None:
             publish_pending(self._publisher, state, known)
@@ -134,15 +138,15 @@ class Writer:
         return known.seq
 
     def evict(self, group: str, member: str, epoch: int, cut: int) -> Written:
-        """Put a member out: of what it says only seqs up to the cut still count."""
+        """Put a member out: of its messages only seqs up to the cut still count."""
         return self._publish(group, encode("evict", group, sender=self.name, member=[member, epoch], cut=cut), epoch)
 
     def abandon(self, group: str, first: Id, last: int) -> Written:
-        """Give up on a run of one sender's messages."""
+        """Abandon a run of one sender's messages."""
         return self._publish(group, encode("abandon", group, sender=self.name, ids=[[*first, last]]), first[1])
 
     def _opened(self, group: str) -> AbstractContextManager[SenderState]:
-        if self._state_file is None:  # an open member holds it for as long as it is
+        if self._state_file is None:  # a member that is open holds its lock
             return sender_state.opened(sender_state.member_file(self._log, group, self.name), wait=False)
         return sender_state.opened(self._state_file)
 
@@ -154,7 +158,7 @@ class Writer:
 
 
 def encode(kind: str, group: str, **fields: Any) -> bytes:
-    """One control record, as the kernel will read it; what it would not read is refused."""
+    """One control record; raises Refused if the kernel would not read it."""
     options = fields.get("options", {})
     order = options.get("order")
     if isinstance(order, str) and order not in ORDERS:

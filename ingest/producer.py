@@ -1,4 +1,4 @@
-"""Publishing raw records so that none is lost, repeated or put in another partition on the way to the log."""
+"""Publishes raw records so that none is lost, repeated or put in another partition on the way to the log."""
 
 from typing import Self
 
@@ -15,7 +15,10 @@ DELIVERY_S_MAX = 30.0
 
 
 class Publisher:
-    """Sends records keyed by their group. What Kafka did not take is raised at the next `publish` or at `flush`."""
+    """Sends records keyed by their group.
+
+    If Kafka did not take a record, the next `publish` or `flush` raises Refused, AccessDenied or Unconfirmed.
+    """
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class Publisher:
         self.bootstrap = bootstrap
         self.topic = topic
         self.placed: tuple[int, int] | None = None
-        """The partition and offset of the record that Kafka confirmed last."""
+        """Partition and offset of the record that Kafka confirmed last."""
         self._failure: PrecedeError | None = None
         self._producer = Producer(
             clients.settings(bootstrap)
@@ -38,18 +41,18 @@ class Publisher:
                 "acks": "all",
                 "partitioner": LIBRDKAFKA[check_partitioner(partitioner)],
                 "message.max.bytes": RECORD_BYTES_MAX,
-                "batch.size": batch_bytes_max(DEFAULTS),  # or many small records together are refused
+                "batch.size": batch_bytes_max(DEFAULTS),  # or a batch of many small records is refused
                 "delivery.timeout.ms": int(DELIVERY_S_MAX * 1000),
                 "linger.ms": linger_ms,
             }
         )
 
     def publish(self, group: str, value: bytes) -> None:
-        """Queue one record; it is on its way when this returns and in the log when `flush` does."""
+        """Queue one record; it is on its way when this returns, and in the log when `flush` returns."""
         self.publish_raw(group.encode(), value)
 
     def publish_raw(self, key: bytes | None, value: bytes | None) -> None:
-        """Queue a record with any key, for whoever must send what is no good message."""
+        """Queue a record with any key, which need not be a valid message."""
         self._raise_failure()
         while True:
             try:
@@ -80,8 +83,7 @@ class Publisher:
             return
         if self._failure is not None:
             return
-        # Codes below 0 are the client's own: it heard no answer; the two others say that the broker itself does not
-        # know.
+        # Codes below 0 are the client's own, which had no answer; with the two others the broker itself does not know.
         if error.code() < 0 or error.code() in {
             KafkaError.REQUEST_TIMED_OUT,
             KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,

@@ -1,10 +1,10 @@
-"""The memory of who has sent what, in one small file, so that a sender's seq goes on between two commands.
+"""The memory of what each sender has sent, in one small file, so that its seq continues from command to command.
 
 A seq that is used twice with other content is lost for ever (`equivocation`), so the file follows three rules:
-- one process at a time: whoever works with it holds the lock file beside it;
-- the next seq and the very bytes that take it are written down before they are sent: after a crash or an unanswered
-  request the same bytes go out again, which the kernel drops as an exact copy where they had arrived;
-- where it cannot be known what a sender has used, it starts anew with a larger epoch.
+- Only one process at a time uses it: it holds the lock file beside it.
+- The next seq and the exact bytes that use it are stored before they are sent. After a crash or an unanswered request
+  the same bytes are sent again, and the kernel drops them as an exact copy if they had arrived.
+- If it cannot be known what a sender has used, it begins a larger epoch.
 """
 
 import contextlib
@@ -22,62 +22,67 @@ from precede.udfs.errors import Refused
 VERSION = 1
 STATE_FILE = "precede/senders.json"
 IN_USE = (
-    "The state file {} is in use: a member is open in one place at a time; close the other, or name another state file."
+    "The state file {} is in use: a member can be open in only one place; close the other, or name another state file."
 )
 
 
 class Sender(msgspec.Struct, omit_defaults=True):
-    """One sender in one group of one log: the last seq it took, and the record that Kafka has not confirmed yet.
+    """One sender in one group of one log: the last seq it used, and the record that Kafka has not confirmed yet.
 
-    A member (precede.Member) keeps more with it, written in one step: what its stamps need, and how far it has read.
+    A member (precede.Member) stores more with it, in the same step: what its stamps need, and how far it has read.
     """
 
-    log: str  # which Kafka cluster and topic: another log knows nothing of these seqs
+    log: str  # the Kafka cluster and topic; in another log these seqs mean nothing
     group: str
     sender: str
     epoch: int = 0
     seq: int = 0
     pending: str | None = None
-    joined: bool = False  # whether this epoch has said `join`
-    stamps: dict[str, Any] | None = None  # what the order's stamps are made of
+    joined: bool = False  # whether this epoch has sent its `join`
+    stamps: dict[str, Any] | None = None  # what the stamps of its order need
     knowledge: dict[str, Any] | None = None  # what is known of the group
     token: str | None = None  # where to go on reading
 
 
 class Memory(msgspec.Struct):
+    """All senders of a state file."""
+
     version: int = VERSION
     senders: list[Sender] = []
 
     def find(self, log: str, group: str, sender: str) -> Sender | None:
+        """What is known of this sender."""
         for known in self.senders:
             if (known.log, known.group, known.sender) == (log, group, sender):
                 return known
         return None
 
     def add(self, sender: Sender) -> Sender:
+        """Add a sender that is not known yet."""
         self.senders.append(sender)
         return sender
 
     def begin(self, log: str, group: str, sender: str, epoch: int) -> Sender:
-        """From here on the sender speaks under this epoch, in which it has said nothing yet."""
+        """Begin an epoch of the sender, in which it has not sent anything yet."""
         known = self.find(log, group, sender) or self.add(Sender(log, group, sender))
         known.epoch, known.seq, known.pending, known.joined = epoch, 0, None, False
         return known
 
 
 class SenderState:
-    """The file, opened under its lock; `save` replaces it in one step, so a crash leaves the old one or the new one."""
+    """The file, opened under its lock."""
 
     def __init__(self, path: Path, memory: Memory) -> None:
         self.path = path
         self.memory = memory
 
     def save(self) -> None:
+        """Replace the file by what is known now."""
         replace_file(self.path, msgspec.json.format(msgspec.json.encode(self.memory)))
 
 
 def default_file() -> Path:
-    """The place for state that is neither configuration nor cache (XDG base directories)."""
+    """Where state is kept that is neither configuration nor cache (XDG base directories)."""
     if named := os.environ.get("PRECEDE_STATE"):
         return Path(named)
     home = os.environ.get("XDG_STATE_HOME")
@@ -85,14 +90,17 @@ def default_file() -> Path:
 
 
 def member_file(log: str, group: str, name: str) -> Path:
-    """One small file for each member, beside the one of `precede send`."""
+    """The state file of one member, beside the one of `precede send`."""
     whose = hashlib.sha256(msgspec.json.encode((log, group, name))).hexdigest()[:24]
     return default_file().with_name("members") / f"{whose}.json"
 
 
 @contextlib.contextmanager
 def opened(path: Path, *, wait: bool = True) -> Iterator[SenderState]:
-    """The state in `path`, which nobody else may open until this is left; an absent file is an empty memory."""
+    """Open the state in `path`, locked until this is left; if the file is absent, the memory is empty.
+
+    Raises Refused if the file is damaged or cannot be used, and, without `wait`, if it is in use.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_name(path.name + ".lock"), refusal=None if wait else IN_USE.format(path)):
@@ -108,7 +116,7 @@ def _read(path: Path) -> Memory:
         return Memory()
     except msgspec.DecodeError as error:
         raise Refused(
-            f"The state file {path} is damaged ({error}); move it away, and each sender goes on under a new epoch."
+            f"The state file {path} is damaged ({error}); move it away, and each sender continues with a new epoch."
         ) from error
     if memory.version > VERSION:
         raise Refused(

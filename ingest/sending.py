@@ -1,4 +1,4 @@
-"""Sending one message as a sender whose memory is a file: what `precede send` does."""
+"""Sends one message of a sender whose memory is a file, as `precede send` does."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,9 +34,10 @@ def send_one(
     key: "Ed25519PrivateKey | None" = None,
     partitioner: str = DEFAULT_PARTITIONER,
 ) -> Id:
-    """Publish one message under the sender's next seq, signed where there is a key; answer its id once Kafka has it.
+    """Publish one message under the sender's next seq, signed if there is a key; return its id once Kafka has it.
 
-    What an earlier command could not get confirmed goes first; where this message is that one, it is not said twice.
+    A message that Kafka did not confirm to an earlier command is sent first. If this message is the same one, it is not
+    sent a second time.
     """
     log = log_of(bootstrap, topic)
     with sender_state.opened(state_file) as state:
@@ -65,7 +66,7 @@ def _record(known: Sender, after: list[Id], data: object, key: "Ed25519PrivateKe
 
 
 def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> None:
-    """Send what is pending; only an answer, good or bad, ends its being so. A good one is for the caller to save."""
+    """Send the pending record; it stays pending until Kafka answers. If Kafka took it, the caller saves the state."""
     assert known.pending is not None
     try:
         publisher.publish(known.group, known.pending.encode())
@@ -75,11 +76,11 @@ def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> 
         known.pending = None
         state.save()
         raise
-    known.pending = None  # where this is lost, the same bytes go out once more, which costs nothing
+    known.pending = None  # if this is not saved, the same bytes are sent again, which does no harm
 
 
 def log_of(bootstrap: Address | str, topic: str) -> str:
-    """The log the seqs belong to, made if absent: Kafka itself would make the topic with the wrong settings."""
+    """The log that seqs belong to, created if absent: Kafka itself would create the topic with wrong settings."""
     topics.ensure(bootstrap, [topics.raw(topic)])
     try:
         return f"{clients.admin(bootstrap).list_topics(timeout=REQUEST_S_MAX).cluster_id}/{topic}"

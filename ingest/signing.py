@@ -1,4 +1,4 @@
-"""Keys in files: made once, readable by their owner alone, and never shown. The format is the one `openssl` writes."""
+"""Keys in files: made once, readable only by their owner, and never shown. The format is the one of `openssl`."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ OWNER_ONLY = 0o600
 
 
 def make_key(path: Path) -> "Ed25519PrivateKey":
-    """Make a key pair; the private key goes into a new file, for a key that is overwritten is lost for ever."""
+    """Make a key pair; the private key goes into a new file, because an overwritten key is lost for ever."""
     need("keys", "A key")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -26,7 +26,7 @@ def make_key(path: Path) -> "Ed25519PrivateKey":
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Made with its mode, or it would be readable for a moment.
+        # Created with its mode, or others could read it for a moment.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -40,7 +40,7 @@ def make_key(path: Path) -> "Ed25519PrivateKey":
             raise
     except FileExistsError:
         raise Refused(
-            f"{path} is there already and is left as it is: name another file, or move it away; "
+            f"{path} is there already and was not changed: name another file, or move it away; "
             "--show prints its public key."
         ) from None
     except OSError as error:
@@ -49,7 +49,7 @@ def make_key(path: Path) -> "Ed25519PrivateKey":
 
 
 def load_key(path: str | Path) -> "Ed25519PrivateKey":
-    """The private key in a file; nothing of what stands there is ever said."""
+    """The private key in a file; errors never show what the file contains."""
     need("keys", "A key")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -63,21 +63,23 @@ def load_key(path: str | Path) -> "Ed25519PrivateKey":
     except OSError as error:
         raise Refused(f"The key file {path} cannot be read: {error.strerror}.") from error
     if status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) & 0o077:
-        raise Refused(f"The key file {path} can be read by others than you: chmod 600 {path}, or make a new key.")
+        raise Refused(f"The key file {path} can be read by other users: chmod 600 {path}, or make a new key.")
     try:
         key = load_pem_private_key(text, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise Refused(f"The file {path} holds no private key that can be used; `precede key` makes one.") from None
+        raise Refused(f"The file {path} contains no usable private key; `precede key` makes one.") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise Refused(f"The file {path} holds a private key, but not an Ed25519 one; `precede key` makes one.")
+        raise Refused(
+            f"The file {path} contains a private key that is not of the kind Ed25519; `precede key` makes one."
+        )
     return key
 
 
 def key_in(file: str | Path | None) -> "Ed25519PrivateKey | None":
-    """The private key in a file, where one is named."""
+    """The private key in a file, if one is named."""
     return None if file is None else load_key(file)
 
 
 def public_text(key: "Ed25519PrivateKey") -> str:
-    """The public key, as `create` and `join` name it."""
+    """The public key, as `create` and `join` contain it."""
     return b64encode(key.public_key().public_bytes_raw()).decode()

@@ -1,8 +1,8 @@
-"""The command `precede`: one file per command, and here what they have in common: help, exit status, and one sentence
-per error.
+"""The command `precede`: what all commands have in common, which is help, exit status, and one sentence per error.
 
-Exit status: 0 done, 1 failed, 2 wrong use. The files below import Spark, Kafka and pandas only inside what needs
-them, so that `precede replay` and `precede --help` start in a quarter of a second.
+Each command is a file of `precede/commands/`. Exit status: 0 done, 1 failed, 2 wrong use. The commands import Spark,
+Kafka and pandas only where they need them, so that `precede replay` and `precede --help` start in a quarter of a
+second.
 """
 
 import os
@@ -20,8 +20,8 @@ DONE, FAILED, WRONG_USE = 0, 1, 2
 
 ABOUT = """Messages of a group, delivered in the order they depend on each other.
 
-Messages go into a Kafka topic in any order; the stream holds back what came too early and writes every group's one
-sequence to another topic, exactly once, and to Delta tables.
+Messages go into a Kafka topic in any order. The stream holds back those that came too early, and writes one sequence
+per group to another topic, exactly once, and to Delta tables.
 
 [bold]See it work[/bold]
 
@@ -29,7 +29,7 @@ sequence to another topic, exactly once, and to Delta tables.
 
 [bold]The order alone, without Spark and Kafka[/bold]
 
-  precede replay messages.jsonl       raw messages in, one a line; ordered records out
+  precede replay messages.jsonl       raw messages in, one per line; ordered records out
   precede compare messages.jsonl      the same messages under every order, and what each costs
 
 [bold]A stream of your own[/bold]
@@ -40,7 +40,7 @@ sequence to another topic, exactly once, and to Delta tables.
   precede send travel bob --after ann:1 "I do."
   precede tail travel                 what was delivered, in order
   precede held travel                 what waits, and for what
-  precede groups                      which groups there are, and who is in them
+  precede groups                      the groups, and their members
   precede dead-letters --since 1d     what was refused, and why
 """
 
@@ -60,7 +60,7 @@ COMMANDS = (
 
 
 def application(arguments: list[str]) -> typer.Typer:
-    """The command line; where one command is named only that one is loaded, which halves the time to start."""
+    """The command line. If a command is named, only that one is loaded, which halves the time to start."""
     app = typer.Typer(
         name="precede",
         help=ABOUT,
@@ -88,19 +88,19 @@ def _show_version(wanted: bool) -> None:
 
 def _precede(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run one command and leave with its status."""
+    """Run one command, and exit with its status."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
         status = application(given)(given, prog_name="precede", standalone_mode=False)
     except typer.TyperException as error:
-        typer.echo(_usage(error), err=True)  # the library's own words, which may be lines of help
+        typer.echo(_usage(error), err=True)  # the library's own text, which may be lines of help
         sys.exit(error.exit_code)
     except WrongUse as error:
         say(str(error))
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise
         say(_sentence(error))
         sys.exit(FAILED)
-    # The library turns Ctrl-C into 130; commands that may be stopped so end with 0 by themselves.
+    # The library turns Ctrl-C into 130; commands that are meant to be stopped so exit with 0 themselves.
     sys.exit(FAILED if status == 130 else status or DONE)
 
 
@@ -118,13 +118,13 @@ def _usage(error: typer.TyperException) -> str:
     text = error.format_message()
     if error.exit_code != WRONG_USE or "\n" in text:
         return text
-    command = getattr(error, "ctx", None)  # those of a wrong use have it
+    command = getattr(error, "ctx", None)  # errors of wrong use have it
     see = "precede" if command is None else command.command_path
     return f"{text.rstrip('.')}. See {see} --help." if text else "Say which command."
 
 
 def _sentence(error: Exception) -> str:
-    """Refusals are sentences already; of anything else, say what kind of thing went wrong and how to see all of it."""
+    """Errors of precede are sentences already; for any other, say what kind it is and how to see all of it."""
     if isinstance(error, PrecedeError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

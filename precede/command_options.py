@@ -1,4 +1,4 @@
-"""What several commands share: their common options, and the settings behind them."""
+"""What several commands share: common options, and the settings behind them."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ Config = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="A TOML file of settings, also by PRECEDE_CONFIG; a flag and a PRECEDE_* variable stand over it.",
+        help="A TOML file of settings; flags and PRECEDE_* variables override it. Default: PRECEDE_CONFIG.",
     ),
 ]
 Checkpoint = Annotated[
@@ -34,7 +34,7 @@ Order = Annotated[
     str | None,
     typer.Option(
         metavar="ORDER",
-        help="The order of groups nobody created, one of docs/orders/README.md. Default: PRECEDE_ORDER, else s_b.",
+        help="Order of groups without a create record, see docs/orders/README.md. Default: PRECEDE_ORDER, else s_b.",
     ),
 ]
 Partitioner = Annotated[
@@ -56,19 +56,22 @@ Key = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Sign with the private key in FILE (precede key). Default: PRECEDE_KEY."),
 ]
-Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help="Stop by itself after N seconds.")]
+Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help="Stop after N seconds.")]
 
 
 class WrongUse(PrecedeError):
-    """The command was called in a way that can mean nothing; its text is the sentence the caller reads."""
+    """The command line cannot mean anything; the text of the error is the sentence that the caller reads."""
 
 
 def load_settings(config: Path | None, *, reaches_kafka: bool = True, **flags: Any) -> "Settings":
-    """Flag over variable over file over default; what cannot be a setting is wrong use."""
+    """The settings: a flag overrides a variable, which overrides the file, which overrides the default.
+
+    Raises WrongUse for what cannot be a setting.
+    """
     from precede.streaming.job import settings
 
     for name, meant in settings.likely_slips(os.environ):
-        say(f"The variable {name} is none of precede's and sets nothing: is {meant} meant?")
+        say(f"The variable {name} is not a setting of precede and has no effect: did you mean {meant}?")
     try:
         file = config or os.environ.get("PRECEDE_CONFIG")
         return settings.load(flags, os.environ, file, reaches_kafka=reaches_kafka)
@@ -85,15 +88,15 @@ def state_file(settings: "Settings") -> Path:
 
 @contextmanager
 def done_when_the_reader_leaves() -> Iterator[None]:
-    """Whoever reads our output, as `head` does, may have seen enough: then the command is done, and silent."""
+    """If the reader of the output closes it early, as `head` does, the command is done, without an error."""
     try:
         yield
     except (BrokenPipeError, SystemExit):  # the second is rich's, which prints the tables
-        # Python would try to write what is left, and complain, while it shuts down.
+        # Python would try to write the rest at shutdown, and report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None
 
 
 def say(sentence: str) -> None:
-    """One sentence for the person, apart from what a program reads on standard output."""
+    """Print a sentence for a person to standard error; standard output is for programs."""
     typer.echo(plain(sentence), err=True)

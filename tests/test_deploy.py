@@ -130,7 +130,7 @@ def told_metrics() -> dict[str, set[str]]:
     metrics.broker.ends[0] = (0, 1)
     metrics.sink = SimpleNamespace(counts=Counts(), token={}, is_token_known=True)  # type: ignore[assignment]
     metrics.watches = [QueryWatch("order", lambda: None, print, 1, print)]  # type: ignore[arg-type, return-value]
-    metrics.watches[0].heard_at, metrics.watches[0].behind = 1.0, 0
+    metrics.watches[0].progress_at, metrics.watches[0].behind = 1.0, 0
     metrics.observe("order", "triggerExecution", 1.0)
     told: dict[str, set[str]] = {}
     for family in metrics.registry.collect():

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 import typer
 
+import precede
 from precede.command_line import COMMANDS, application
+from precede.member.object_host import Invocation
 from precede.streaming.history.tables import COLUMNS
 from precede.streaming.job.settings import OTHER_VARIABLES
 from precede.udfs.codes import CODES
@@ -112,3 +114,29 @@ def test_the_page_of_records_names_every_column_of_the_tables() -> None:
         named = re.findall(r"`(\w+)`", row.split("|")[3])
         flat = re.sub(r"<[^>]*>", "", columns)
         assert named == [column.split()[0].strip("`") for column in flat.split(", ")]
+
+
+def test_the_page_of_members_has_a_row_for_every_error() -> None:
+    errors = section((ROOT / "docs" / "how-to" / "members.md").read_text(), "## Errors")
+    exported = {name for name in precede.__all__ if isinstance(getattr(precede, name), type)}
+    family = {name for name in exported if issubclass(getattr(precede, name), precede.PrecedeError)}
+    assert first_cells(errors) == family - {"PrecedeError"}
+
+
+CALLS: dict[str, tuple[Any, set[str]]] = {
+    "Member": (precede.Member, {"ValueError", "Refused", "Unreachable", "AccessDenied", "Unconfirmed", "Hole"}),
+    "Member.send": (precede.Member.send, {"ValueError", "Refused", "AccessDenied", "Unconfirmed"}),
+    "Member.leave": (precede.Member.leave, {"ValueError"}),
+    "Member.poll": (precede.Member.poll, {"Hole", "Refused", "Unreachable", "AccessDenied"}),
+    "Member.find": (precede.Member.find, {"ValueError", "Refused", "Unreachable", "AccessDenied"}),
+    "follow": (precede.follow, {"Refused", "Unreachable", "AccessDenied", "Hole"}),
+    "Groups": (precede.Groups, {"Refused", "Unreachable", "AccessDenied", "Unconfirmed"}),
+    "Invocation.result": (Invocation.result, {"CallFailed"}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_says_which_errors_it_raises(name: str) -> None:
+    call, errors = CALLS[name]
+    told = (call.__doc__ or "").partition("aises ")[2]
+    assert {error for error in errors if not re.search(rf"\b{error}\b", told)} == set()

@@ -133,6 +133,45 @@ def test_imports_point_one_way(room: str) -> None:
         assert not wrong, f"{short(path)} may not import {wrong}"
 
 
+def modules_imported(path: Path, modules: dict[str, Path]) -> set[str]:
+    """The modules of the repository that a file imports when it is loaded, or that its type annotations need."""
+    found: set[str] = set()
+    nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    while nodes:
+        for node in ast.iter_child_nodes(nodes.pop()):
+            if isinstance(node, ast.Import):
+                found |= {name.name for name in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                full = [f"{node.module}.{name.name}" for name in node.names]
+                found |= {name if name in modules else str(node.module) for name in full}
+            elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                nodes.append(node)
+    return found & set(modules)
+
+
+@pytest.mark.parametrize("room", ["ingest", "streaming", "precede"])
+def test_no_imports_form_a_cycle(room: str) -> None:
+    prefix = "" if room == "precede" else "precede."
+    names = {
+        prefix + short(path).removesuffix(".py").removesuffix("/__init__").replace("/", "."): path
+        for path in of_room(room)
+    }
+    imported = {name: modules_imported(path, names) - {name} for name, path in names.items()}
+    while free := [name for name, needs in imported.items() if not needs]:
+        for name in free:
+            del imported[name]
+        for needs in imported.values():
+            needs.difference_update(free)
+    assert imported == {}, "these import each other"
+
+
+def test_nothing_but_the_command_line_imports_a_command() -> None:
+    commands = re.compile(r"^\s*(from|import) precede\.commands\b|^\s*from precede import .*\bcommands\b", re.MULTILINE)
+    paths = [path for room in ROOMS for path in of_room(room)]
+    assert [short(path) for path in paths if commands.search(path.read_text())] == []
+    assert "precede.commands." in (ROOT / "precede" / "command_line.py").read_text()  # it loads the one that is called
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_is_imported_is_declared(room: str) -> None:
     distributions = packages_distributions()
@@ -278,10 +317,20 @@ def test_the_anchors_of_links_are_headings(page: Path) -> None:
         assert anchor in anchors_of(page.parent / target if target else page), f"{target}#{anchor} is not there"
 
 
+OLD_WORDS = r"\b(whoever|whosoever|nobody|anew|thereof|thence|lest)\b"
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=short)
 def test_pages_use_words_of_today(page: Path) -> None:
-    found = re.search(r"\b(whoever|whosoever|nobody|anew|thereof|thence|lest)\b", page.read_text(), re.IGNORECASE)
+    found = re.search(OLD_WORDS, page.read_text(), re.IGNORECASE)
     assert found is None, f"{short(page)} says {found[0]}"
+
+
+@pytest.mark.parametrize("room", ["ingest", "precede"])
+def test_sources_use_words_of_today(room: str) -> None:
+    for path in of_room(room):
+        found = re.search(OLD_WORDS, path.read_text(), re.IGNORECASE)
+        assert found is None, f"{short(path)} says {found[0]}"
 
 
 def test_every_page_of_the_site_is_in_its_contents() -> None:

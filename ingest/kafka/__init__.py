@@ -1,1 +1,1 @@
-"""Everything about Kafka: how to get in, clients, topics, reading to the end, trying again."""
+"""Everything about Kafka: access, clients, topics, and reading them to the end."""

@@ -1,4 +1,4 @@
-"""Where Kafka is, and how to get in: one value that everything which opens a client hands on."""
+"""Where Kafka is, and how to get access: one value that is passed to everything that opens a client."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How to get in, in the words of each client; keys and certificates are PEM text, so no machine needs files."""
+    """How to get access to Kafka. Keys and certificates are PEM text, so that no machine needs files."""
 
     protocol: str = "PLAINTEXT"
     mechanism: str | None = None
@@ -25,7 +25,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return f"Access(protocol={self.protocol!r}, mechanism={self.mechanism!r}, username={self.username!r})"
 
     def librdkafka(self) -> dict[str, Any]:
-        """For confluent-kafka."""
+        """The settings for confluent-kafka."""
         return _given(
             {
                 "security.protocol": self.protocol,
@@ -39,7 +39,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def java(self) -> dict[str, str]:
-        """For Kafka's own client, which Spark uses."""
+        """The settings for Kafka's own Java client, which Spark uses."""
         login = None
         if self.mechanism is not None:
             kind = "plain.Plain" if self.mechanism == "PLAIN" else "scram.Scram"
@@ -66,10 +66,10 @@ OPEN = Access()
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where Kafka is, and how to get in. In a sentence it is `host:port` alone: no password shows."""
+    """Where Kafka is, and how to get access. As text it is only `host:port`, so no password is shown."""
 
     bootstrap: str
-    """`host:port`, or several with commas between them."""
+    """`host:port`, or several of them separated by commas."""
     access: Access = OPEN
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Address:
 
 
 def access_to(bootstrap: Address | str) -> Access:
-    """How to get in there; plain text is the address of a broker that lets everybody in."""
+    """How to get access there; plain text is the address of a broker without access control."""
     return bootstrap.access if isinstance(bootstrap, Address) else OPEN
 
 
@@ -86,6 +86,6 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _quoted(text: str | None) -> str:
-    """As the Java client reads strings in the line that configures a login."""
+    """A string in the line that configures a login of the Java client."""
     escaped = (text or "").replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

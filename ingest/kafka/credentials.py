@@ -1,7 +1,7 @@
-"""How the job and the commands get into Kafka: from what a person sets, and the two places where a password may stand.
+"""How the job and the commands get access to Kafka, from the settings and the two places for a password.
 
-A password is never a flag, for flags show in the list of processes, nor a line of the config file, which is shown
-around; it comes from the variable PRECEDE_SASL_PASSWORD or from a file of its own.
+A password is never a flag, because flags are visible in the list of processes, and never a line of the config file,
+which people share. It comes from the variable PRECEDE_SASL_PASSWORD, or from a file of its own.
 """
 
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ import msgspec
 from precede.ingest.kafka.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
 from precede.udfs.errors import Refused
 
-PASSWORD = "PRECEDE_SASL_PASSWORD"  # noqa: S105 (the name of the variable that holds it)
-SECRET_SETTING = "sasl_password"  # noqa: S105 (what a config file may not hold)
+PASSWORD = "PRECEDE_SASL_PASSWORD"  # noqa: S105 (the name of the variable that contains it)
+SECRET_SETTING = "sasl_password"  # noqa: S105 (what a config file may not contain)
 LOGIN = ("sasl_username", "sasl_mechanism")
 FILES = ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file")
 UNENCRYPTED = "unencrypted private key of the form PKCS #8 (openssl pkcs8 -topk8 -nocrypt makes one)"
-"""The one form of a key that Kafka's own client reads from PEM."""
+"""The only form of a key that Kafka's own client reads from PEM."""
 PASSWORD_WANTED = f"a password comes from the variable {PASSWORD}, or from a file that sasl_password_file names"
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person says of how to get in; each field is the setting of that name."""
+    """The settings for access to Kafka; each field is the setting of that name."""
 
     security_protocol: str | None = None
     sasl_mechanism: str | None = None
@@ -34,14 +34,14 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def address(bootstrap: str, settings: Credentials, environ: Mapping[str, str]) -> Address:
-    """The bootstrap servers, and what it takes to get in there."""
+    """The bootstrap servers, and how to get access there. Raises Refused if the settings contradict each other."""
     protocol = _protocol(settings)
     logs_in = protocol.startswith("SASL")
     for names, wanted, kind in ((LOGIN, logs_in, "SASL_SSL"), (FILES, protocol in TLS, "SSL or SASL_SSL")):
         for name in names:
             if getattr(settings, name) is not None and not wanted:
                 raise Refused(
-                    f"The setting {name} is of no use while security_protocol is {protocol}: set it to {kind}."
+                    f"The setting {name} has no effect while security_protocol is {protocol}: set that to {kind}."
                 )
     files = _files(settings)
     if not logs_in:
@@ -50,14 +50,14 @@ def address(bootstrap: str, settings: Credentials, environ: Mapping[str, str]) -
     if mechanism not in MECHANISMS:
         raise Refused(f"The setting sasl_mechanism is {mechanism!r}, but must be one of {', '.join(MECHANISMS)}.")
     if settings.sasl_username is None:
-        raise Refused(f"The setting sasl_username is missing: with {protocol} Kafka asks who it is.")
+        raise Refused(f"The setting sasl_username is missing: with {protocol} Kafka asks for a name.")
     password = _password(settings, environ)
     access = Access(protocol=protocol, mechanism=mechanism, username=settings.sasl_username, password=password, **files)
     return Address(bootstrap, access)
 
 
 def _files(settings: Credentials) -> dict[str, str | None]:
-    """What stands in the files: whom we trust, and who we are."""
+    """The contents of the files: the authority to trust, and the own certificate and key."""
     if (settings.ssl_certificate_file is None) != (settings.ssl_key_file is None):
         raise Refused("The settings ssl_certificate_file and ssl_key_file belong together: set both or neither.")
     return {
@@ -70,7 +70,7 @@ def _files(settings: Credentials) -> dict[str, str | None]:
 def _pem(name: str, file: str | None, heading: str, what: str) -> str | None:
     text = None if file is None else _text(name, file)
     if text is not None and f"-----BEGIN {heading}-----" not in text:
-        raise Refused(f"The file {file}, which {name} names, holds no {what} in PEM form.")
+        raise Refused(f"The file {file}, which {name} names, contains no {what} in PEM form.")
     return text
 
 
@@ -90,7 +90,7 @@ def _password(settings: Credentials, environ: Mapping[str, str]) -> str:
     if not password:
         raise Refused(f"{settings.sasl_username} has no password: {PASSWORD_WANTED}.")
     if "\n" in password or "\0" in password:
-        raise Refused("The password for Kafka has more than one line; a file of it holds nothing else.")
+        raise Refused("The password for Kafka has more than one line; its file must contain nothing else.")
     return password
 
 

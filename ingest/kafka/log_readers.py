@@ -1,6 +1,6 @@
-"""Reads a topic with either Kafka client, behind `precede.follow`: what both can do, and the one in pure Python.
+"""Reads a topic with either Kafka client, for `precede.follow`: what both can do, and the one in pure Python.
 
-Both read committed transactions only and commit no offsets: the caller keeps its own position.
+Both read only committed transactions, and commit nothing: the caller keeps its own place.
 """
 
 import time
@@ -24,22 +24,23 @@ class LogReader(Protocol):
     """What both adapters can do."""
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
-        """The first, or next, offset of each partition; empty if the topic does not exist yet."""
+        """The first, or the next, offset of each partition; empty if the topic does not exist yet."""
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
         """Read these partitions from these offsets."""
 
     def read(self, timeout_s: float) -> list[LogRecord]:
-        """New records; waits this long for the first one."""
+        """The records that have come; waits up to this time for the first one."""
 
     def at_end(self) -> bool:
-        """Whether everything was read, according to the last reads."""
+        """Whether everything has been read, as far as the last reads showed."""
 
     def close(self) -> None:
-        """Disconnect from the broker."""
+        """Close the connection to the broker."""
 
 
 def open_reader(client: str, bootstrap: Address | str, *, request_s: float = REQUEST_S) -> LogReader:
+    """A reader with the client of this name."""
     readers: dict[str, Callable[[Address | str, float], LogReader]] = {
         "confluent": TopicReader,
         "kafka-python": KafkaPythonReader,
@@ -50,7 +51,7 @@ def open_reader(client: str, bootstrap: Address | str, *, request_s: float = REQ
 
 
 def access_of_kafka_python(bootstrap: Address | str) -> dict[str, Any]:
-    """The access settings, in the terms of kafka-python."""
+    """The settings for kafka-python."""
     access = access_to(bootstrap)
     return {
         "security_protocol": access.protocol,
@@ -62,12 +63,12 @@ def access_of_kafka_python(bootstrap: Address | str) -> dict[str, Any]:
 
 
 def _tls(access: Access) -> "SSLContext":
-    """The TLS context: whom we trust, and our own certificate."""
+    """The authority to trust, and the own certificate."""
     from ssl import create_default_context
 
     context = create_default_context(cadata=access.ca)
     if access.certificate is not None:
-        # Python loads its certificate only from a file; this one is private and removed at once.
+        # Python reads its own certificate only from a file; only this user can read this one, which is deleted at once.
         with NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(f"{access.private_key}\n{access.certificate}")
             file.flush()
@@ -76,7 +77,7 @@ def _tls(access: Access) -> "SSLContext":
 
 
 class KafkaPythonReader:
-    """kafka-python: Python all the way."""
+    """A reader with kafka-python, which is pure Python."""
 
     def __init__(self, bootstrap: Address | str, request_s: float = REQUEST_S) -> None:
         need("kafka-python", 'client="kafka-python"')
@@ -107,8 +108,8 @@ class KafkaPythonReader:
         partitions = [TopicPartition(topic, number) for number in self._consumer.partitions_for_topic(topic) or ()]
         if not partitions:
             if topic not in self._looked_for:
-                # This client cannot distinguish a hidden topic from a missing one.
-                clients.check_may_see(self._bootstrap, topic)
+                # This client cannot tell a hidden topic from an absent one.
+                clients.check_visible(self._bootstrap, topic)
             self._looked_for.add(topic)
             time.sleep(timeout_s)
             return {}
@@ -142,7 +143,7 @@ class KafkaPythonReader:
         ]
 
     def at_end(self) -> bool:
-        # This client does not show the end of a partition with transactions, so a time without records stands for it.
+        # This client does not see the end of a partition with transactions, so a time without records means the end.
         return time.monotonic() - self._quiet_since > QUIET_S
 
     def close(self) -> None:

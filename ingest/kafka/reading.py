@@ -1,7 +1,6 @@
-"""Reading topics with confluent-kafka: where partitions end, all there is up to there, and what comes after it.
+"""Reads topics with confluent-kafka: where partitions end, all records up to there, and what comes after.
 
-This is the only place that handles the end of a partition. Nothing is committed: where to go on is the caller's own
-business.
+This is the only place that handles the end of a partition. Nothing is committed: the caller keeps its own place.
 """
 
 import math
@@ -17,13 +16,13 @@ from precede.ingest.kafka.retry import retry
 from precede.udfs.errors import PrecedeError, Unreachable
 from precede.udfs.records.messages import LogRecord
 
-REQUEST_S = 10.0  # how long one question to the broker may take
+REQUEST_S = 10.0  # how long one request to the broker may take
 RETRY_S = 0.1
 BATCH_RECORDS = 1000
 
 
 class End(NamedTuple):
-    """A partition was read up to here, and there was no more at that moment."""
+    """The end of a partition at the moment it was read."""
 
     partition: int
     offset: int
@@ -32,8 +31,8 @@ class End(NamedTuple):
 class TopicReader:
     """Reads partitions of one topic, and knows which of them it has read to their end.
 
-    A patient one leaves it to the client to try again where a broker does not answer; another raises what it says.
-    `wait_ms` is how long the broker may wait for more records, and so how late it says that a partition has ended.
+    With `patient`, the client retries if a broker does not answer; otherwise its error is raised.
+    `wait_ms` is how long the broker may wait for more records, and so how late the end of a partition is seen.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class TopicReader:
         self._consumer = Consumer(
             clients.settings(bootstrap)
             | {
-                "group.id": "precede-reads",  # asked for by the client; without subscribe and commit it names nothing
+                "group.id": "precede-reads",  # the client requires it; without subscribe and commit it has no effect
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "auto.offset.reset": "earliest",
@@ -64,25 +63,25 @@ class TopicReader:
         self._ended: set[int] = set()
 
     def partitions(self, topic: str, timeout_s: float) -> list[int]:
-        """The numbers of the partitions; none where there is no such topic."""
+        """The numbers of the partitions; none if the topic does not exist."""
         found = self._consumer.list_topics(topic, timeout=timeout_s).topics[topic]
         if found.error is not None and found.error.code() in clients.NOT_ALLOWED:
             raise KafkaException(found.error)
         return [] if found.error is not None else list(found.partitions)
 
     def ends(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, tuple[int, int]]:
-        """First and next offset of each of these partitions."""
+        """The first and the next offset of each of these partitions."""
         return {
             partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
             for partition in partitions
         }
 
     def all_ends(self, topic: str) -> dict[int, tuple[int, int]]:
-        """The same of all partitions there are; one that is new is waited for."""
+        """The same for all partitions; waits for one that is new."""
         try:
             found = retry(
                 lambda: self.ends(topic, self.partitions(topic, self._request_s), self._request_s),
-                passes=clients.is_new,
+                passes=clients.lacks_leader,
                 for_s=self._request_s,
                 pause_s=RETRY_S,
             )
@@ -91,7 +90,7 @@ class TopicReader:
         return found or {}
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
-        """The first, or next, offset of each partition; where there is no such topic yet, nothing after so long."""
+        """The first, or the next, offset of each partition; empty, after this time, if the topic does not exist yet."""
         found = self.all_ends(topic)
         if not found:
             time.sleep(timeout_s)
@@ -102,8 +101,8 @@ class TopicReader:
         self._consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
         self._topic, self._assigned, self._ended = topic, set(offsets), set()
 
-    def look(self, timeout_s: float) -> list[LogRecord | End]:
-        """What is there, waiting so long for the first of it."""
+    def poll(self, timeout_s: float) -> list[LogRecord | End]:
+        """Records and ends of partitions that have come; waits up to this time for the first one."""
         first = self._consumer.poll(timeout_s)
         if first is None:
             return []
@@ -124,11 +123,11 @@ class TopicReader:
         return None
 
     def read(self, timeout_s: float) -> list[LogRecord]:
-        """The records that have come, waiting so long for the first."""
+        """The records that have come; waits up to this time for the first one."""
         deadline = time.monotonic() + timeout_s
         try:
             while True:
-                found = self.look(max(0.0, deadline - time.monotonic()))
+                found = self.poll(max(0.0, deadline - time.monotonic()))
                 records = [one for one in found if isinstance(one, LogRecord)]
                 if records or time.monotonic() >= deadline:
                     return records
@@ -136,7 +135,7 @@ class TopicReader:
             raise clients.unreadable(self._bootstrap, self._topic, error.args[0]) from error
 
     def at_end(self) -> bool:
-        """Whether everything there was has been read, as far as the last reads showed."""
+        """Whether everything has been read, as far as the last reads showed."""
         return self._ended >= self._assigned
 
     def to_end(
@@ -148,19 +147,19 @@ class TopicReader:
         quiet_s: float = REQUEST_S,
         deadline: float = math.inf,
     ) -> Iterator[LogRecord]:
-        """The records from these offsets on up to the end of each partition, which lies at least at `upto`.
+        """The records from these offsets up to the end of each partition, and at least up to `upto`.
 
-        Raises TimeoutError where nothing came for `quiet_s` seconds, or `deadline` is over.
+        Raises TimeoutError if nothing came for `quiet_s` seconds, or after `deadline`.
         """
         self.assign(topic, offsets)
         left = set(offsets)
         quiet_at = time.monotonic() + quiet_s
         while left:
-            # Counting offsets instead would wait for ever behind a transaction's own mark.
+            # Counting offsets would wait for ever, because the mark of a transaction also has an offset.
             now = time.monotonic()
             if now >= min(quiet_at, deadline):
                 raise TimeoutError
-            found = self.look(min(quiet_at, deadline) - now)
+            found = self.poll(min(quiet_at, deadline) - now)
             for one in found:
                 if isinstance(one, LogRecord):
                     yield one
@@ -170,15 +169,15 @@ class TopicReader:
                 quiet_at = time.monotonic() + quiet_s
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connection to the broker."""
         self._consumer.close()
 
 
 def ends(bootstrap: Address | str, topic: str, partitions: int, *, committed: bool = True) -> list[tuple[int, int]]:
-    """First and next offset of every partition; of `committed` records, those before the first open transaction."""
+    """The first and the next offset of each partition; with `committed`, up to the first open transaction."""
     reader = TopicReader(bootstrap, committed=committed)
     try:
-        # A topic made a moment ago has no leader yet, and the client says so in several ways.
+        # A topic created a moment ago has no leader yet, and the client says so in several ways.
         found = retry(
             lambda: reader.ends(topic, range(partitions), REQUEST_S),
             passes=lambda error: isinstance(error, KafkaException),
@@ -197,8 +196,8 @@ def read_to_end(
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Every committed (key, value), in log order per partition.
 
-    A reader of committed records is shown nothing behind a transaction that is open, whoever opened it; `settled` waits
-    until that has ended, and what is committed behind it is read too.
+    A reader of committed records sees nothing behind an open transaction. With `settled`, this waits until the
+    transaction has ended, and also reads what is committed behind it.
     """
     upto = [end for _, end in ends(bootstrap, topic, partitions, committed=False)] if settled else [0] * partitions
     reader = TopicReader(bootstrap, patient=False, wait_ms=10)
@@ -207,7 +206,7 @@ def read_to_end(
             yield record.key, record.value
     except TimeoutError as error:
         hides = settled and reader.at_end()
-        why = " to its end: somebody's transaction is open in it" if hides else ""
+        why = " to its end: a transaction is open in it" if hides else ""
         raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}{why}.") from error
     except KafkaException as error:
         why = error.args[0].str()
@@ -217,6 +216,6 @@ def read_to_end(
 
 
 def why_unreadable(bootstrap: Address | str, topic: str, error: Unreachable) -> PrecedeError:
-    """What reading a topic failed for, as a person should be told it."""
+    """Why a topic could not be read, as a sentence for a person."""
     cause = error.__cause__
     return clients.unreadable(bootstrap, topic, cause.args[0]) if isinstance(cause, KafkaException) else error

@@ -1,4 +1,4 @@
-"""Asking again while what went wrong may pass by itself."""
+"""Repeats a call while its error may pass by itself."""
 
 import time
 from collections.abc import Callable
@@ -16,9 +16,10 @@ def retry(
     pause: Callable[[float], bool | None] = time.sleep,
     tell: Callable[[Exception], object] = lambda _: None,
 ) -> Answer | None:
-    """The answer; an error that does not pass, or that is still there after `for_s` seconds, is raised.
+    """The answer of the call; raises an error that cannot pass, or that is still there after `for_s` seconds.
 
-    `tell` hears the first error that passes. None is the answer where `pause` says that nobody waits any more.
+    `tell` gets the first error that may pass. If `pause` returns True, the caller no longer waits, and the result is
+    None.
     """
     deadline = time.monotonic() + for_s
     has_told = False

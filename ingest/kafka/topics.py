@@ -1,7 +1,7 @@
-"""The topics precede needs, each with the settings its promises rest on.
+"""The topics that precede needs, each with the settings that its guarantees depend on.
 
-An absent topic is created. One that exists keeps what it has, unless a promise would break on it: then it is refused,
-with the command that mends it. Nothing is ever altered here, since a topic may serve others too.
+An absent topic is created. A topic that exists keeps its settings, unless they would break a guarantee: then it is
+refused, with the command that corrects it. An existing topic is never altered here, because others may use it, too.
 """
 
 import time
@@ -30,11 +30,11 @@ PROGRESS_TOPIC = "precede.progress"
 CONTROL_TOPIC = "precede.control"
 
 RECORD_BYTES_MAX = 2 * 1024 * 1024
-BATCH_BYTES_MAX = RECORD_BYTES_MAX + 64 * 1024  # what a topic made here takes: a record, its key and what wraps them
+BATCH_BYTES_MAX = RECORD_BYTES_MAX + 64 * 1024  # the limit of a topic created here: a record with its key and overhead
 PROGRESS_SEGMENT_BYTES = 4 * 1024 * 1024
 PARTITIONS = 4
 REQUEST_S_MAX = 10.0
-REACH_S_MAX = 5.0  # after which a person is told that nobody answers
+REACH_S_MAX = 5.0  # after this time a person is told that no broker answers
 RETRY_S = 2.0
 
 DEFAULTS = Limits()
@@ -42,18 +42,18 @@ DEFAULTS = Limits()
 
 @dataclass(frozen=True)
 class Wanted:
-    """One topic: what must hold of it, and what it is merely created with."""
+    """One topic: the settings that it must have, and those that it is only created with."""
 
     name: str
     partitions: int
-    exact: dict[str, str]  # settings whose every other value breaks a promise
+    exact: dict[str, str]  # settings for which every other value breaks a guarantee
     at_least: dict[str, int]  # settings that may be larger
-    created_with: dict[str, str] = field(default_factory=dict)  # no less than the least, where there is one
+    created_with: dict[str, str] = field(default_factory=dict)  # never below `at_least`
     note: str = ""  # what a person should know who creates it
 
     @property
     def settings(self) -> dict[str, str]:
-        """All settings a new topic gets."""
+        """All settings of a new topic."""
         return {name: str(least) for name, least in self.at_least.items()} | self.created_with | self.exact
 
     def wrong(self, found: dict[str, str]) -> dict[str, str]:
@@ -64,15 +64,14 @@ class Wanted:
 
 
 def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS, *, limits: Limits = DEFAULTS) -> Wanted:
-    """The log itself: arrival time is the broker's, and nothing is ever taken out, for positions are counted."""
+    """The log itself: the broker sets the arrival time, and nothing is ever deleted, because positions are counted."""
     log = {
         "cleanup.policy": "delete",
         "message.timestamp.type": "LogAppendTime",
         "retention.ms": "-1",
         "retention.bytes": "-1",
     }
-    # A new one takes more than any good record, so that most oversize ones arrive and get their dead letters instead
-    # of vanishing at the gateway.
+    # A new topic accepts more than the largest valid record, so that most oversize ones arrive and get a dead letter.
     larger = {"max.message.bytes": str(BATCH_BYTES_MAX)}
     count = "1 partition" if partitions == 1 else f"{partitions} partitions"
     note = (
@@ -83,12 +82,12 @@ def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS, *, limits: Limits =
 
 
 def ordered(name: str = ORDERED_TOPIC, partitions: int = PARTITIONS, *, limits: Limits = DEFAULTS) -> Wanted:
-    """What was delivered, with what is appended to it."""
+    """The delivered records, with the fields that the job appends."""
     return output(name, partitions, sizes.ordered_bytes_max(limits))
 
 
 def output(name: str, partitions: int = PARTITIONS, largest: int = sizes.DEAD_LETTER_BYTES_MAX) -> Wanted:
-    """A topic of ordered records, dead letters or requests; kept for ever unless its owner decides otherwise."""
+    """A topic of ordered records, dead letters or requests; kept for ever unless its owner sets a retention."""
     return Wanted(
         name,
         partitions,
@@ -99,10 +98,10 @@ def output(name: str, partitions: int = PARTITIONS, largest: int = sizes.DEAD_LE
 
 
 def progress(name: str = PROGRESS_TOPIC) -> Wanted:
-    """The stream's token: the newest value per key is all that matters.
+    """The stream's progress: only the newest value per key matters.
 
-    Kafka compacts full segments only, and a job reads all there is when it starts: with Kafka's own gibibyte that is
-    minutes.
+    Kafka only compacts full segments, and a job reads the whole topic when it starts. With Kafka's default of one
+    gibibyte that would take minutes.
     """
     return Wanted(name, 1, {"cleanup.policy": "compact"}, {}, {"segment.bytes": str(PROGRESS_SEGMENT_BYTES)})
 
@@ -117,7 +116,7 @@ def wanted(
     partitions: int = PARTITIONS,
     limits: Limits = DEFAULTS,
 ) -> list[Wanted]:
-    """The five topics of a stream, which must take the largest records that these limits allow."""
+    """The five topics of a stream, which must accept the largest records that these limits allow."""
     return [
         raw(raw_topic, partitions, limits=limits),
         ordered(ordered_topic, partitions, limits=limits),
@@ -134,7 +133,11 @@ def ensure(
     replicas: int = -1,
     say: Callable[[str], None] | None = None,
 ) -> None:
-    """Create what is absent and refuse what is wrong; `replicas` -1 takes the broker's own default."""
+    """Create the topics that are absent; raise Refused if one has wrong settings.
+
+    `replicas` -1 means the broker's own default; `say` is told what a person should know of a new topic. Raises
+    Unreachable or AccessDenied if Kafka cannot be used.
+    """
     admin = clients.admin(bootstrap)
     present = names(admin, bootstrap)
     created = _create(admin, bootstrap, [topic for topic in topics if topic.name not in present], replicas)
@@ -152,13 +155,13 @@ def ensure_patiently(
     patience_s: float = 300.0,
     say: Callable[[str], None],
 ) -> None:
-    """As `ensure`, but a broker that is away is waited for, and said so once."""
+    """As `ensure`, but waits for a broker that does not answer, and says so once."""
     has_waited = False
 
-    def tell(away: Exception) -> None:
+    def tell(error: Exception) -> None:
         nonlocal has_waited
         has_waited = True
-        say(f"{away} Trying again until it answers, for up to {patience_s:.0f} s.")
+        say(f"{error} Trying again until it answers, for up to {patience_s:.0f} s.")
 
     retry(
         lambda: ensure(bootstrap, topics, replicas=replicas, say=say),
@@ -172,7 +175,7 @@ def ensure_patiently(
 
 
 def names(admin: AdminClient, bootstrap: Address | str) -> set[str]:
-    """The names of all topics there are."""
+    """The names of all topics."""
     try:
         return set(admin.list_topics(timeout=REACH_S_MAX).topics)
     except KafkaException as error:
@@ -192,7 +195,7 @@ def _create(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted], 
         try:
             future.result()
         except KafkaException as error:
-            # Two programs may start at once; whoever comes second finds the topic as the first made it.
+            # Two programs may start at once; the second one finds the topic that the first one created.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 what = f"Kafka refused to create the topic {name}"
                 raise clients.refused(bootstrap, error.args[0], what) from error
@@ -202,7 +205,7 @@ def _create(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted], 
 
 
 def _wait_for_leaders(admin: AdminClient, new: set[str]) -> None:
-    """A topic is of use once each partition has a leader; who asks sooner is told that there is no such partition."""
+    """Wait until each partition has a leader; before that, Kafka says that there is no such partition."""
     deadline = time.monotonic() + REQUEST_S_MAX
     while time.monotonic() < deadline:
         found = admin.list_topics(timeout=REQUEST_S_MAX).topics
@@ -221,25 +224,25 @@ def _check(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted]) -
         try:
             settings = {entry.name: str(entry.value) for entry in found[resource].result().values()}
         except KafkaException as error:
-            what = f"Kafka did not tell the settings of {topic.name}"
+            what = f"Kafka did not show the settings of {topic.name}"
             raise clients.refused(bootstrap, error.args[0], what) from error
         changes = topic.wrong(settings)
         if changes:
-            raise Refused(_mend(bootstrap, topic.name, settings, changes))
+            raise Refused(_correction(bootstrap, topic.name, settings, changes))
 
 
-def _mend(bootstrap: Address | str, name: str, found: dict[str, str], changes: dict[str, str]) -> str:
+def _correction(bootstrap: Address | str, name: str, found: dict[str, str], changes: dict[str, str]) -> str:
     has = ", ".join(f"{setting}={found.get(setting)}" for setting in changes)
     config = ",".join(f"{setting}={value}" for setting, value in changes.items())
     return (
-        f"The topic {name} has {has}, on which precede's promises break; mend it with: kafka-configs.sh "
+        f"The topic {name} has {has}, which breaks precede's guarantees; correct it with: kafka-configs.sh "
         f"--bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {name} --add-config {config}"
     )
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as it is now; `id` tells it from one of the same name that was deleted."""
+    """A topic as it is now; `id` differs from that of a deleted topic with the same name."""
 
     name: str
     id: str
@@ -247,7 +250,7 @@ class Topic:
 
 
 def describe(bootstrap: Address | str, names: list[str]) -> dict[str, Topic]:
-    """Those of the topics that exist."""
+    """The topics of these names that exist. Raises Unreachable if Kafka does not describe them."""
     try:
         admin = clients.admin(bootstrap)
         admin.list_topics(timeout=REQUEST_S_MAX)

@@ -1,1 +1,1 @@
-"""The command line, one file a command."""
+"""The commands, one file each; only `precede/command_line.py` imports them."""

@@ -10,14 +10,17 @@ from precede.command_options import say
 
 
 def broker(
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Where to listen. Default: a free port.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The port to listen on. Default: a free port.")
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep the topics here. Default: they go with the broker.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the topics here. Default: they are deleted with the broker."),
     ] = None,
 ) -> None:
     """Run a real Kafka broker on this machine until Ctrl-C.
 
-    Its address goes to standard output as soon as it answers.
+    Its address is printed to standard output as soon as it answers.
 
     Example:
 
@@ -28,7 +31,7 @@ def broker(
     from precede.udfs.errors import Refused
 
     need("spark", "precede broker")  # Kafka's jars are fetched by the Ivy that pyspark brings
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does, with the same care
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops it as Ctrl-C does
     try:
         with Broker(port, data, say=lambda sentence: say(f"{sentence} ...")) as running:
             typer.echo(running.bootstrap)
@@ -37,4 +40,4 @@ def broker(
     except KeyboardInterrupt:
         say("Stopped.")
     else:
-        raise Refused(f"The broker ended by itself, with status {status}.")
+        raise Refused(f"The broker stopped by itself, with status {status}.")

@@ -1,4 +1,4 @@
-"""`precede compare`: one trace under every order that it carries stamps for."""
+"""`precede compare`: runs one trace under every order for which it carries stamps."""
 
 import gc
 from contextlib import ExitStack, contextmanager
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from precede.command_files import open_input
 from precede.command_options import Config, WrongUse, done_when_the_reader_leaves, load_settings
 from precede.terminal_text import safe_text
 
@@ -22,49 +23,52 @@ PICTURES = (".png", ".svg")
 
 def compare(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Raw messages, one a line, in arrival order; - is standard input.")
+        str,
+        typer.Argument(metavar="FILE", help="Raw messages, one per line, in order of arrival; - is standard input."),
     ],
-    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Compare this group alone.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Compare only this group.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a picture too, into a file ending in .png or .svg.")
+        Path | None, typer.Option(metavar="FILE", help="Also draw a picture, into a file that ends in .png or .svg.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of the table.")] = False,
     config: Config = None,
 ) -> None:
-    """Run the same messages under every order they carry stamps for, and say what each order costs.
+    """Run the same messages under every order for which they carry stamps, and show what each order costs.
 
-    FILE is what `precede replay` reads. Each order in turn decides for all groups:
-    the one that a group was created with is set aside, its members and other
-    options stay. An order is left out where a message lacks its stamp.
+    FILE is what `precede replay` reads. Each order in turn is used for all groups:
+    the order that a group was created with is ignored, its members and other
+    options are kept. An order is left out if a message lacks its stamp.
 
       precede compare examples/chat.jsonl --plot chat.svg
 
-    [bold]What the columns say[/bold]
+    [bold]What the columns mean[/bold]
 
-    ordered pairs: pairs of messages of a group that everybody must see in one order,
-    whatever way they came. Truly related are those of which one answers the other,
-    directly or through others, as `after` says; the rest is held for nothing.
-    In large groups some thousand messages stand for all, marked with ~.
+    ordered pairs: pairs of messages of a group that all members must see in the same
+    order, however they arrived. Two messages are truly related if one answers the
+    other, directly or through others, as `after` says; other pairs are ordered
+    without need. In large groups a sample of some thousand messages is counted,
+    and the numbers are marked with ~.
 
-    sequences: how many sequences of all messages the order allows, up to 16 messages.
+    sequences: how many sequences of all messages the order allows, for up to 16 messages.
 
-    held: deliveries that waited for another record, and messages that still do.
+    held: deliveries that waited for another record, and messages that still wait.
 
-    hold: how long deliveries waited, those in time with 0; in steps, which are
+    hold: how long deliveries waited, 0 for those that did not; in steps, which are
     records of the group, and in seconds of the log.
 
-    waits most for: whose records let most held messages go, or are missing still.
+    waits most for: the sender whose records released most held messages, or are
+    still missing.
 
-    early: replies delivered before what they answer.
+    early: replies that were delivered before what they answer.
     """
     settings = load_settings(config, reaches_kafka=False)
     if plot is not None and plot.suffix not in PICTURES:
-        raise WrongUse(f"--plot {plot} must end in .png or .svg, which says what is drawn.")
+        raise WrongUse(f"--plot {plot} must end in .png or .svg, the two kinds of picture.")
     if plot is not None and not plot.absolute().parent.is_dir():
-        raise WrongUse(f"There is no folder {plot.parent} to draw {plot.name} in; make it, or name another.")
+        raise WrongUse(f"There is no folder {plot.parent} to draw {plot.name} in; create it, or name another.")
     from precede.comparison.trace import Trace, compare_orders
 
-    gc.disable()  # as in replay: the kernel makes no cycles that end before it does
+    gc.disable()  # as in replay: the kernel leaves no garbage in cycles
     trace = Trace(settings.limits, group)
     _read(file, trace)
     if not trace.known:
@@ -84,18 +88,17 @@ def compare(
 
 
 def _read(file: str, trace: "Trace") -> None:
-    from precede.commands.replay import open_source
     from precede.reading.log_lines import LogLines, blocks
 
     with ExitStack() as files:
         lines = LogLines(trace)
-        for block in blocks(open_source(file, files)):
+        for block in blocks(open_input(file, files)):
             lines.feed(block)
 
 
 @contextmanager
 def _progress(records: int) -> "Iterator[Callable[[str, int], None]]":
-    """A bar for each order, for a person who waits; nothing where standard error is no terminal."""
+    """A progress bar for each order, if standard error is a terminal."""
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
@@ -103,12 +106,12 @@ def _progress(records: int) -> "Iterator[Callable[[str, int], None]]":
     tasks: dict[str, TaskID] = {}
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
 
-        def told(order: str, done: int) -> None:
+        def report(order: str, done: int) -> None:
             if order not in tasks:
                 tasks[order] = bars.add_task(order, total=records)
             bars.update(tasks[order], completed=done)
 
-        yield told
+        yield report
 
 
 def _print_json(comparison: "Comparison") -> None:
@@ -135,7 +138,7 @@ def _estimates(comparison: "Comparison") -> list[int]:
 
 
 def _headline(comparison: "Comparison") -> str:
-    related = "which of them are truly related is unknown, for no message names what it answers"
+    related = "which of them are truly related is unknown, because no message names what it answers"
     if comparison.related_pairs is not None:
         count = _number(comparison.related_pairs, comparison.related_estimated_from_every)
         related = f"{count} of them truly related"
@@ -144,7 +147,7 @@ def _headline(comparison: "Comparison") -> str:
 
 
 def _table(comparison: "Comparison") -> "Table":
-    """One row an order; columns that would tell of nothing are left out."""
+    """One row per order; columns without any value are left out."""
     from rich import box
     from rich.table import Table
 
@@ -162,13 +165,13 @@ def _table(comparison: "Comparison") -> "Table":
         }
         for order, run in comparison.orders.items()
     }
-    told = [name for name in next(iter(rows.values())) if any(row[name] is not None for row in rows.values())]
+    shown_columns = [name for name in next(iter(rows.values())) if any(row[name] is not None for row in rows.values())]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("order", no_wrap=True)
-    for name in told:
+    for name in shown_columns:
         table.add_column(name, justify="left" if name in ("waits\nmost for", "refused") else "right")
     for order, row in rows.items():
-        table.add_row(*[safe_text(cell or "") for cell in (order, *(row[name] for name in told))])
+        table.add_row(*[safe_text(cell or "") for cell in (order, *(row[name] for name in shown_columns))])
     return table
 
 
@@ -185,7 +188,7 @@ def _short(value: float) -> str:
 
 
 def _number(count: int, every: int = 1) -> str:
-    """A count; an estimate says so, and large ones are rounded to be read."""
+    """A count, rounded if it is large, and marked if it is an estimate."""
     for size, unit in ((10**9, " G"), (10**6, " M")):
         if count >= size:
             return f"{'~' if every > 1 else ''}{count / size:.3g}{unit}"

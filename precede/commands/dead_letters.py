@@ -1,4 +1,4 @@
-"""`precede dead-letters`: what was refused and why; and, after somebody has mended the cause, offered again."""
+"""`precede dead-letters`: lists what was refused and why, and publishes it again once the cause is fixed."""
 
 import sys
 import time
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.command_options import Bootstrap, Config, WrongUse, done_when_the_reader_leaves, load_settings, say
+from precede.identifiers import id_text
 from precede.terminal_text import safe_text
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ REASON_LENGTH_MAX = 100
 MAY_PASS = frozenset(
     {"backpressure", "seq_jump", "clock_poison", "forged", "unknown_member", "unknown_order", "wrong_partition"}
 )
-"""What the group, or the version of precede, can have grown out of; the others are refused for what they say."""
+"""Codes whose cause lies in the group, or in the version of precede, and may be gone by now.
+
+Records with other codes are refused for what they contain.
+"""
 
 
 def dead_letters(
@@ -31,9 +35,9 @@ def dead_letters(
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Arrived at or after: 2h, 3d, 2026-05-01, 2026-05-01T12:00:00Z.")
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Arrived before.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Arrived before this time.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first N of them, by arrival.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The dead letters themselves, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The dead letters themselves, one per line.")] = False,
     delta: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Read the Delta table under DIR instead of the topic.")
     ] = None,
@@ -42,21 +46,21 @@ def dead_letters(
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """List what can never be delivered, and why; with --redrive, publish it again once the cause is mended.
+    """List what can never be delivered, and why. With --redrive, publish it again once the cause is fixed.
 
-    A raw record is published byte for byte, with its key, as a new record of the log, and judged as any other. What is
-    wrong in the record itself is refused again: for that, its sender must send a better one.
+    A raw record is published byte for byte and with its key, as a new record of the log, and is checked like any other.
+    If the record itself is wrong, it is refused again: then its sender must send a correct one.
 
     Examples:
 
       precede dead-letters --since 1d                       a table, and how many of each code
 
-      precede dead-letters travel --code bad_stamp --json   what others can read
+      precede dead-letters travel --code bad_stamp --json   for other programs
 
       precede dead-letters --code backpressure --since 2h --redrive --limit 100
     """
     if redrive and delta is not None:
-        raise WrongUse("--redrive reads the topic, which alone has the keys; leave out --delta.")
+        raise WrongUse("--redrive reads the topic, because the table does not have the keys; leave out --delta.")
     settings = load_settings(config, bootstrap=bootstrap, delta=delta)
     wanted = _wanted(group, code or [], since, until)
     found = _find(settings, wanted, from_delta=delta is not None)
@@ -83,13 +87,13 @@ def _wanted(group: str | None, codes: list[str], since: str | None, until: str |
         times.append(None if text is None else moment_ms(text, round(time.time() * 1000)))
         if text is not None and times[-1] is None:
             raise WrongUse(
-                f"{name} {text} is no time: write 90s, 15min, 2h or 3d for so long ago, or 2026-05-01T12:00."
+                f"{name} {text} is not a time: write 90s, 15min, 2h or 3d for that long ago, or 2026-05-01T12:00."
             )
     return LetterFilter(group, tuple(codes), times[0], times[1])
 
 
 def _find(settings: "Settings", wanted: "LetterFilter", *, from_delta: bool) -> "list[FoundLetter]":
-    """All of them, by arrival."""
+    """All dead letters that match, by arrival."""
     from precede.reading import dead_letter_reader as letters
 
     found: Iterator[FoundLetter] = (letters.from_delta if from_delta else letters.from_topic)(settings, wanted)
@@ -112,7 +116,7 @@ def _write_lines(found: "list[FoundLetter]") -> None:
 
 
 def _says(name: str, value: object) -> bool:
-    """As the topic has them: these are left out where they say nothing."""
+    """Whether a field is printed: like the topic, this leaves out fields without a value."""
     return name not in ("destination", "value", "value_base64", "truncated") or value not in (None, False)
 
 
@@ -124,8 +128,6 @@ def _print_table(chosen: "list[FoundLetter]", found: "list[FoundLetter]") -> Non
 
     from rich.console import Console
     from rich.table import Table
-
-    from precede.commands.send import id_text
 
     listed = chosen[:SHOWN_MAX]
     table = Table("arrived (UTC)", "group", "message", "code", "reason", "offset")
@@ -165,10 +167,10 @@ def _redrive(settings: "Settings", chosen: "list[FoundLetter]", *, ask: bool) ->
     say(f"To be published again to {settings.raw_topic}, byte for byte and with their keys: {_codes(whole)}.")
     hopeless = [one for one in whole if one.letter.code not in MAY_PASS]
     if hopeless:
-        say(f"Of these, {_codes(hopeless)} most likely come back: they were refused for what they say themselves.")
+        say(f"Of these, {_codes(hopeless)} will most likely be refused again, for what the records themselves contain.")
     if ask:
         if not sys.stdin.isatty():
-            raise WrongUse("Nobody can be asked here whether to publish; say --yes.")
+            raise WrongUse("There is no terminal on which to ask whether to publish; say --yes.")
         if not _agreed(f"Publish {len(whole):,} records?"):
             say("Nothing was published.")
             return
@@ -179,7 +181,7 @@ def _redrive(settings: "Settings", chosen: "list[FoundLetter]", *, ask: bool) ->
 
 
 def _agreed(question: str) -> bool:
-    """Whether the person says yes; Ctrl-C and the end of what they type are a no."""
+    """Whether the person says yes; Ctrl-C and the end of input mean no."""
     try:
         return typer.confirm(question, err=True)
     except typer.Abort:

@@ -8,15 +8,18 @@ import typer
 
 def demo(
     seconds: Annotated[
-        float, typer.Option(min=1, metavar="N", help="How long the group talks; then what is on its way still arrives.")
+        float,
+        typer.Option(
+            min=1, metavar="N", help="How long the group talks; messages that are on their way then still arrive."
+        ),
     ] = 60,
-    seed: Annotated[int, typer.Option(help="Another seed is another day on the network.")] = 7,
+    seed: Annotated[int, typer.Option(help="Another seed gives other delays and losses.")] = 7,
 ) -> None:
     """See it all work: a Kafka broker, the streaming job, and a group whose messages arrive late, twice and out of
     order.
 
-    The first start fetches the jars of Kafka and Spark. Everything it writes stays in a folder that the summary
-    names, with commands to look at it. Ctrl-C ends it early, with the same summary.
+    The first run fetches the jars of Kafka and Spark. Everything that is written stays in a folder that the summary
+    names, with commands to look at it. Ctrl-C ends the demo early, with the same summary.
 
     Example:
 
@@ -27,5 +30,5 @@ def demo(
     need("spark", "precede demo")
     from precede.demo.stage import perform
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops it as Ctrl-C does
     perform(seconds, seed)

@@ -1,4 +1,4 @@
-"""`precede groups`: which groups there are; begin, join and leave them, and give up on what they wait for."""
+"""`precede groups`: lists the groups; creates, joins and leaves them, and abandons missing messages."""
 
 import sys
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from precede.command_options import (
     say,
     state_file,
 )
-from precede.commands.send import check_name, id_text, parse_id
+from precede.identifiers import check_name, id_text, parse_id
 from precede.terminal_text import plain, safe_text
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 MEMBERS_SHOWN_MAX = 8  # in the table; --json names all
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Who does it, the SENDER of `precede send`.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The member that does it, the SENDER of `precede send`.")]
 Wait = Annotated[
-    float, typer.Option(min=0, metavar="N", help="How many seconds to wait for the job's answer; 0 does not wait.")
+    float, typer.Option(min=0, metavar="N", help="How many seconds to wait for the job's answer; 0: do not wait.")
 ]
 
 groups = typer.Typer(invoke_without_command=True, no_args_is_help=False)
@@ -48,16 +48,16 @@ def list_groups(
         typer.Option(metavar="DIR", help="Read the job's Delta tables rather than the ordered topic; needs no Kafka."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, with all options and members.")
+        bool, typer.Option("--json", help="One JSON object per line, with all options and members.")
     ] = False,
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """Show which groups there are, with their orders and members; begin, join and leave them, change their keys, and
-    give up on what is missing.
+    """List the groups, with their orders and members. The commands below create, join and leave groups, change keys,
+    and abandon missing messages.
 
-    A group nobody created has the default order and is open to everybody. One that was created may be closed: then
-    what somebody says who is not a member is held until it joins.
+    A group without a create record has the default order and is open to every sender. A group that was created may be
+    closed: then messages of senders that are not members are held until they join.
 
     Examples:
 
@@ -92,21 +92,21 @@ def list_groups(
         elif listings:
             _print_table(listings)
         else:
-            say("There is no group yet.")
+            say("There are no groups yet.")
     if cut_off:
         named = ", ".join(sorted(cut_off)[:3])
-        say(f"The topic no longer has the beginning of {named}: who is in may be incomplete; --delta knows it all.")
+        say(f"The topic no longer has the beginning of {named}: members may be missing here; --delta reads all of it.")
 
 
 def _refuse_options_before(context: typer.Context) -> None:
-    """The list's own options would be passed over in silence, and a group changed on another broker than was named."""
+    """Otherwise these options would be ignored silently, and a group changed on another broker than the one named."""
     command = context.invoked_subcommand
     for option in context.command.params:
         source = context.get_parameter_source(str(option.name))
-        if source is not None and source.name == "COMMANDLINE":  # an empty value was given, too
+        if source is not None and source.name == "COMMANDLINE":  # an empty value counts, too
             flag = option.opts[0]
             raise WrongUse(
-                f"{flag} stands before {command}, where only the list sees it: see precede groups {command} --help."
+                f"{flag} stands before {command}, which would ignore it: see precede groups {command} --help."
             )
 
 
@@ -116,34 +116,38 @@ def create(
     name: Name,
     order: Annotated[str | None, typer.Option(metavar="ORDER", help="Its order. Default: the job's.")] = None,
     member: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="One more first member; may be given again and again.")
+        list[str] | None, typer.Option(metavar="NAME", help="One more first member; may be repeated.")
     ] = None,
     closed: Annotated[
-        bool, typer.Option("--closed", help="Only members are heard; others are held until they join.")
+        bool, typer.Option("--closed", help="Only members are delivered; messages of others are held until they join.")
     ] = False,
     loss: Annotated[
-        str | None, typer.Option(metavar="hold|abandon", help="What becomes of messages that never come.")
+        str | None, typer.Option(metavar="hold|abandon", help="What happens to messages that never come.")
     ] = None,
     give_up_ms: Annotated[
         int | None, typer.Option(metavar="MS", help="How long to wait for a missing message; 0: for ever.")
     ] = None,
-    window: Annotated[int | None, typer.Option(metavar="N", help="How far a seq may be past the highest seen.")] = None,
+    window: Annotated[
+        int | None, typer.Option(metavar="N", help="How far a seq may be ahead of the highest one seen.")
+    ] = None,
     digests: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of how many last messages another content under the same id is noticed."),
+        typer.Option(metavar="N", help="How many last messages are compared with what comes under the same id."),
     ] = None,
     accuracy_ms: Annotated[
-        int | None, typer.Option(metavar="MS", help="two_clock: by how much members' clocks may differ.")
+        int | None, typer.Option(metavar="MS", help="two_clock: by how much a member's clock may be off.")
     ] = None,
     delay_min_ms: Annotated[int | None, typer.Option(metavar="MS", help="two_clock: no message is faster.")] = None,
     delay_max_ms: Annotated[int | None, typer.Option(metavar="MS", help="two_clock: no message is slower.")] = None,
     conflict: Annotated[
         list[str] | None,
-        typer.Option(metavar="OP,OP", help="object: two operations that conflict; may be given again."),
+        typer.Option(metavar="OP,OP", help="object: two operations that conflict; may be repeated."),
     ] = None,
     public_key: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=KEY", help="A member's public key: nothing unsigned is taken then (precede key)."),
+        typer.Option(
+            metavar="NAME=KEY", help="A member's public key: from then on nothing unsigned is accepted (precede key)."
+        ),
     ] = None,
     wait: Wait = 30.0,
     state: State = None,
@@ -151,10 +155,10 @@ def create(
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """Begin a group, with NAME and every --member in it.
+    """Create a group, with NAME and every --member in it.
 
-    It counts only before anything else of the group. In `lamport` and `two_clock` the group is closed in any case,
-    since everybody waits for every member there.
+    This only counts if the log has nothing of the group yet. In `lamport` and `two_clock` the group is always closed,
+    because there each message waits for every member.
 
     Examples:
 
@@ -179,7 +183,7 @@ def create(
     members = list(dict.fromkeys([name, *(member or [])]))
     with _opened(group, name, wait, load_settings(config, bootstrap=bootstrap, key=key, state=state)) as manager:
         answer = manager.create(group, order=order, members=members, **options)
-        _tell(f"{group} is there, with {', '.join(members)} in it", answer, wait)
+        _tell(f"{group} is created, with the members {', '.join(members)}", answer, wait)
 
 
 @groups.command()
@@ -188,7 +192,7 @@ def join(
     name: Name,
     new_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="The public key under which NAME speaks from now on; --key signs for it."),
+        typer.Option(metavar="KEY", help="The public key under which NAME sends from now on; --key signs for it."),
     ] = None,
     wait: Wait = 30.0,
     state: State = None,
@@ -196,13 +200,13 @@ def join(
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """Become a member of a group, or go on in it with another key.
+    """Become a member of a group, or continue in it with another key.
 
-    The epoch is one that NAME never used before in it, so whoever still speaks under an older one is no longer heard;
-    `precede send` goes on with the new one.
+    The epoch is one that NAME never used before in this group. A program that still sends under an older epoch is no
+    longer delivered; `precede send` continues with the new one.
 
     In a group with keys --key signs. To change the key, sign with the old one and name the public half of the new one;
-    from then on the new one signs. Who has lost its key asks the group's service: precede groups admit.
+    from then on the new one signs. If the key is lost, ask the group's service: precede groups admit.
 
     Examples:
 
@@ -219,18 +223,18 @@ def join(
 @groups.command()
 def admit(
     group: Group,
-    member: Annotated[str, typer.Argument(metavar="MEMBER", help="Who is let in, or gets a new key.")],
+    member: Annotated[str, typer.Argument(metavar="MEMBER", help="The member that is admitted, or gets a new key.")],
     public_key: Annotated[str, typer.Argument(metavar="KEY", help="Its public key, as `precede key` prints it.")],
     wait: Wait = 30.0,
     key: Key = None,
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """As the service of a group with keys: let somebody in, or bring a member a new key.
+    """As the service of a group with keys: admit a newcomer, or give a member a new key.
 
-    --key is the service's private key, whose public half the group was created with under the name `precede`. It
-    alone lets newcomers into a closed group. A member whose key was lost or stolen gets the new one with a larger
-    epoch, so what is said with the old key no longer counts, but for gaps that it had left open.
+    --key is the service's private key. The group was created with its public half, under the name `precede`. Only the
+    service admits newcomers to a closed group. A member whose key was lost or stolen gets the new one with a larger
+    epoch, so what is signed with the old key no longer counts, except to fill gaps that were open before.
 
     Example:
 
@@ -241,7 +245,7 @@ def admit(
 
     with _opened(group, SERVICE, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
         answer = manager.admit(group, member, key=public_key)
-        _tell(f"{member} is in {group} with epoch {answer.epoch} and the key given", answer, wait)
+        _tell(f"{member} is in {group} with epoch {answer.epoch} and the given key", answer, wait)
 
 
 @groups.command()
@@ -249,7 +253,8 @@ def leave(
     group: Group,
     name: Name,
     last: Annotated[
-        int | None, typer.Option(min=0, metavar="SEQ", help="The last seq it used. Default: as the state file has it.")
+        int | None,
+        typer.Option(min=0, metavar="SEQ", help="The last seq that it used. Default: as the state file has it."),
     ] = None,
     wait: Wait = 30.0,
     state: State = None,
@@ -257,10 +262,10 @@ def leave(
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """Be a member of a group no longer.
+    """End the membership of NAME in a group.
 
-    What was sent up to now still counts, even where it arrives later; nothing after it does. NAME may join again, with
-    a larger epoch, as often as it likes.
+    What was sent up to now still counts, even if it arrives later; what is sent later does not. NAME may join again at
+    any time, with a larger epoch.
 
     Example:
 
@@ -275,7 +280,7 @@ def leave(
 def evict(
     group: Group,
     name: Name,
-    member: Annotated[str, typer.Argument(metavar="MEMBER", help="Who is put out.")],
+    member: Annotated[str, typer.Argument(metavar="MEMBER", help="The member that is put out.")],
     cut: Annotated[int, typer.Option(min=0, metavar="SEQ", help="The last of its seqs that still counts.")],
     wait: Wait = 30.0,
     state: State = None,
@@ -283,9 +288,9 @@ def evict(
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """Put somebody else out of a group: who crashed, and holds the others back.
+    """Put another member out of a group, for example one that crashed and holds the others back.
 
-    `precede held` names who is waited for.
+    `precede held` names the members that messages wait for.
 
     Example:
 
@@ -302,7 +307,8 @@ def abandon(
     name: Name,
     message: Annotated[str, typer.Argument(metavar="ID", help="A missing message, as `precede held --gaps` names it.")],
     last: Annotated[
-        int | None, typer.Option(min=1, metavar="SEQ", help="Of a run of missing messages, the last seq. Default: one.")
+        int | None,
+        typer.Option(min=1, metavar="SEQ", help="The last seq of a run of missing messages. Default: only ID."),
     ] = None,
     wait: Wait = 30.0,
     state: State = None,
@@ -310,13 +316,13 @@ def abandon(
     bootstrap: Bootstrap = None,
     config: Config = None,
 ) -> None:
-    """Give up on messages that will never come, so that what waits for them goes on.
+    """Abandon messages that will never come, so that what waits for them is released.
 
-    The job does this by itself once `give_up_ms` is over, unless the group or its settings say to hold for ever. A
-    stand-in takes the place of each message, and what comes of them after all is refused as late. Where each sender's
-    order is kept, a stand-in waits its turn, too.
+    The job does this by itself after `give_up_ms`, unless the group or its settings say to hold for ever. A stand-in
+    takes the place of each message, and if the message still comes, it is refused as late. In orders that keep each
+    sender's order, a stand-in also waits for its turn.
 
-    In a group with keys others' messages are given up by its service: NAME is `precede` then, and --key its key.
+    In a group with keys only its service abandons messages of others: then NAME is `precede`, and --key its key.
 
     Example:
 
@@ -324,11 +330,13 @@ def abandon(
     """
     id_ = parse_id(message, "the message")
     if last is not None and last < id_[2]:
-        raise WrongUse(f"--last {last} is below the seq of {message}: name the first missing message, then the last.")
+        raise WrongUse(
+            f"--last {last} is below the seq of {message}: name the first missing message, then the last one."
+        )
     with _opened(group, name, wait, load_settings(config, bootstrap=bootstrap, key=key, state=state)) as manager:
         answer = manager.abandon(group, id_, last=last)
         upto = "" if last is None or last == id_[2] else f" to {last}"
-        _tell(f"{group} has given up on {id_text(id_)}{upto}", answer, wait)
+        _tell(f"{group} has abandoned {id_text(id_)}{upto}", answer, wait)
 
 
 @contextmanager
@@ -357,15 +365,15 @@ def _tell(what: str, answer: "Answer", wait: float) -> None:
     elif not answer.written:
         typer.echo(f"{plain(what)} already.")
     else:
-        waited = f" within {wait:g} s: does `precede run` run?" if wait else "; nobody waited for the job's answer."
-        say(f"The log has it, but the job has not ordered it{waited}")
+        waited = f" within {wait:g} s: is `precede run` running?" if wait else "; --wait 0 does not wait for that."
+        say(f"The log has the record, but the job has not ordered it{waited}")
 
 
 def _parts(text: str, mark: str, flag: str) -> tuple[str, str]:
-    """The two things that one value of a flag names."""
+    """The two parts of a flag's value."""
     one, found, other = text.partition(mark)
     if not found or not one.strip() or not other.strip():
-        raise WrongUse(f"{flag} {text}: write two things with a {mark!r} between them.")
+        raise WrongUse(f"{flag} {text}: write two values with a {mark!r} between them.")
     return one.strip(), other.strip()
 
 
@@ -395,14 +403,14 @@ def _print_table(listings: "list[Listing]") -> None:
 def _table(listings: "list[Listing]") -> "Table":
     from rich.table import Table
 
-    table = Table("group", "order", "who may speak", "members", "position")
+    table = Table("group", "order", "who may send", "members", "position")
     for listing in listings:
         named = [name if epoch == 0 else f"{name} (epoch {epoch})" for name, epoch in listing.members.items()]
         more = f" and {len(named) - MEMBERS_SHOWN_MAX} more" if len(named) > MEMBERS_SHOWN_MAX else ""
         table.add_row(
             safe_text(listing.group),
             safe_text(listing.order),
-            "its members" if listing.closed else "everybody",
+            "its members" if listing.closed else "everyone",
             safe_text(", ".join(named[:MEMBERS_SHOWN_MAX]) + more),
             str(listing.position) if listing.position else "",
         )

@@ -1,4 +1,4 @@
-"""`precede held`: what is held now, and what it waits for."""
+"""`precede held`: shows what is held now, and what it waits for."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.command_options import Checkpoint, Config, done_when_the_reader_leaves, load_settings, say
-from precede.commands.send import check_name
+from precede.identifiers import check_name, id_text
 from precede.terminal_text import safe_text
 
 if TYPE_CHECKING:
@@ -17,29 +17,30 @@ if TYPE_CHECKING:
     from precede.udfs.analysis.inspection import OpenGap
     from precede.udfs.engine.held import Held
 
-NAMED_MAX = 3  # of what one message waits for, in the table; --json names all
+NAMED_MAX = 3  # so many things that one message waits for are in the table; --json names all
 
 
 def held(
     group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group; without it, all.")] = None,
     checkpoint: Checkpoint = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, as `precede replay --held` writes.")
+        bool, typer.Option("--json", help="One JSON object per line, as `precede replay --held` writes it.")
     ] = False,
     gaps: Annotated[
-        bool, typer.Option("--gaps", help="Show what is missing instead: who waits for it, how often it was asked for.")
+        bool,
+        typer.Option("--gaps", help="Show what is missing instead: who waits for it, and how often it was requested."),
     ] = False,
     config: Config = None,
 ) -> None:
     """Show what is held now, what each message waits for, and since when.
 
-    It reads the job's checkpoint as of the last batch, whether the job runs or not; that starts Spark for a moment.
+    This reads the job's checkpoint as of the last batch, whether the job runs or not. It starts Spark for a moment.
 
     Example:
 
       precede held travel --checkpoint checkpoints/
 
-      precede held --gaps                 what is missing, and since when it is asked for
+      precede held --gaps                 what is missing, and since when
     """
     if group is not None:
         check_name("GROUP", group)
@@ -63,7 +64,7 @@ def held(
 
 
 def _show(found: "Sequence[Held | OpenGap]", table: "Callable[[float], Table]", *, as_json: bool) -> None:
-    """As lines for a program, or as a table for a person."""
+    """Print lines for a program, or a table for a person."""
     if as_json:
         _write_lines(found)
     elif found:
@@ -84,12 +85,10 @@ def _print_table(table: "Table") -> None:
 
 
 def table_of_gaps(gaps: "list[OpenGap]", now_ms: float) -> "Table":
-    """A row for each gap."""
+    """One row per gap."""
     from rich.table import Table
 
-    from precede.commands.send import id_text
-
-    table = Table("group", "missing", "waited for by", "asked for", "since")
+    table = Table("group", "missing", "waited for by", "requested", "since")
     for gap in gaps:
         missing = id_text((gap.sender, gap.epoch, gap.first)) + (f" to {gap.last}" if gap.last > gap.first else "")
         names = [id_text(id_) for id_ in gap.waited]
@@ -101,9 +100,8 @@ def table_of_gaps(gaps: "list[OpenGap]", now_ms: float) -> "Table":
 
 
 def table_of_held(messages: "list[Held]", now_ms: float) -> "Table":
+    """One row per held message."""
     from rich.table import Table
-
-    from precede.commands.send import id_text
 
     table = Table("group", "message", "waits for", "since")
     for message in messages:
@@ -117,7 +115,7 @@ def table_of_held(messages: "list[Held]", now_ms: float) -> "Table":
 
 
 def duration(seconds: float) -> str:
-    """As a person would say it."""
+    """A duration in the unit that fits."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""`precede replay`: the stream's own kernel over a file, without Spark and Kafka."""
+"""`precede replay`: runs the stream's own kernel over a file, without Spark and Kafka."""
 
 import gc
 import os
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from precede.command_files import open_input, open_output, write_all
 from precede.command_options import (
     Config,
     Order,
@@ -33,17 +34,18 @@ REASONS_SHOWN = 3
 
 def replay(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Raw messages, one a line, in arrival order; - is standard input.")
+        str,
+        typer.Argument(metavar="FILE", help="Raw messages, one per line, in order of arrival; - is standard input."),
     ],
     order: Order = None,
     dead_letters: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what can never be delivered here.")
+        Path | None, typer.Option(metavar="FILE", help="Write what can never be delivered to FILE.")
     ] = None,
-    held: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what is held at the end here.")] = None,
+    held: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what is held at the end to FILE.")] = None,
     own: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write here what a running job would ask for, add to the log, or say to a person."
+            metavar="FILE", help="Write what a running job would request, add to the log, or tell a person to FILE."
         ),
     ] = None,
     partitions: Annotated[
@@ -58,15 +60,15 @@ def replay(
     partitioner: Partitioner = None,
     config: Config = None,
 ) -> None:
-    """Order messages from a file: the stream's own kernel, with no Spark and no Kafka.
+    """Order the messages of a file with the stream's own kernel, without Spark and Kafka.
 
-    Ordered records go to standard output, one a line, as soon as they are free:
+    Ordered records go to standard output, one per line, as soon as they are released:
 
       precede replay messages.jsonl > ordered.jsonl
 
       some-program | precede replay - --dead-letters bad.jsonl --held waiting.jsonl
 
-    Ctrl-C ends it as the end of the input would, and what is held by then is told.
+    Ctrl-C has the same effect as the end of the input: a summary says what is still held.
 
     An order of your own (precede.register) is named by its module and class, here of the file my_orders.py:
 
@@ -76,13 +78,13 @@ def replay(
 
       {"key": ..., "value": ..., "partition": ..., "offset": ..., "timestamp_ms": ...}
 
-    What a job decided as time passed (an evict, an abandon) is in the log as records of its own, so replay decides
-    nothing anew; --own FILE shows what it would have.
+    What a job decided as time passed (an evict, an abandon) is in the log as a record, so replay does not decide it
+    again; --own FILE shows what it would have decided.
     """
     settings = load_settings(config, reaches_kafka=False, order=_registered(order), partitioner=partitioner)
     named = [path.absolute() for path in (dead_letters, held, own) if path is not None]
     if len(set(named)) < len(named):
-        raise WrongUse(f"Two outputs cannot go into one file, {named[-1].name}; name one for each.")
+        raise WrongUse(f"Two outputs cannot go into one file, {named[-1].name}; name a file for each.")
     if sys.stdout is None:
         raise WrongUse("Standard output is closed; replay writes there.")
     from precede.udfs.holdback import Holdback
@@ -95,8 +97,8 @@ def replay(
         partitioner=settings.partitioner,
     )
     with ExitStack() as files, done_when_the_reader_leaves():
-        source = open_source(file, files)
-        outputs = [None if path is None else _target(path, source, files) for path in (dead_letters, held, own)]
+        source = open_input(file, files)
+        outputs = [None if path is None else open_output(path, source, files) for path in (dead_letters, held, own)]
         summary = _replay(holdback, source, outputs[0], outputs[2])
         if outputs[1] is not None:
             _write_held(holdback, outputs[1])
@@ -119,20 +121,20 @@ def _registered(order: str | None) -> str | None:
 
 def _patience(settings: "Settings") -> "Patience":
     if settings.service_key is None:
-        return settings.patience()  # without loading what reads keys
+        return settings.patience()  # without loading the code for keys
     from precede.ingest.signing import load_key
 
     return settings.patience(load_key(settings.service_key))
 
 
 class Summary:
-    """What a person should know of what did not come out."""
+    """What a person should know about messages that were not delivered."""
 
     def __init__(self) -> None:
         self.codes: Counter[str] = Counter()
         self.first: list[str] = []
         self.stopped_after: int | None = None
-        """How many lines were read when Ctrl-C came."""
+        """The number of lines that were read before Ctrl-C."""
 
     def add(self, letters: list[bytes]) -> None:
         import msgspec
@@ -147,20 +149,20 @@ class Summary:
             say(f"Stopped after {self.stopped_after} lines.")
         if self.codes and dead_letters is None:
             codes = ", ".join(f"{count} {code}" for code, count in self.codes.most_common())
-            say(f"Dead letters: {codes} (--dead-letters FILE keeps them). The first:")
+            say(f"Dead letters: {codes} (--dead-letters FILE writes them all). The first:")
             for reason in self.first:
                 say(reason)
         if holdback.duplicates:
             say(f"Exact copies dropped: {holdback.duplicates}.")
         waiting = 0 if held is not None else sum(1 for _ in holdback.held())
         if waiting:
-            say(f"Still held: {waiting} (--held FILE tells what each waits for).")
+            say(f"Still held: {waiting} (--held FILE says what each waits for).")
 
 
 def _replay(holdback: "Holdback", source: int, dead_letters: int | None, own: int | None) -> Summary:
     from precede.reading.log_lines import LogLines, PartitionError, blocks, one_line_each
 
-    gc.disable()  # the kernel makes no cycles that end before it does, and looking for them costs a tenth of the time
+    gc.disable()  # the kernel leaves no garbage in cycles, and looking for it costs a tenth of the time
     lines = LogLines(holdback, holdback.refuse, holdback.partitions)
     summary, output = Summary(), sys.stdout.fileno()
     wrong: PartitionError | None = None
@@ -169,16 +171,16 @@ def _replay(holdback: "Holdback", source: int, dead_letters: int | None, own: in
             try:
                 lines.feed(block)
             except PartitionError as error:
-                wrong = error  # what the lines before it let go is written first
-            # Each block is written before the next is asked for: whoever reads a pipe waits for nothing but its input.
+                wrong = error  # what the lines before it released is written first
+            # Each block is written before the next is read, so that a reader of the pipe never waits for later input.
             if holdback.ordered:
-                write(output, one_line_each(holdback.ordered))
+                write_all(output, one_line_each(holdback.ordered))
             if holdback.dead and dead_letters is not None:
-                write(dead_letters, one_line_each(holdback.dead))
+                write_all(dead_letters, one_line_each(holdback.dead))
             elif holdback.dead:
                 summary.add(holdback.dead)
             if holdback.own and own is not None:
-                write(own, b"".join(map(own_line, holdback.own)))
+                write_all(own, b"".join(map(own_line, holdback.own)))
             holdback.clear()
             if wrong is not None:
                 raise WrongUse(str(wrong)) from wrong
@@ -188,7 +190,7 @@ def _replay(holdback: "Holdback", source: int, dead_letters: int | None, own: in
 
 
 def _read_or_be_stopped(file: int, size: int) -> bytes:
-    """Ctrl-C counts while we wait for input and at no other time, so that no record is left half done."""
+    """Ctrl-C only counts while this waits for input, so that no record is left half done."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         return os.read(file, size)
@@ -197,7 +199,7 @@ def _read_or_be_stopped(file: int, size: int) -> bytes:
 
 
 def own_line(one: "JobRecord") -> bytes:
-    """A record of the job's own as a line: where it would go, and which raw record made it."""
+    """A record that a job would publish, as a line: its topic, and the offset of the raw record that caused it."""
     return b'{"topic":"%b","offset":%d,"value":%b}\n' % (one.topic.encode(), one.offset, one.value)
 
 
@@ -205,33 +207,4 @@ def _write_held(holdback: "Holdback", target: int) -> None:
     import msgspec
 
     encode = msgspec.json.Encoder().encode
-    write(target, b"".join(encode(message) + b"\n" for message in holdback.held()))
-
-
-def write(file: int, text: bytes) -> None:
-    """All of it: the system may take less than it is offered."""
-    view = memoryview(text)
-    while view:
-        view = view[os.write(file, view) :]
-
-
-def open_source(file: str, files: ExitStack) -> int:
-    """The file of that name, or standard input for -, ready to be read."""
-    if file == "-" and sys.stdin is None:
-        raise WrongUse("Standard input is closed, and - is to be read from there.")
-    if file == "-":
-        return sys.stdin.fileno()
-    try:
-        return files.enter_context(Path(file).open("rb", buffering=0)).fileno()
-    except OSError as error:
-        raise WrongUse(f"The file {file} cannot be read: {error.strerror}.") from error
-
-
-def _target(path: Path, source: int, files: ExitStack) -> int:
-    """Open for writing, but never what is being read: opening would empty it."""
-    try:
-        if path.is_file() and os.path.samestat(path.stat(), os.fstat(source)):
-            raise WrongUse(f"{path} is the file that is read; write to another.")
-        return files.enter_context(path.open("wb", buffering=0)).fileno()
-    except OSError as error:
-        raise WrongUse(f"The file {path} cannot be written: {error.strerror}.") from error
+    write_all(target, b"".join(encode(message) + b"\n" for message in holdback.held()))

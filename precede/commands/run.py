@@ -1,4 +1,4 @@
-"""`precede run`: the streaming job."""
+"""`precede run`: runs the streaming job."""
 
 import signal
 from enum import StrEnum
@@ -30,29 +30,32 @@ def run(
         int | None,
         typer.Option(
             metavar="N",
-            help="Into how many parts the groups are spread (docs/internals/benchmarks.md); fixed by the checkpoint. "
+            help="The number of parts over which the groups are spread (docs/internals/benchmarks.md); fixed by the "
+            "checkpoint. "
             "Default: PRECEDE_SHARDS, else 16.",
         ),
     ] = None,
-    only: Annotated[Query | None, typer.Option(help="Run one of the two queries; the other runs elsewhere.")] = None,
+    only: Annotated[
+        Query | None, typer.Option(help="Run only one of the two queries; the other may run elsewhere.")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Handle what is there, Delta included, and stop.")] = False,
     rebuild_delta: Annotated[
-        bool, typer.Option("--rebuild-delta", help="Throw the Delta tables away and write them anew from the topics.")
+        bool, typer.Option("--rebuild-delta", help="Throw the Delta tables away and write them again from the topics.")
     ] = False,
     config: Config = None,
 ) -> None:
-    """Run the streaming job: order what is in the raw topic, and keep its history in Delta.
+    """Run the streaming job: it orders what is in the raw topic, and keeps the history in Delta.
 
-    Ctrl-C stops it between two batches; started again with the same checkpoint it goes on where it was, and no reader
-    of committed records sees a position twice.
+    Ctrl-C stops it between two batches. Started again with the same checkpoint it continues where it stopped, and no
+    reader of committed records sees a position twice.
 
     Examples:
 
       precede run --bootstrap localhost:9092 --checkpoint checkpoints/ --delta delta/
 
-      precede run --once                  what is there, then stop
+      precede run --once                  handle what is there, then stop
 
-      precede run --only order            history runs elsewhere
+      precede run --only order            history may run elsewhere
     """
     from precede.ingest.extras import need
 
@@ -73,7 +76,7 @@ def run(
     from precede.udfs.errors import PrecedeError
 
     announcer = Announcer(say if settings.log_format == "text" else typer.echo, settings.log_format)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the job itself listens
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the job handles it
     try:
         service_key = key_in(settings.service_key)
         _make_topics(settings, announcer)
@@ -88,7 +91,7 @@ def run(
 
 
 def _make_topics(settings: "Settings", announcer: "Announcer") -> None:
-    """The topics that are not there yet; a broker that is away is waited for."""
+    """Create the topics that are absent; wait for a broker that does not answer."""
     from precede.ingest.kafka import topics
 
     topics.ensure_patiently(

@@ -1,4 +1,4 @@
-"""`precede tail`: follow the ordered topic, or the dead letters."""
+"""`precede tail`: follows the ordered topic, or the dead letters."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from precede.command_options import Bootstrap, Config, Seconds, done_when_the_reader_leaves, load_settings, say
-from precede.commands.send import check_name
+from precede.identifiers import check_name, id_text
 from precede.terminal_text import plain
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.25
 SPACES = str.maketrans("\r\n\t", "   ")
-"""The white space that JSON text may hold between its parts; a record is one line here."""
+"""The white space that may stand between the parts of JSON text; a record is printed on one line."""
 
 
 def tail(
     group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group; without it, all.")] = None,
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="What is there already, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The records themselves, one a line.")] = False,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Also what is there already.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The records themselves, one per line.")] = False,
     dead_letters: Annotated[bool, typer.Option("--dead-letters", help="What can never be delivered, and why.")] = False,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N records.")] = None,
     seconds: Seconds = None,
@@ -33,7 +33,7 @@ def tail(
 ) -> None:
     """Follow what is delivered, in order, until Ctrl-C.
 
-    Each position of a group is shown once; a hole in them is an alarm on standard error.
+    Each position of a group is shown once. If positions are missing, standard error says which.
 
     Examples:
 
@@ -62,7 +62,7 @@ def _end_s(seconds: float | None) -> float:
 
 
 def _request_s(end_s: float) -> float:
-    """A broker that is away is told of in the time there is."""
+    """How long to wait for a broker: no longer than the command may run."""
     from precede.ingest.kafka.reading import REQUEST_S
 
     return max(LOOK_S, min(REQUEST_S, end_s - time.monotonic()))
@@ -91,9 +91,7 @@ def _deliveries(
 
 
 def delivery_line(delivery: "Delivery") -> str:
-    """One delivered record for a person: where it stands, who says what, what it answers and how long it waited."""
-    from precede.commands.send import id_text
-
+    """One delivered record for a person: its place, sender and text, what it answers, and how long it was held."""
     place = delivery.group if delivery.destination is None else f"{delivery.group} for {delivery.destination}"
     seq = 0 if delivery.seq is None else delivery.seq
     who = (

@@ -65,7 +65,13 @@ _place = lenient_reader(_Place)
 
 
 class Groups:
-    """The groups of a log as one name sees them, and its operations on them."""
+    """The groups of a log as one name sees them, and its operations on them.
+
+    To open it, and every method that reads or writes, raises Unreachable if no broker answered, and AccessDenied if the
+    broker rejected the credentials or an access rule is missing. Refused means that something must be changed first:
+    the state file, the key or a topic cannot be used, a group is not there or is there already, or the group refused
+    the record. A method that writes also raises Unconfirmed if Kafka did not confirm the record.
+    """
 
     def __init__(
         self,

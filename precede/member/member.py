@@ -1,12 +1,12 @@
-"""A member of a group: it says things, and is handed what the group says, in order.
+"""A member of a group: it sends messages, and receives the group's messages in order.
 
     with precede.Member("travel", "bob") as bob:
         for message in bob:
             print(message.position, message.sender, message.data)
             bob.send("I do.", after=message)
 
-It learns the group's order from the log and stamps by it; a member of a closed group, or of one that goes by clocks,
-joins. What its stamps need and how far it has read are kept in a small file, so that it goes on where it stopped.
+It learns the group's order from the log and stamps by it. A member of a closed group, or of one by clocks, joins. What
+its stamps need and how far it has read are kept in a small file, so that it goes on where it stopped.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from precede.ingest.kafka.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_T
 from precede.ingest.producer import Publisher
 from precede.ingest.signing import key_in
 from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
-from precede.member.background import Clock, Errand, Repair
-from precede.member.publishing import Voice
-from precede.member.startup import Opening, search
+from precede.member.background import BackgroundTask, HeartbeatTask, RepairTask
+from precede.member.publishing import MemberPublisher
+from precede.member.startup import Log, Startup, search, start_member
 from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import IDLE_S, Delivery, Follower
 from precede.udfs.errors import Hole, Refused
@@ -34,7 +34,7 @@ from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Id
 
 PLACE_S = 1.0
-"""How often the place is written down while messages are handed over."""
+"""How often the place is stored while messages are handed over."""
 HEARTBEAT_S = 5.0
 
 
@@ -42,11 +42,11 @@ class Status(NamedTuple):
     """How a member stands with its group."""
 
     synced: bool
-    """Everything delivered so far was handed over, and the group waits for nothing."""
+    """Whether everything delivered so far was handed over, and the group waits for nothing."""
     missing: int
     """How many messages the group is known to wait for."""
     given_up: int
-    """How many of the messages handed over so far were given up on."""
+    """How many of the messages handed over so far were abandoned."""
 
     def __str__(self) -> str:
         said = "synced" if self.synced else f"{self.missing} missing" if self.missing else "behind"
@@ -54,15 +54,19 @@ class Status(NamedTuple):
 
 
 class Member:
-    """Speaks and listens in one group, under one name, in one place at a time.
+    """Sends and receives in one group, under one name, in one place at a time.
 
-    `history` is what a newcomer gets: "all", "none", or the last n messages. Who was here before goes on behind the
-    last message it was handed; `since` names another position, for an application that keeps its own.
+    `history` is what a newcomer gets: "all", "none", or the last n messages. A member that was here before goes on
+    behind the last message that it was handed; `since` names another position, for an application that keeps its own.
     `delta` is the root folder of the Delta tables, for what is older than the ordered topic keeps.
-    Iteration yields messages; with `records` everything that has a position, views and abandoned ones included.
-    It waits for ever, or ends once nothing came for `patience_s` seconds.
+    Iteration yields messages; with `records` everything that has a position, views and abandoned messages included.
+    It waits for ever, or ends if nothing came for `patience_s` seconds.
 
-    Opening raises Unreachable, AccessDenied or Refused; iteration and `poll` raise Hole where positions are missing.
+    To open a member raises ValueError for a wrong argument; Refused if the state file, the key or a topic cannot be
+    used, or the group cannot be joined; Unreachable if no broker answered; AccessDenied if the broker rejected the
+    credentials or an access rule is missing; and Unconfirmed if Kafka did not confirm its join.
+    Iteration and `poll` raise Hole if positions are missing, and Unreachable, AccessDenied or Refused if the topic
+    cannot be read.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class Member:
         self._patience_s = patience_s
         self._left = False
         self._saved_s = 0.0
-        self._errands: list[Errand] = []
+        self._tasks: list[BackgroundTask] = []
         with contextlib.ExitStack() as opened:
             self._open(opened, history, since, state, key, heartbeat_s)
             self._opened = opened.pop_all()
@@ -127,58 +131,58 @@ class Member:
         publisher = opened.enter_context(
             Publisher(self._bootstrap, topic=raw, linger_ms=0, partitioner=self._partitioner)
         )
-        self._voice = Voice(kept, known, publisher, private)
+        self._publisher = MemberPublisher(kept, known, publisher, private)
         self._reader = self._new_reader()
         opened.callback(self._reader.close)
-        opening = Opening(self._voice, self._reader, self._bootstrap, self._topics, self._past)
-        opening.read(history=history, since=since)
-        opening.settle_epoch(private, is_new=is_new)
-        opening.join()
-        self.position = opening.position
-        """The one handed over last; an application that keeps its own hands it to `since`."""
-        self._older = opening.older
+        startup = Startup(self._publisher, self._reader, Log(self._bootstrap, *self._topics), self._past)
+        place = start_member(startup, history=history, since=since, key=private, is_new=is_new)
+        self.position = place.position
+        """The position handed over last; an application that keeps its own passes it to `since`."""
+        self._older = place.older
         self._follower = Follower(
-            self._reader, topic=ordered, group=self.group, start="beginning", token=opening.token, patience_s=None
+            self._reader, topic=ordered, group=self.group, start="beginning", token=place.token, patience_s=None
         )
         where = self._new_reader, lambda: Publisher(self._bootstrap, topic=raw, partitioner=self._partitioner)
-        self._errands.append(Repair(self._voice, self._control_topic, *where))
-        if heartbeat_s is not None or self._voice.order.waits_for_members:
-            self._errands.append(Clock(self._voice, raw, *where, heartbeat_s=heartbeat_s or HEARTBEAT_S))
-        for errand in self._errands:
-            errand.start()
-            opened.callback(errand.join)
-        for errand in self._errands:
-            opened.callback(errand.stop)
+        self._tasks.append(RepairTask(self._publisher, self._control_topic, *where))
+        if heartbeat_s is not None or self._publisher.order.waits_for_members:
+            self._tasks.append(HeartbeatTask(self._publisher, raw, *where, heartbeat_s=heartbeat_s or HEARTBEAT_S))
+        for task in self._tasks:
+            task.start()
+            opened.callback(task.join)
+        for task in self._tasks:
+            opened.callback(task.stop)
 
     # ── what it is ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def order(self) -> str:
-        """The group's order, by which this member stamps."""
-        return self._voice.order.name
+        """The group's order, by which this member stamps its messages."""
+        return self._publisher.order.name
 
     @property
     def epoch(self) -> int:
-        return self._voice.known.epoch
+        """The epoch under which this member sends."""
+        return self._publisher.known.epoch
 
     @property
     def members(self) -> list[str]:
-        """Who is in by `create` or `join`, as far as this member has heard; in an open group others may speak, too."""
-        with self._voice.lock:
-            return list(members(self._voice.knowledge.view))
+        """The members by `create` or `join`, as far as this member has read; in an open group others may send, too."""
+        with self._publisher.lock:
+            return list(members(self._publisher.knowledge.view))
 
     @property
     def conflicts(self) -> list[tuple[str, str]]:
         """Which operations conflict, as the group's `create` record says."""
-        return list(self._voice.knowledge.conflicts)
+        return list(self._publisher.knowledge.conflicts)
 
     @property
     def status(self) -> Status:
-        knowledge = self._voice.knowledge
+        """How this member stands with its group."""
+        knowledge = self._publisher.knowledge
         missing = len(knowledge.missing)
         return Status(self._follower.at_end and not missing, missing, knowledge.given_up)
 
-    # ── speaking ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def send(
         self,
@@ -188,48 +192,52 @@ class Member:
         to: Iterable[str] | None = None,
         object: dict[str, Any] | None = None,  # noqa: A002 (the contract's word)
     ) -> Id:
-        """Say something; the message's id, once Kafka has it.
+        """Send a message, and return its id once Kafka has it.
 
         `after` is what it answers: a message, its id, or a list of them. They must have been delivered here. `to` names
-        the destinations where the order has them, `object` the fields of the object-based protocol.
+        the destinations if the order has them, `object` the fields of the object-based protocol.
 
-        Raises Refused where this member may not speak, AccessDenied where access rules forbid it, and Unconfirmed where
-        Kafka did not answer: then the same bytes go out first the next time.
+        Raises ValueError for a wrong argument; Refused if this member may not send, or Kafka refused the record;
+        AccessDenied if an access rule is missing; and Unconfirmed if Kafka did not confirm the record: then the same
+        bytes are sent first the next time.
         """
-        voice = self._voice
-        with voice.lock:
-            self._check_may_speak()
+        publisher = self._publisher
+        with publisher.lock:
+            self._check_may_send()
             parents = self._parents(after)
-            return voice.say(as_json(data), parents, self._destinations(to), object)
+            return publisher.send(as_json(data), parents, self._destinations(to), object)
 
     def leave(self) -> None:
-        """End this member's epoch; what it said so far still counts. Opened again, it comes with a new epoch."""
-        voice = self._voice
-        with voice.lock:
-            self._check_may_speak()
-            known = voice.known
-            if known.seq == 0 and not voice.knowledge.is_in(self.name, self.epoch) and not known.joined:
-                raise ValueError(f"{self.name} has neither joined {self.group} nor said anything in it")
-            voice.leave()
+        """End this member's epoch; what it sent so far still counts. Opened again, it comes with a new epoch.
+
+        Raises ValueError if it neither joined nor sent anything, and otherwise what `send` raises.
+        """
+        publisher = self._publisher
+        with publisher.lock:
+            self._check_may_send()
+            known = publisher.known
+            if known.seq == 0 and not publisher.knowledge.is_in(self.name, self.epoch) and not known.joined:
+                raise ValueError(f"{self.name} has neither joined {self.group} nor sent anything to it")
+            publisher.leave()
             self._left = True
 
-    def _check_may_speak(self) -> None:
+    def _check_may_send(self) -> None:
         if self._left:
             raise Refused(f"{self.name} has left {self.group}: open the member again to come back.")
-        if self._voice.knowledge.is_out(self.name, self.epoch):
+        if self._publisher.knowledge.is_out(self.name, self.epoch):
             raise Refused(
                 f"Epoch {self.epoch} of {self.name} has ended in {self.group}: open the member again, and it comes back"
                 " with a new one."
             )
-        why_forged = self._voice.why_forged()
+        why_forged = self._publisher.why_forged()
         if why_forged is not None:
             raise Refused(why_forged)
 
     def _parents(self, after: Any) -> list[Id]:
         ids = as_ids(after)
         for id_ in ids:
-            own = id_[:2] == (self.name, self.epoch) and id_[2] <= self._voice.known.seq
-            if not own and not self._voice.knowledge.has(id_):
+            own = id_[:2] == (self.name, self.epoch) and id_[2] <= self._publisher.known.seq
+            if not own and not self._publisher.knowledge.has(id_):
                 raise ValueError(
                     f"{id_} has not been delivered to {self.name}: a message can only answer what its sender knows, so"
                     " take messages until it is there, or ask for it with find()"
@@ -248,20 +256,23 @@ class Member:
             raise ValueError(f"`to` is a list of members: write [{to!r}]")
         return [as_name("a member in `to`", name) for name in to]
 
-    # ── listening ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── receiving ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def poll(self, timeout_s: float) -> Delivery | None:
-        """The next message, or None where none came in that time."""
+        """The next message, or None if none came in that time.
+
+        Raises Hole if positions are missing, and Unreachable, AccessDenied or Refused if the topic cannot be read.
+        """
         deadline = monotonic() + timeout_s
         while True:
             if monotonic() - self._saved_s > PLACE_S:
-                self._save()  # all that was handed over before is done with, or nobody would ask for more
+                self._save()  # to ask for more means that what was handed over before is done
             delivery = self._next(max(0.0, deadline - monotonic()))
             if delivery is None and monotonic() >= deadline:
                 return None
             if delivery is None:
                 continue
-            self._voice.observe(read_without_data(delivery.record))
+            self._publisher.observe(read_without_data(delivery.record))
             if not self._is_mine(delivery):
                 continue
             self.position = delivery.position
@@ -280,10 +291,12 @@ class Member:
                 raise StopIteration
 
     def find(self, id_: Id | Sequence[Any]) -> Delivery | None:
-        """A message of the group by its id, such as what another one answers; None where it was never delivered.
+        """A message of the group by its id, such as what another one answers; None if it was never delivered.
 
-        It is looked for in Delta, where the member was told of it, and in the whole ordered topic. What was found may
-        be answered.
+        It is looked for in Delta, if the member was given that, and in the whole ordered topic. A message that was
+        found may be answered.
+
+        Raises ValueError if this is no id, and Unreachable, AccessDenied or Refused if it cannot be looked for.
         """
         wanted = as_id(id_)
         past = self._past()
@@ -295,8 +308,8 @@ class Member:
             finally:
                 reader.close()
         if found is not None:
-            with self._voice.lock:
-                self._voice.observe(read_without_data(found.record))
+            with self._publisher.lock:
+                self._publisher.observe(read_without_data(found.record))
         return found
 
     def _next(self, timeout_s: float) -> Delivery | None:
@@ -310,7 +323,7 @@ class Member:
             past = self._past()
             if past is None or not self._is_mine(hole.delivery):
                 raise
-            # Where Delta lacks it, too, that is the hole.
+            # If Delta lacks it, too, that is the hole.
             self._older = past.between(hole.last + 1, hole.delivery.position - 1)
             older = next(self._older, None)
             if older is None:
@@ -334,12 +347,12 @@ class Member:
     # ── ending ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Stop, with everything written down; to close again does nothing."""
+        """Stop, with everything stored; to close again does nothing."""
         self._save()
         self._opened.close()
 
     def _save(self) -> None:
-        self._voice.keep_place(self._follower.token)
+        self._publisher.save_token(self._follower.token)
         self._saved_s = monotonic()
 
     def __enter__(self) -> Self:
@@ -349,4 +362,4 @@ class Member:
         if kind is None or kind is KeyboardInterrupt:
             self.close()
         else:
-            self._opened.close()  # what the message handed over last was to do is not done: it comes again
+            self._opened.close()  # the message handed over last was not dealt with, so it comes again

@@ -1,8 +1,8 @@
-"""What a member says: stamped by the publisher's half of its group's order, and written down before it is sent.
+"""Sends what a member says: stamped by the publisher's half of its group's order, and stored before it is sent.
 
-All that stamps need (own seq, vector, clocks) stands in the state file in the same step as the record that carries
-them. After a crash the very same bytes go out again, which the kernel drops as an exact copy where they had arrived;
-nothing is guessed, no seq is used twice, no clock runs back.
+All that stamps need (own seq, vector, clocks) is in the state file, replaced in the same step as the record that
+carries them. After a crash exactly the same bytes are sent again, and the kernel drops them as an exact copy if they
+had arrived. Nothing is guessed, no seq is used twice, and no clock runs back.
 """
 
 import threading
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SENT_MAX = 1_000
-"""How many of its own records a member keeps, to publish them again where the group asks."""
+"""How many of its own records a member keeps, to publish them again if the group requests them."""
 SENT_BYTES_MAX = 16 * 1024 * 1024
 
 
-class Voice:
-    """The sending half of a member; every method may be called by any thread."""
+class MemberPublisher:
+    """The sending half of a member. Threads may share it."""
 
     def __init__(
         self, state: SenderState, known: Sender, publisher: Publisher, key: "Ed25519PrivateKey | None"
@@ -50,119 +50,126 @@ class Voice:
         self._publisher = publisher
         self._key = key
         self.public_key = None if key is None else public_text(key)
-        self._adopted: str | None = None
+        self._order_name: str | None = None
         self.stamps = Stamps(known.sender, known.epoch)
-        self.adopt(self.knowledge.order or "s_b")
-        self._promised = 0
-        """Below which time nothing more is said, as far as the log was told."""
-        self._highest = 0
-        """The largest time that the group seems to have."""
-        self._wanted = 0
-        """The time that this member should have, by what it heard."""
-        self._said = 0
-        """The largest time of its own records that the log has for certain."""
-        self._is_mute = False
+        self.adopt_order(self.knowledge.order or "s_b")
+        self._promised_time = 0
+        """The log was told that nothing more is sent below this time."""
+        self._highest_time = 0
+        """The largest time that the group seems to have reached."""
+        self._wanted_time = 0
+        """The time that this member should reach, by what it read."""
+        self._confirmed_time = 0
+        """The largest time of its own records that are certainly in the log."""
+        self._has_left = False
         self._heartbeats: Publisher | None = None
-        self._shown_ms = 0
+        self._last_clock_ms = 0
         self._sent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sent_bytes = 0
 
     @property
     def order(self) -> type[Order]:
-        return ORDERS[self._adopted or "s_b"]
+        return ORDERS[self._order_name or "s_b"]
 
-    def adopt(self, order: str) -> None:
-        """Stamp by this order from now on; what is kept already goes over to it."""
-        if order == self._adopted or order not in ORDERS:
+    def adopt_order(self, order: str) -> None:
+        """Stamp by this order from now on, with what the stamps so far have kept."""
+        if order == self._order_name or order not in ORDERS:
             return
-        kept = self.known.stamps if self._adopted is None else self.stamps.dump()
-        self._adopted = order
+        kept = self.known.stamps if self._order_name is None else self.stamps.dump()
+        self._order_name = order
         self.stamps = ORDERS[order].stamps_of(self.known.sender, self.known.epoch)
         if kept is not None:
             self.stamps.load(kept)
         self.stamps.seq = self.known.seq
 
-    def begin(self, epoch: int) -> None:
-        """Start anew with this epoch; what was heard still counts."""
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin this epoch; what was observed before still counts."""
         kept = self.stamps.dump()
         self.known.epoch, self.known.seq, self.known.joined, self.known.pending = epoch, 0, False, None
         self.stamps = self.order.stamps_of(self.known.sender, epoch)
         self.stamps.load(kept)
         self.stamps.seq = 0
         if isinstance(self.stamps, LamportStamps):
-            # What the old epoch said last may never have counted, and a time that is too far would be refused.
+            # The last records of the old epoch may not have counted, and a time that is too far ahead would be refused.
             most = self.knowledge.time + self.knowledge.window - 1
             self.stamps.time = self.stamps.moved = min(self.stamps.time, most)
-        self._said = self._wanted = 0
+        self._confirmed_time = self._wanted_time = 0
 
-    # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── observing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def observe(self, record: dict[str, Any]) -> None:
-        """A record was delivered here, or, as far as stamps mind that, at another destination."""
+        """Take note of a record that was delivered here, or at another destination if the stamps need that."""
         with self.lock:
-            self.adopt(record["order"])
+            self.adopt_order(record["order"])
             if record.get("destination") in (None, self.known.sender):
                 self.knowledge.deliver(record)
             if record["status"] == "delivered":
                 self.stamps.observe(record)
 
-    def hear(self, value: bytes) -> None:
-        """A record of the group stands in the raw log, where anybody may have written it."""
+    def observe_raw(self, value: bytes) -> None:
+        """Take note of a record of the group in the raw log, which anyone may have written."""
         with self.lock:
-            known = min(self._highest, max(self._wanted, self.time) - 1)
-            said = read_trusted_clock(self.knowledge, self.known.group, value, above=known)
-            if said is not None:
-                self.hear_time(said.time, is_message=said.is_message)
+            known = min(self._highest_time, max(self._wanted_time, self.time) - 1)
+            clock = read_trusted_clock(self.knowledge, self.known.group, value, above=known)
+            if clock is not None:
+                self.observe_time(clock.time, is_message=clock.is_message)
 
-    def hear_time(self, linear: int, *, is_message: bool = True) -> None:
-        """Somebody said something at this linear time; nobody takes a clock that runs away (contract: windows)."""
+    def observe_time(self, linear: int, *, is_message: bool = True) -> None:
+        """Take note of a linear time that another member used; one beyond the group's window is ignored."""
         with self.lock:
-            self._highest = max(self._highest, self.knowledge.time)
-            if linear <= self._highest + self.knowledge.window:
-                self._highest = max(self._highest, linear)
+            self._highest_time = max(self._highest_time, self.knowledge.time)
+            if linear <= self._highest_time + self.knowledge.window:
+                self._highest_time = max(self._highest_time, linear)
                 if is_message:
-                    self._wanted = max(self._wanted, linear + 1)
-                    self._follow()
+                    self._wanted_time = max(self._wanted_time, linear + 1)
+                    self._raise_clock()
 
-    def _follow(self) -> None:
-        """Let the clock follow what was heard, but never further than the group takes it: what was heard may be
-        refused, and counts for nothing then; what was delivered, and what this member said itself, counts."""
-        if isinstance(self.stamps, LamportStamps) and self.stamps.time < self._wanted:
-            surely = max(self.knowledge.time, self._said) + self.knowledge.window - 1  # a heartbeat may show one more
-            self.stamps.catch_up(min(self._wanted, max(self.stamps.time, surely)) - 1)
+    def _raise_clock(self) -> None:
+        """Raise the clock to what was observed, but only as far as the group accepts it.
+
+        What was observed in the raw log may be refused, and then it does not count. What was delivered counts, and
+        what this member sent.
+        """
+        if isinstance(self.stamps, LamportStamps) and self.stamps.time < self._wanted_time:
+            surely = (
+                max(self.knowledge.time, self._confirmed_time) + self.knowledge.window - 1
+            )  # a heartbeat may show one more than this
+            self.stamps.catch_up(min(self._wanted_time, max(self.stamps.time, surely)) - 1)
 
     @property
     def time(self) -> int:
-        """The linear time of what is said next; 0 where the order has no clocks."""
+        """The linear time of the next record; 0 if the order has no clocks."""
         return self.stamps.time if isinstance(self.stamps, LamportStamps) else 0
 
     def why_forged(self) -> str | None:
-        """Why the group takes nothing that this member says, None where it takes it, as far as is known here."""
+        """Why the group would refuse as forged what this member sends; None if it would not, as far as is known."""
         knowledge, name, group = self.knowledge, self.known.sender, self.known.group
         if not knowledge.has_keys:
             return None
         if self.public_key is None:
-            return f"{group} takes nothing unsigned: open {name} with its private key."
+            return f"{group} accepts only signed records: open {name} with its private key."
         if name in knowledge.keys:
             if knowledge.key_of(name, self.known.epoch) == self.public_key:
                 return None
             return (
-                f"The key given is not the one that {group} knows of {name}: open it with that one, or change it"
+                f"The given key is not the one that {group} knows of {name}: open it with that one, or change it"
                 " (precede groups join --new-key)."
             )
         if not knowledge.closed:
-            return None  # its join brings the key
+            return None  # its join carries the key
         if SERVICE not in knowledge.keys:
-            return f"{group} is closed and was created without a service, so {name}, who has no key in it, cannot join."
+            return (
+                f"{group} is closed and was created without a service, so {name}, which has no key in it, cannot join."
+            )
         return (
-            f"{group} is closed and has no key of {name}: let whoever holds its service's key run"
+            f"{group} is closed and has no key of {name}: ask the owner of its service's key to run"
             f" `precede groups admit {group} {name} {self.public_key}`."
         )
 
-    # ── speaking ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def say(self, data: bytes, parents: list[Id], to: list[str] | None, object_: dict[str, Any] | None) -> Id:
-        """One message, in the log when this returns."""
+    def send(self, data: bytes, parents: list[Id], to: list[str] | None, object_: dict[str, Any] | None) -> Id:
+        """Send one message; it is in the log when this returns."""
         with self.lock:
             if self.known.pending is not None:
                 self._publish_pending()
@@ -170,22 +177,24 @@ class Voice:
             self.stamps.seq = known.seq
             stamp = self.stamps.stamp(after=parents, to=to or [], clock_ms=self._clock_ms())
             if parents:
-                stamp.setdefault("after", parents)  # what it answers is told in every order
+                stamp.setdefault("after", parents)  # every order carries what a message answers
             if to is not None:
                 stamp["to"] = to
             if object_ is not None:
                 stamp["object"] = object_
             record = self._encode(stamp, data)
             if len(record) > Limits().record_bytes_max:
-                raise ValueError(f"a message may take {Limits().record_bytes_max} bytes in all, this one {len(record)}")
+                raise ValueError(
+                    f"a message may have {Limits().record_bytes_max} bytes in all, and this one has {len(record)}"
+                )
             known.seq, known.pending, known.stamps = self.stamps.seq, record.decode(), self.stamps.dump()
             self._state.save()
             self._publish_pending()
-            self._said = max(self._said, stamp.get("time", 0))
+            self._confirmed_time = max(self._confirmed_time, stamp.get("time", 0))
             return known.sender, known.epoch, known.seq
 
-    def control(self, **fields: Any) -> None:
-        """One record of another kind, in the log when this returns."""
+    def send_control(self, **fields: Any) -> None:
+        """Send one record of another kind; it is in the log when this returns."""
         with self.lock:
             self.known.stamps = self.stamps.dump()
             self._state.save()
@@ -193,34 +202,34 @@ class Voice:
             self._publisher.flush()
 
     def leave(self) -> None:
-        """The last record of this epoch; the next one begins when the member is opened again."""
+        """Send the last record of this epoch; the next epoch begins when the member is opened again."""
         with self.lock:
-            self._is_mute = True
+            self._has_left = True
             if self._heartbeats is not None:
-                self._heartbeats.flush()  # one still on its way would come after the leave, and be fenced
-            self.control(kind="leave", sender=self.known.sender, epoch=self.known.epoch, last=self.known.seq)
-            self.begin(self.known.epoch + 1)
+                self._heartbeats.flush()  # one on its way would arrive after the leave, and be refused
+            self.send_control(kind="leave", sender=self.known.sender, epoch=self.known.epoch, last=self.known.seq)
+            self.begin_epoch(self.known.epoch + 1)
 
-    def beat(self, publisher: Publisher, *, due: bool) -> None:
-        """Send a heartbeat where the clock has passed what the log was told of it, or where it is due."""
+    def send_heartbeat(self, publisher: Publisher, *, due: bool) -> None:
+        """Send a heartbeat if the clock has passed what the log was told, or if one is due."""
         with self.lock:
-            if self._is_mute:
+            if self._has_left:
                 return
-            self._follow()
-            if due or self.time > self._promised or self.time < self._wanted:
+            self._raise_clock()
+            if due or self.time > self._promised_time or self.time < self._wanted_time:
                 self.stamps.seq = self.known.seq
                 fields = self.stamps.heartbeat(clock_ms=self._clock_ms())
                 self.known.stamps = self.stamps.dump()
-                self._state.save()  # before it is sent, for what was promised must hold after a crash, too
+                self._state.save()  # before it is sent: its promise must hold after a crash
                 self._heartbeats = publisher
                 publisher.publish(self.known.group, self._encode(fields))
-                self._promised = self.time
-                if self.time < self._wanted:
-                    publisher.flush()  # only once the log has it may the clock go further
-                    self._said = self.time
+                self._promised_time = self.time
+                if self.time < self._wanted_time:
+                    publisher.flush()  # the clock may only go further once the log has it
+                    self._confirmed_time = self.time
 
-    def again(self, epoch: int, first: int, last: int) -> Iterator[bytes]:
-        """The own records of these seqs, byte for byte, as far as they are kept."""
+    def sent_records(self, epoch: int, first: int, last: int) -> Iterator[bytes]:
+        """The member's own records with these seqs, byte for byte, as far as they are kept."""
         with self.lock:
             found = [
                 self._sent[epoch, seq]
@@ -229,8 +238,8 @@ class Voice:
             ]
         yield from found
 
-    def keep_place(self, token: str) -> None:
-        """Write down how far was read."""
+    def save_token(self, token: str) -> None:
+        """Store how far was read."""
         with self.lock:
             self.known.token = token
             self.known.stamps, self.known.knowledge = self.stamps.dump(), self.knowledge.dump()
@@ -240,7 +249,7 @@ class Voice:
         known = self.known
         record = (known.pending or "").encode()
         sending.publish_pending(self._publisher, self._state, known)
-        self._promised = max(self._promised, self.time)
+        self._promised_time = max(self._promised_time, self.time)
         self._sent[known.epoch, known.seq] = record
         self._sent_bytes += len(record)
         while len(self._sent) > SENT_MAX or self._sent_bytes > SENT_BYTES_MAX:
@@ -253,5 +262,5 @@ class Voice:
         return record if self._key is None else sign(record, self._key)
 
     def _clock_ms(self) -> int:
-        self._shown_ms = max(self._shown_ms, time.time_ns() // 1_000_000)
-        return self._shown_ms
+        self._last_clock_ms = max(self._last_clock_ms, time.time_ns() // 1_000_000)
+        return self._last_clock_ms

@@ -1,7 +1,7 @@
-"""The history query: the ordered and the dead-letter topic, committed records only, each into its Delta table.
+"""The history queries: committed records of the ordered, dead-letter and control topic, each into its Delta table.
 
-The ordered topic is the truth and Delta its exact copy, written seldom and in large batches; Delta's own sink makes
-each batch count once. A slow or failing Delta never delays ordering.
+The ordered topic is the truth, and its Delta table is an exact copy, written rarely and in large batches. Delta's own
+sink writes each batch once. A slow or failing Delta never delays ordering.
 """
 
 from functools import partial
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 RECORDS_MAX = 2_000_000
-"""In one batch: a table written in few large files is written four times faster, and read faster ever after."""
+"""In one batch: a table in few large files is four times faster to write, and faster to read."""
 
 ROWS = {
     DELIVERIES: history_rows.deliveries,
@@ -30,21 +30,21 @@ ROWS = {
 }
 
 
-def values(spark: "SparkSession", settings: Settings, topic: str) -> "DataFrame":
+def records(spark: "SparkSession", settings: Settings, topic: str) -> "DataFrame":
     """The committed records of a topic, as bytes."""
     source = spark.readStream.format("kafka").options(**SOURCE, **clients.spark_options(settings.bootstrap))
     return source.option("subscribe", topic).option("maxOffsetsPerTrigger", RECORDS_MAX).load().select("value")
 
 
-def rows(values: "DataFrame", table: str) -> "DataFrame":
+def rows(records: "DataFrame", table: str) -> "DataFrame":
     """The records as typed columns."""
-    return values.mapInArrow(faults.around(ROWS[table], table), tables.COLUMNS[table])
+    return records.mapInArrow(faults.around(ROWS[table], table), tables.COLUMNS[table])
 
 
 def start(spark: "SparkSession", settings: Settings, table: str, *, drain: bool = False) -> "StreamingQuery":
-    """Start writing one table; with `drain` it ends when all that is there now is written."""
+    """Start writing one table; with `drain` the query ends when everything that is there now is written."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", HISTORY_POOL)
-    written = rows(values(spark, settings, tables.topic(settings, table)), table)
+    written = rows(records(spark, settings, tables.topic(settings, table)), table)
     folder = str(tables.path(settings, table))
     writer = written.writeStream.queryName(table)
     writer = writer.option("checkpointLocation", str(settings.history_checkpoint(table).absolute()))
@@ -60,7 +60,7 @@ def start(spark: "SparkSession", settings: Settings, table: str, *, drain: bool 
 
 
 def _merge(folder: str, batch: "DataFrame", _batch_id: int) -> None:
-    """One row for each gap, as its newest record says; a batch that comes again changes nothing."""
+    """Keep one row for each gap, from its newest record; a batch that is written twice changes nothing."""
     from delta.tables import DeltaTable
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)

@@ -1,4 +1,4 @@
-"""From the bytes of the output topics to the columns of the tables; runs in executors, a batch of records at a time."""
+"""From the bytes of the output topics to the columns of the tables; runs in executors on batches of records."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from precede.udfs.records.ordered_record import OrderedRecord
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 DAY_MS = 86_400_000
-MOMENT = pa.timestamp("us", tz="UTC")
+TIMESTAMP = pa.timestamp("us", tz="UTC")
 ID = pa.struct([("sender", pa.string()), ("epoch", pa.int32()), ("seq", pa.int64())])
 
 Arrays: TypeAlias = dict[str, Any]
@@ -25,7 +25,7 @@ Row = TypeVar("Row")
 
 
 class Delivery(OrderedRecord, kw_only=True, gc=False):
-    """What the table knows of an ordered record; everything else stays inside `record`."""
+    """The fields of an ordered record that have columns; everything else stays inside `record`."""
 
     data: Raw | UnsetType = UNSET
 
@@ -73,7 +73,7 @@ def _dead_letters(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_collector(convert: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Callable[..., pa.RecordBatch]:
-    """Nothing in a conversion makes cycles, and looking for them among so many lists takes a third of its time."""
+    """Conversions make no reference cycles, and looking for cycles among so many lists takes a third of their time."""
 
     def converted(batch: pa.RecordBatch) -> pa.RecordBatch:
         gc.disable()
@@ -86,7 +86,7 @@ def _without_collector(convert: Callable[[pa.RecordBatch], pa.RecordBatch]) -> C
 
 
 def gaps(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Records of the control topic as rows of `gaps`, several of one gap where several came."""
+    """Records of the control topic as rows of `gaps`; there may be several rows for one gap."""
     for batch in batches:
         yield pa.RecordBatch.from_pydict(_gap_columns(_read_all(batch.column(0), _read_gap)))
 
@@ -116,9 +116,9 @@ def _delivery_columns(rows: list[Delivery], values: Any) -> Arrays:
         "record": values.cast(string),
         "partition": pa.array([row.partition for row in rows], int32),
         "offset": pa.array([row.offset for row in rows], int64),
-        "arrived_at": _moment(arrived),
+        "arrived_at": _timestamp(arrived),
         "released_offset": pa.array([row.released_offset for row in rows], int64),
-        "released_at": _moment(pa.array([row.released_ms for row in rows], int64)),
+        "released_at": _timestamp(pa.array([row.released_ms for row in rows], int64)),
         "day": _day(arrived),
     }
 
@@ -131,8 +131,8 @@ def _letter_columns(rows: list[Letter]) -> Arrays:
         "reason": pa.array([row.reason for row in rows], string),
         "group": pa.array([row.group for row in rows], string),
         "sender": pa.array([row.sender for row in rows], string),
-        "epoch": pa.array([_fitting(row.epoch, INT_MAX) for row in rows], int32),
-        "seq": pa.array([_fitting(row.seq, LONG_MAX) for row in rows], int64),
+        "epoch": pa.array([_if_fits(row.epoch, INT_MAX) for row in rows], int32),
+        "seq": pa.array([_if_fits(row.seq, LONG_MAX) for row in rows], int64),
         "destination": pa.array([row.destination for row in rows], string),
         "partition": pa.array([row.partition for row in rows], int32),
         "offset": pa.array([row.offset for row in rows], int64),
@@ -140,7 +140,7 @@ def _letter_columns(rows: list[Letter]) -> Arrays:
         "value": pa.array([row.value for row in rows], string),
         "value_base64": pa.array([row.value_base64 for row in rows], string),
         "truncated": pa.array([row.truncated for row in rows], pa.bool_()),
-        "arrived_at": _moment(arrived),
+        "arrived_at": _timestamp(arrived),
         "day": _day(arrived),
     }
 
@@ -155,10 +155,10 @@ def _gap_columns(rows: list[GapRecord]) -> Arrays:
         "first": pa.array([row.first for row in rows], int64),
         "last": pa.array([row.last for row in rows], int64),
         "state": pa.array(["open" if row.kind == "ask" else row.kind for row in rows], string),
-        "opened_at": _moment(opened),
+        "opened_at": _timestamp(opened),
         "asked": pa.array([row.asked for row in rows], int32),
-        "asked_at": _moment(pa.array([row.asked_ms for row in rows], int64)),
-        "closed_at": _moment(pa.array([row.closed_ms for row in rows], int64)),
+        "asked_at": _timestamp(pa.array([row.asked_ms for row in rows], int64)),
+        "closed_at": _timestamp(pa.array([row.closed_ms for row in rows], int64)),
         "waited": _ids([row.waited for row in rows]),
         "partition": pa.array([row.partition for row in rows], int32),
         "offset": pa.array([row.offset for row in rows], int64),
@@ -167,17 +167,17 @@ def _gap_columns(rows: list[GapRecord]) -> Arrays:
 
 
 def _epoch(row: Delivery) -> int | None:
-    """0 where a sender left it out; nothing where there is no sender."""
+    """0 where the sender left it out; None where there is no sender."""
     return 0 if row.epoch is None and row.sender is not None else row.epoch
 
 
-def _fitting(number: int | None, most: int) -> int | None:
-    """A refused record may show any number; what no column can hold stays in `value`."""
+def _if_fits(number: int | None, most: int) -> int | None:
+    """A refused record may have any number; one that does not fit into the column is only in `value`."""
     return number if number is not None and -most <= number <= most else None
 
 
 def _ids(lists: Sequence[list[Id] | None]) -> Any:
-    """A column of lists of ids, built flat: ten times faster than from Python's nested lists."""
+    """A column of lists of ids, built from flat lists: ten times faster than from nested ones."""
     ends = [0]
     flat: list[Id] = []
     for ids in lists:
@@ -186,14 +186,14 @@ def _ids(lists: Sequence[list[Id] | None]) -> Any:
         ends.append(len(flat))
     senders, epochs, seqs = zip(*flat, strict=True) if flat else ((), (), ())
     fields = [pa.array(senders, pa.string()), pa.array(epochs, pa.int32()), pa.array(seqs, pa.int64())]
-    nothing = pa.array([ids is None for ids in lists], pa.bool_())
+    is_null = pa.array([ids is None for ids in lists], pa.bool_())
     return pa.ListArray.from_arrays(
-        pa.array(ends, pa.int32()), pa.StructArray.from_arrays(fields, fields=list(ID)), mask=nothing
+        pa.array(ends, pa.int32()), pa.StructArray.from_arrays(fields, fields=list(ID)), mask=is_null
     )
 
 
-def _moment(milliseconds: Any) -> Any:
-    return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(MOMENT)
+def _timestamp(milliseconds: Any) -> Any:
+    return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(TIMESTAMP)
 
 
 def _day(milliseconds: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The Delta tables: their columns (contract, section 6, and the gaps), how they are made, and whose they are."""
+"""The Delta tables: their columns, how they are created, and which checkpoint and topic each one belongs to."""
 
 import shutil
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from urllib.parse import unquote, urlparse
 from precede.ingest.kafka.topics import Topic
 from precede.streaming.job import spark_files
 from precede.streaming.job.settings import Settings
-from precede.streaming.job.spark_files import NONE_YET
+from precede.streaming.job.spark_files import NO_BATCH
 from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ANEW = "precede run --rebuild-delta"
-"""The way out wherever a table and its checkpoint do not belong together."""
+REBUILD = "precede run --rebuild-delta"
+"""What to do when a table and its checkpoint do not belong together."""
 
 LOG = "_delta_log"
 
@@ -25,7 +25,7 @@ DEAD_LETTERS = "dead_letters"
 GAPS = "gaps"
 TABLES = (DELIVERIES, DEAD_LETTERS, GAPS)
 BY_BATCHES = (DELIVERIES, DEAD_LETTERS)
-"""Those to which a batch is added once, by its number; the rows of gaps are merged by what they say."""
+"""Delta adds each batch to these once, by its number; rows of gaps are merged by their content."""
 
 COLUMNS = {
     DELIVERIES: (
@@ -46,7 +46,7 @@ COLUMNS = {
     ),
 }
 
-# What a query would skip files by; the long texts are left out, since their statistics cost more than they save.
+# Columns by which a query can skip files; statistics of the long texts would cost more than they save.
 SKIPPED_BY = {
     DELIVERIES: "`group`,position,sender,epoch,seq,partition,offset,arrived_at,released_offset,released_at",
     DEAD_LETTERS: "code,`group`,sender,partition,offset,arrived_at",
@@ -54,8 +54,8 @@ SKIPPED_BY = {
 }
 
 PROPERTIES = {
-    "delta.autoOptimize.autoCompact": "true",  # thousands of commits a day must not leave thousands of files
-    # delta-rs and every other engine shall read the tables, so nothing newer than the oldest protocol is used.
+    "delta.autoOptimize.autoCompact": "true",  # merges the files of thousands of commits a day
+    # The oldest protocol, so that delta-rs and every other engine can read the tables.
     "delta.minReaderVersion": "1",
     "delta.minWriterVersion": "2",
     "delta.enableDeletionVectors": "false",
@@ -65,23 +65,23 @@ PROPERTIES = {
 
 @dataclass(frozen=True)
 class Found:
-    """A table that is there already."""
+    """A table that exists already."""
 
     id: str
     empty: bool
     lost: str | None
-    """A file that the table's log names and that is not there."""
+    """A file that the table's log names and that does not exist."""
     batch: int
-    """The newest batch of the query in question that is in it."""
+    """The newest batch of its query that is in it."""
 
 
 def path(settings: Settings, table: str) -> Path:
-    """Where a table lies."""
+    """The folder of a table."""
     return (Path(settings.delta) / table).absolute()
 
 
 def topic(settings: Settings, table: str) -> str:
-    """The topic whose records a table shows."""
+    """The topic whose records a table holds."""
     topics = {
         DELIVERIES: settings.ordered_topic,
         DEAD_LETTERS: settings.dead_letter_topic,
@@ -108,75 +108,76 @@ def find(settings: Settings, table: str) -> Found | None:
         raise Refused(f"The Delta table {folder} cannot be read: {error}.") from error
     files = (Path(unquote(urlparse(uri).path)) for uri in found.file_uris())
     lost = next((str(file) for file in files if not file.exists()), None)
-    return Found(str(found.metadata().id), found.version() == 0, lost, NONE_YET if batch is None else batch)
+    return Found(str(found.metadata().id), found.version() == 0, lost, NO_BATCH if batch is None else batch)
 
 
 def check(settings: Settings, table: str, wanted: str | None) -> None:
-    """Only the checkpoint that wrote a table may go on writing it: any other would write its rows again."""
+    """Only the checkpoint that wrote a table may continue it: another one would write its rows again."""
     found = find(settings, table)
     folder = path(settings, table)
     if wanted is None and found is not None and not found.empty:
         raise Refused(
             f"The Delta table {folder} holds a history that the checkpoint {settings.checkpoint} did not write; "
-            f"choose another delta folder, or write this one anew from the topic: {ANEW}."
+            f"choose another delta folder, or rebuild the table from the topic: {REBUILD}."
         )
     if wanted is not None and found is None:
         raise Refused(
             f"The Delta table {folder} is gone, but the checkpoint {settings.checkpoint} has written it; "
-            f"to write it anew from the topic: {ANEW}."
+            f"to rebuild it from the topic: {REBUILD}."
         )
     if found is not None and found.lost is not None:
         raise Refused(
-            f"The Delta table {folder} lacks {found.lost}, which its log names; bring it back, or write the table "
-            f"anew from the topic: {ANEW}."
+            f"The Delta table {folder} lacks {found.lost}, which its log names; restore that file, or rebuild the "
+            f"table from the topic: {REBUILD}."
         )
     if wanted is not None and found is not None and found.id != wanted:
         raise Refused(f"The Delta table {folder} is not the one that the checkpoint {settings.checkpoint} writes.")
     if found is not None and table in BY_BATCHES:
-        _check_moment(settings, table, found)
+        _check_same_batch(settings, table, found)
 
 
-def _check_moment(settings: Settings, table: str, found: Found) -> None:
-    """A table and its checkpoint of two moments: Delta would skip what it takes for written, or take it twice."""
+def _check_same_batch(settings: Settings, table: str, found: Found) -> None:
+    """The table has the batches that its checkpoint counts, or Delta would skip new ones or add old ones again."""
     if spark_files.query_id(settings.history_checkpoint(table)) is None:
         if found.empty:
             return
         raise Refused(
-            f"The checkpoint {settings.checkpoint} no longer knows how far the Delta table {path(settings, table)} is; "
-            f"bring back {settings.history_checkpoint(table)}, or write the table anew from the topic: {ANEW}."
+            f"The checkpoint {settings.checkpoint} no longer knows how far the Delta table {path(settings, table)} is "
+            f"written; restore {settings.history_checkpoint(table)}, or rebuild the table from the topic: {REBUILD}."
         )
     last = spark_files.last_commit(settings.history_checkpoint(table))
-    if not last <= found.batch <= last + 1:  # one more where a crash came between the two
+    if not last <= found.batch <= last + 1:  # a crash between the two commits leaves one more in the table
         raise Refused(
-            f"The Delta table {path(settings, table)} and the checkpoint {settings.checkpoint} are not of one moment: "
-            f"{_upto('the table has', found.batch)}, {_upto('the checkpoint', last)}, so rows would be lost or written "
-            f"twice; bring back both as they were together, or write the table anew from the topic: {ANEW}."
+            f"The Delta table {path(settings, table)} and the checkpoint {settings.checkpoint} are from different "
+            f"times: {_has_batches('the table', found.batch)}, {_has_batches('the checkpoint', last)}, so rows would "
+            f"be lost or written twice; restore both as they were together, or rebuild the table from the topic: "
+            f"{REBUILD}."
         )
 
 
-def _upto(who: str, batch: int) -> str:
-    return f"{who} none of its batches" if batch == NONE_YET else f"{who} those up to {batch}"
+def _has_batches(owner: str, batch: int) -> str:
+    return f"{owner} has no batches" if batch == NO_BATCH else f"{owner} has the batches up to {batch}"
 
 
 def origin(topic: Topic) -> str:
-    """What a table says of itself: whose records it shows, by an id that a topic made anew does not have."""
+    """The table's description: the topic of its records, with the id, which a topic created again does not have."""
     return f"The records of the topic {topic.name}, id {topic.id}."
 
 
 def is_of_another(settings: Settings, table: str, topic: Topic) -> bool:
-    """Whether the table says that it shows another topic's records; one that is damaged says nothing."""
+    """Whether the table's description names another topic; False where it cannot be read."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        told = DeltaTable(path(settings, table)).metadata().description
+        description = DeltaTable(path(settings, table)).metadata().description
     except (DeltaError, OSError):
         return False
-    return bool(told) and told != origin(topic)
+    return bool(description) and description != origin(topic)
 
 
 def remove(settings: Settings) -> None:
-    """Throw away the tables and how far they were written; a folder of something else is refused, and stays."""
+    """Remove the tables and their queries' checkpoints; a folder with something else is refused, and stays."""
     for table in TABLES:
         folder = path(settings, table)
         if not (folder / LOG).exists():
@@ -184,13 +185,13 @@ def remove(settings: Settings) -> None:
     for table in TABLES:
         shutil.rmtree(settings.history_checkpoint(table), ignore_errors=True)
         folder = path(settings, table)
-        # The log goes last, for by it the next start knows a table that was thrown away only in part.
+        # The log goes last: by it the next start recognises a table that was removed only in part.
         for part in [*(one for one in folder.glob("*") if one.name != LOG), folder]:
             shutil.rmtree(part, ignore_errors=True)
 
 
 def create(spark: "SparkSession", settings: Settings, table: str, of: Topic) -> str:
-    """Make the table of this topic's records if it is not there; its id."""
+    """Create the table of this topic's records where it is absent; its id."""
     from delta.tables import DeltaTable
     from pyspark.sql.types import StructType
 

@@ -1,4 +1,4 @@
-"""What the job says of itself: sentences for a person, or one JSON object a line for a program that collects them."""
+"""The job's output: sentences for a person, or one JSON object per line for a program that collects logs."""
 
 import datetime
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Say = Callable[[str], object]
 
 
 class Announcer:
-    """Says a sentence; in JSON with its time, how serious it is, and what it is about (query, batch, counts)."""
+    """Says a sentence; in JSON with its time, its level, and what it is about (query, batch, counts)."""
 
     def __init__(self, say: Say, form: str = "text") -> None:
         self.say = say
@@ -20,7 +20,7 @@ class Announcer:
         self.say(sentence if self.form == "text" else self._line(sentence, level, about))
 
     def refused(self, refusal: Exception) -> None:
-        """The command line says it to a person; who reads JSON shall not miss it."""
+        """Write a refusal as JSON; as text the command line prints it."""
         if self.form == "json":
             self(str(refusal), level="error")
 

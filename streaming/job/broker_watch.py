@@ -1,4 +1,4 @@
-"""Asks Kafka every few seconds how far the raw topic reaches, in a thread of its own: a stuck job shall not hide it."""
+"""Asks Kafka every few seconds how far the raw topic reaches, in its own thread, which a stuck job does not block."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ class BrokerWatch:
         self.settings = settings
         self.ends: dict[int, tuple[int, int]] = {}
         """First and next offset, by partition."""
-        self.heard_at: float | None = None
+        self.answered_at: float | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="broker-watch", daemon=True)
 
@@ -35,7 +35,7 @@ class BrokerWatch:
         reader = TopicReader(self.settings.bootstrap)
         try:
             while not self._ended.is_set():
-                with suppress(KafkaException, KeyError):  # or the topic is not there just now
+                with suppress(KafkaException, KeyError):  # KeyError: the topic does not exist just now
                     self._ask(reader)
                 self._ended.wait(EVERY_S)
         finally:
@@ -44,4 +44,4 @@ class BrokerWatch:
     def _ask(self, reader: TopicReader) -> None:
         topic = self.settings.raw_topic
         self.ends |= reader.ends(topic, reader.partitions(topic, ANSWER_S), ANSWER_S)
-        self.heard_at = time.monotonic()
+        self.answered_at = time.monotonic()

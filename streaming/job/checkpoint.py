@@ -1,6 +1,6 @@
-"""The checkpoint's own file: what its state was made of, so that a start with anything else is refused in a sentence.
+"""The checkpoint's own file: what its state was made from, so that a start with anything else is refused.
 
-Spark's checkpoint knows offsets and state, but not whose; this file stands beside it and does.
+Spark's checkpoint has offsets and state, but does not say which topics and settings they belong to. This file does.
 """
 
 import os
@@ -17,26 +17,26 @@ from precede.udfs.limits import Limits
 
 FILE = "precede.json"
 VERSION = 4
-"""Version 1 did not know the control topic, and 2 not how many partitions the ordered topic has: taken as found. Of
-version 3 it is checked where its groups live."""
+"""Version 1 lacks the control topic, and version 2 the ordered topic's partitions: they are taken as they are found.
+Version 3 lacks the partitioner: it is checked that each group lives where its key says."""
 
-SAME = ", with the same positions"
-ANEW = (
+SAME_POSITIONS = ", with the same positions"
+FRESH_OUTPUT = (
     "take a new ordered_topic, dead_letter_topic and progress_topic, and new checkpoint and delta folders: the whole "
-    f"log is read again into them{SAME}"
+    f"log is read again into them{SAME_POSITIONS}"
 )
-"""The way out wherever an ordered topic cannot go on."""
+"""What to do when an ordered topic cannot be continued."""
 
 
 class TopicId(msgspec.Struct, forbid_unknown_fields=True):
-    """A topic of this name may be deleted and made anew; then its id is another."""
+    """A topic; if it is deleted and created again under the same name, its id is different."""
 
     name: str
     id: str
 
 
 class OrderPart(msgspec.Struct, forbid_unknown_fields=True):
-    """What the order query's state was made of."""
+    """What the order query's state was made from."""
 
     raw: TopicId
     ordered: TopicId
@@ -53,7 +53,7 @@ class OrderPart(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HistoryPart(msgspec.Struct, forbid_unknown_fields=True):
-    """What the history query reads, and the ids of the tables it writes."""
+    """What the history queries read, and the ids of the tables they write."""
 
     ordered: TopicId
     dead_letters: TopicId
@@ -62,7 +62,7 @@ class HistoryPart(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole file; a part is there once its query has been started here."""
+    """The whole file; a part is in it once its query has been started with this checkpoint."""
 
     v: int = VERSION
     order: OrderPart | None = None
@@ -70,7 +70,7 @@ class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read(folder: Path) -> Checkpoint:
-    """The file of a checkpoint, or an empty one where there is none yet."""
+    """The content of a checkpoint's file; empty where there is no file yet."""
     path = folder / FILE
     try:
         text = path.read_bytes()
@@ -95,8 +95,8 @@ def _refuse_foreign(folder: Path) -> None:
     for name in ("order", "history", "offsets", "commits", "state"):
         if (folder / name).exists():
             raise Refused(
-                f"The checkpoint folder {folder} holds {name}/ but no {FILE}: it was not written by precede, or the "
-                "file was lost."
+                f"The checkpoint folder {folder} holds {name}/ but no {FILE}: precede did not write it, or the file "
+                "was lost."
             )
 
 
@@ -106,8 +106,8 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def update(folder: Path, *, order: OrderPart | None, history: HistoryPart | None) -> None:
-    """Write the parts given, and leave the other as it is: its query may run in a job of its own."""
-    with _file_alone(folder):
+    """Write the given parts and keep the other one: its query may run in another job."""
+    with _lock_file(folder):
         kept = read(folder)
         kept.v = VERSION
         kept.order, kept.history = order or kept.order, history or kept.history
@@ -115,28 +115,26 @@ def update(folder: Path, *, order: OrderPart | None, history: HistoryPart | None
 
 
 def forget_history(folder: Path) -> None:
-    """The tables of this checkpoint are to be written anew."""
-    with _file_alone(folder):
+    """Remove the history part, because its tables are about to be rebuilt."""
+    with _lock_file(folder):
         kept = read(folder)
         if kept.history is not None:
             kept.history = None
             write(folder, kept)
 
 
-def alone(folder: Path, part: str) -> AbstractContextManager[int]:
-    """While this is open, no other job of this machine works with that part of the checkpoint."""
-    return locked(
-        folder / f".{part}.lock", refusal=f"Another job is at work with the {part} part of the checkpoint {folder}."
-    )
+def lock_part(folder: Path, part: str) -> AbstractContextManager[int]:
+    """Keep other jobs of this machine from using that part of the checkpoint; refused where one is using it."""
+    return locked(folder / f".{part}.lock", refusal=f"Another job uses the {part} part of the checkpoint {folder}.")
 
 
-def _file_alone(folder: Path) -> AbstractContextManager[int]:
-    """While this is open, no other job writes the checkpoint's own file; it is waited for, for that is soon over."""
+def _lock_file(folder: Path) -> AbstractContextManager[int]:
+    """Keep other jobs from writing the checkpoint's own file; waits for one that does, since that takes no time."""
     return locked(folder / ".file.lock")
 
 
 def make_writable(setting: str, folder: Path) -> None:
-    """Make the folder if it is not there, and try to write in it."""
+    """Create the folder where it is absent, and try to write into it."""
     probe = folder / f".precede-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +145,7 @@ def make_writable(setting: str, folder: Path) -> None:
 
 
 def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, Topic]) -> OrderPart:
-    """What the order query will be made of now; refused where its checkpoint was made of something else."""
+    """The order part for these settings; refused where the checkpoint was made from something else."""
     raw = topics[settings.raw_topic]
     now = OrderPart(
         raw=_id(raw),
@@ -168,23 +166,23 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
         now.partitioner = None
     folder = settings.checkpoint
     for role in ("raw", "ordered", "dead_letters", "progress", "control"):
-        _same_topic(folder, getattr(found, role), getattr(now, role))
+        _check_topic(folder, getattr(found, role), getattr(now, role))
     if now.partitions != found.partitions:
         raise Refused(
             f"The raw topic {raw.name} has {now.partitions} partitions, but the checkpoint {folder} was made with "
-            f"{found.partitions}, and groups would move between them; let the job deliver all that is there, then go "
-            "on with a new raw topic, new output topics and a new checkpoint."
+            f"{found.partitions}, and groups would move between them; with the old partitions let the job deliver all "
+            "that is there, then continue with a new raw topic, new output topics and a new checkpoint."
         )
     if found.ordered_partitions not in (None, now.ordered_partitions):
         raise Refused(
             f"The ordered topic {settings.ordered_topic} has {now.ordered_partitions} partitions, but the checkpoint "
-            f"{folder} was made with {found.ordered_partitions}, and its readers would see the groups that move with "
-            f"holes; {ANEW}."
+            f"{folder} was made with {found.ordered_partitions}, and its readers would see holes in the groups that "
+            f"move; {FRESH_OUTPUT}."
         )
     if now.shards != found.shards:
         raise Refused(
             f"The setting shards is {now.shards}, but the checkpoint {folder} was made with {found.shards}; keep "
-            "that, or take a new checkpoint folder: the whole log is read again then, and nothing is published twice."
+            "that, or take a new checkpoint folder: then the whole log is read again, and nothing is published twice."
         )
     if now.partitioner != found.partitioner:
         raise Refused(
@@ -195,36 +193,24 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
         raise Refused(f"The setting order is {now.order}, but the checkpoint {folder} was made with {found.order}.")
     if now.limits != found.limits:
         changed = changed_limits(found.limits, now.limits)
-        raise Refused(f"The setting limits differs from what the checkpoint {folder} was made with: {changed}.")
+        raise Refused(f"The setting limits differs from the limits the checkpoint {folder} was made with: {changed}.")
     return now
 
 
 def check_history(settings: Settings, found: HistoryPart | None, topics: dict[str, Topic]) -> HistoryPart:
-    """The same for the history query; which tables it writes is checked where they are opened."""
+    """The same for the history queries; `tables.check` checks which tables they write."""
     ordered, dead_letters = _id(topics[settings.ordered_topic]), _id(topics[settings.dead_letter_topic])
     control = _id(topics[settings.control_topic])
     if found is None:
         return HistoryPart(ordered, dead_letters, {}, control)
-    _same_topic(settings.checkpoint, found.ordered, ordered)
-    _same_topic(settings.checkpoint, found.dead_letters, dead_letters)
-    _same_topic(settings.checkpoint, found.control, control)
+    _check_topic(settings.checkpoint, found.ordered, ordered)
+    _check_topic(settings.checkpoint, found.dead_letters, dead_letters)
+    _check_topic(settings.checkpoint, found.control, control)
     return HistoryPart(ordered, dead_letters, found.tables, control)
 
 
-def is_cut(settings: Settings, ends: list[tuple[int, int]]) -> bool:
-    """Whether the log's beginning is gone; refused unless that is accepted, for positions count from the beginning."""
-    cut = [partition for partition, (first, _) in enumerate(ends) if first > 0]
-    if cut and not settings.accept_cut_log:
-        raise Refused(
-            f"The beginning of the raw topic {settings.raw_topic} is gone (partition {cut[0]} starts at offset "
-            f"{ends[cut[0]][0]}), so a fresh start would number positions anew from what is left; "
-            "if that is meant, set accept_cut_log."
-        )
-    return bool(cut)
-
-
 def changed_limits(before: Limits, now: Limits) -> str:
-    """The limits that differ, for a sentence."""
+    """The limits that differ, with both values, as a part of a sentence."""
     names = [name for name in Limits.__struct_fields__ if getattr(before, name) != getattr(now, name)]
     return ", ".join(f"{name} was {getattr(before, name)}, now {getattr(now, name)}" for name in names)
 
@@ -233,12 +219,12 @@ def _id(topic: Topic) -> TopicId:
     return TopicId(topic.name, topic.id)
 
 
-def _same_topic(folder: str, before: TopicId | None, now: TopicId) -> None:
+def _check_topic(folder: str, before: TopicId | None, now: TopicId) -> None:
     if before is None:
         return
     if before.name != now.name:
         raise Refused(f"The checkpoint {folder} belongs to the topic {before.name}, not to {now.name}.")
     if before.id != now.id:
         raise Refused(
-            f"The checkpoint {folder} belongs to an earlier topic {now.name}, which was deleted and made anew."
+            f"The checkpoint {folder} belongs to an earlier topic {now.name}, which was deleted and created again."
         )

@@ -1,4 +1,4 @@
-"""What is held and what is missing now, read from a checkpoint as of its last batch, whether its job runs or not."""
+"""Reads held messages and open gaps from a checkpoint, as of its last batch; its job may be running."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 def read(settings: Settings, group: str | None = None, *, spark: "SparkSession | None" = None) -> Iterator[Held]:
-    """The held messages of one group or of all, shard by shard; a session that is given is left running."""
+    """The held messages of one group or of all groups, shard by shard; a given session is left running."""
     for holdback in holdbacks(settings, group, spark):
         yield from holdback.held(group)
 
 
 def gaps(settings: Settings, group: str | None = None, *, spark: "SparkSession | None" = None) -> Iterator[OpenGap]:
-    """The open gaps of one group or of all, in the same way."""
+    """The open gaps of one group or of all groups, in the same way."""
     for holdback in holdbacks(settings, group, spark):
         yield from holdback.gaps(group)
 
 
 def holdbacks(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[Holdback]:
-    """The kernel's state, one shard after the other."""
+    """The kernel's state of one shard after the other."""
     order = check(settings)
     if not any((settings.order_checkpoint / "commits").glob("[0-9]*")):
-        return  # no batch is through, so nothing is held
+        return  # no batch is committed, so nothing is held
     with ExitStack() as stack:
         session = spark or _start(settings, stack)
         for blob in _blobs(session, settings.order_checkpoint, order.shards, group):
@@ -45,7 +45,7 @@ def holdbacks(settings: Settings, group: str | None, spark: "SparkSession | None
 
 
 def check(settings: Settings) -> OrderPart:
-    """What the checkpoint was made of; refused where there is none."""
+    """What the checkpoint was made from; refused where there is no checkpoint."""
     folder = Path(settings.checkpoint)
     order = checkpoint.read(folder).order if folder.exists() else None
     if order is None:
@@ -54,20 +54,19 @@ def check(settings: Settings) -> OrderPart:
 
 
 def _start(settings: Settings, stack: ExitStack) -> "SparkSession":
-    """A session for as long as the stack stands; it keeps nothing."""
+    """A session with temporary files, stopped when the stack is closed."""
     import tempfile
 
     from precede.streaming.job import jars, session
 
-    home = Path(settings.jars).expanduser() if settings.jars else None
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="precede-held-")))
-    spark = session.start(settings, jars.ensure("spark", home=home), folder)
+    spark = session.start(settings, jars.ensure("spark", home=settings.jars_home), folder)
     stack.callback(spark.stop)
     return spark
 
 
 def _blobs(spark: "SparkSession", folder: Path, shards: int, group: str | None) -> Iterator[bytes]:
-    """The states of the shards that matter, one at a time."""
+    """The state of each shard, or of the shard of one group, loaded one at a time."""
     from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
     states = spark.read.format("statestore").load(str(folder.absolute()))

@@ -1,26 +1,26 @@
-"""Places where a test can stop the job and do it harm; off, and at no cost, unless the variable names one.
+"""Points where a test can stop the job and harm it; off, and without cost, unless the variable names one.
 
     PRECEDE_FAULT=POINT:N:FOLDER
 
-The N-th time a process of the job comes to POINT, whichever it is, it writes its process id into FOLDER/reached and
-stays there until FOLDER/go is there: time enough to kill it, or whatever it talks to. One process stops, once.
+The N-th time that any process of the job comes to POINT, it writes its process id into FOLDER/reached and waits until
+FOLDER/go exists. Meanwhile the test can kill it, or a service that it uses. One process stops, once.
 
 Points of a batch, in their order:
 
-    order.begin     Spark hands a batch over; no state of it is committed (the batch before it is, checkpoint and all)
-    order.work      in a Python worker: a shard's records are there, nothing is done with them
-    order.worked    in a Python worker: a shard's rows are on their way, its new state is not committed
+    order.begin     Spark hands a batch over; none of its state is committed; the batch before it is, completely
+    order.work      in a Python worker: a shard's records have arrived and are not processed
+    order.worked    in a Python worker: a shard's rows are returned, its new state is not committed
     order.ordered   all shards have committed their states; no transaction is open
     order.open      the transaction is open and holds all records, but not the token
-    order.out       the transaction is committed; Spark does not know
+    order.out       the transaction is committed; Spark does not know it yet
 
-Points of a batch of history, in a Python worker, which writes a part of one table:
+Points of a history batch, in a Python worker that writes a part of one table:
 
-    deliveries.work      records are there, nothing of them is written to Delta
-    deliveries.worked    their rows are on their way to Delta
-    dead_letters.work    the same, of the dead letters
+    deliveries.work      records have arrived; none of them is written to Delta
+    deliveries.worked    their rows are returned to Spark, which writes them to Delta
+    dead_letters.work    the same for dead letters
     dead_letters.worked
-    gaps.work            the same, of the gaps, which the driver then merges
+    gaps.work            the same for gaps, which the driver then merges
     gaps.worked
 """
 
@@ -32,24 +32,24 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "PRECEDE_FAULT"
-LOOK_S = 0.02
+POLL_S = 0.02
 
 _asked = os.environ.get(VARIABLE)
 
 
 def reach(point: str) -> None:
-    """The job is at this point now."""
+    """Stop here if the variable names this point and pass."""
     if _asked is not None:
-        _stay(point, *_asked.split(":", 2))
+        _stop(point, *_asked.split(":", 2))
 
 
 def around(function: Callable[..., Iterator[Any]], name: str) -> Callable[..., Iterator[Any]]:
-    """What a worker runs, with a point before and after it; the function itself where no test asks for more."""
+    """The function with a point before and after it; the function itself where the variable is not set."""
     return function if _asked is None else Around(function, name)
 
 
 class Around:
-    """Travels to the workers, which have the variable too."""
+    """Is pickled and sent to the workers, which have the variable too."""
 
     def __init__(self, function: Callable[..., Iterator[Any]], name: str) -> None:
         self.function = function
@@ -61,18 +61,18 @@ class Around:
         reach(f"{self.name}.worked")
 
 
-def _stay(point: str, asked: str, times: str, folder: str) -> None:
+def _stop(point: str, asked: str, number: str, folder: str) -> None:
     if point != asked:
         return
-    if _pass(Path(folder), int(times)) != int(times):
+    if _count_pass(Path(folder), int(number)) != int(number):
         return
     Path(folder, "reached").write_text(str(os.getpid()))
     while not Path(folder, "go").exists():
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
-def _pass(folder: Path, most: int) -> int:
-    """Which pass of the whole job this is; 0 once there were more than matter."""
+def _count_pass(folder: Path, most: int) -> int:
+    """The number of this pass among those of all processes; 0 after `most`."""
     for number in range(1, most + 1):
         with suppress(FileExistsError):
             (folder / f"pass-{number}").touch(exist_ok=False)

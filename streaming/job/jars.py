@@ -1,8 +1,8 @@
-"""The jars that Spark and the broker need beside what pyspark brings: fetched once, checked, then never again.
+"""The jars that Spark and the broker need in addition to those in pyspark: fetched and checked once.
 
-`ivy.xml` names them, the Ivy inside pyspark fetches them (so nothing but Java is needed), `jars.sha256` says what they
-must be. They are kept in one folder per configuration, by default under ~/.cache/precede/jars; PRECEDE_JARS moves it,
-PRECEDE_IVYSETTINGS names an ivysettings.xml for those who must go through a mirror.
+`ivy.xml` names them, the Ivy inside pyspark fetches them (so only Java is needed), and `jars.sha256` has their
+checksums. Each configuration has a folder, by default under ~/.cache/precede/jars; PRECEDE_JARS sets another place.
+PRECEDE_IVYSETTINGS names an ivysettings.xml, for networks that need a mirror.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from precede.udfs.errors import Refused
 Configuration = Literal["spark", "broker"]
 Say = Callable[[str], object]
 
-# Resources and not files: this package may be inside a zip, as Spark ships it to a cluster.
+# Read as resources, because Spark may ship this package to a cluster inside a zip.
 DECLARED = files("precede.streaming.job") / "ivy.xml"
 CHECKSUMS = files("precede.streaming.job") / "jars.sha256"
 
-# Ivy sets no time limits of its own: without these a network that swallows packets would hang it for ever.
-PATIENCE = ["-Dsun.net.client.defaultConnectTimeout=15000", "-Dsun.net.client.defaultReadTimeout=60000"]
+# Ivy sets no time limits: without these it would hang for ever in a network that drops packets.
+JAVA_TIMEOUTS = ["-Dsun.net.client.defaultConnectTimeout=15000", "-Dsun.net.client.defaultReadTimeout=60000"]
 
 
 def default_home() -> Path:
-    """Where jars are kept when nobody says otherwise."""
+    """Where jars are kept unless a caller names another folder."""
     if moved := os.environ.get("PRECEDE_JARS"):
         return Path(moved).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME")
@@ -53,20 +53,20 @@ def expected(configuration: Configuration) -> dict[str, str]:
 
 
 def ensure(configuration: Configuration, *, home: Path | None = None, say: Say | None = None) -> list[Path]:
-    """The jars of a configuration, on disk and unharmed; what is not is fetched first, and `say` hears of it."""
+    """The jars of a configuration, complete on disk; missing or damaged ones are fetched, and `say` reports that."""
     home = home or default_home()
     folder = home / configuration
     wanted = expected(configuration)
-    if harmed(folder, wanted):
-        with alone(home, say):
-            # Whoever held the lock before may have fetched them in the meantime.
-            if missing := harmed(folder, wanted):
+    if missing_or_damaged(folder, wanted):
+        with lock_home(home, say):
+            # The process that held the lock before may have fetched them in the meantime.
+            if missing := missing_or_damaged(folder, wanted):
                 fetch(configuration, folder, wanted, missing, say)
     return [folder / name for name in wanted]
 
 
-def harmed(folder: Path, wanted: dict[str, str]) -> list[str]:
-    """The jars that are missing or are not what they must be."""
+def missing_or_damaged(folder: Path, wanted: dict[str, str]) -> list[str]:
+    """The jars that are missing or have another checksum than they must."""
     return [name for name, checksum in wanted.items() if checksum_of(folder / name) != checksum]
 
 
@@ -79,8 +79,8 @@ def checksum_of(path: Path) -> str | None:
 
 
 @contextmanager
-def alone(home: Path, say: Say | None) -> Iterator[None]:
-    """One process at a time fetches into a home; the lock goes with the process, however it ends."""
+def lock_home(home: Path, say: Say | None) -> Iterator[None]:
+    """Let one process at a time fetch into a home; the lock ends with the process."""
 
     def tell() -> None:
         if say:
@@ -92,18 +92,19 @@ def alone(home: Path, say: Say | None) -> Iterator[None]:
             stack.enter_context(locked(home / "lock", tell=tell))
         except OSError as problem:
             reason = problem.strerror or problem
-            mend = "set PRECEDE_JARS to a folder of yours"
-            raise Refused(f"The jars cannot be kept in {home} ({reason}): {mend}.") from None
+            raise Refused(
+                f"The jars cannot be kept in {home} ({reason}): set PRECEDE_JARS to a folder of yours."
+            ) from None
         yield
 
 
 def fetch(
     configuration: Configuration, folder: Path, wanted: dict[str, str], missing: list[str], say: Say | None
 ) -> None:
-    """Fetch beside the folder, check, then move each jar to its place in one step, so that nobody sees half of one."""
+    """Fetch into a temporary folder, check, then move each jar into its place, so that no reader sees half a jar."""
     if say:
         say(f"Fetching {len(wanted)} jars for the {configuration}, once, into {folder}")
-    # Ivy's own cache outlives a failure, so that a second try goes on where the first one stopped.
+    # Ivy's own cache is kept after a failure, so that a second try continues where the first one stopped.
     cache = folder.parent / "ivy-cache"
     fresh = folder.parent / f"{configuration}.part"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -124,7 +125,7 @@ def fetch(
 
 def retrieve(configuration: Configuration, cache: Path, target: Path, total: int, say: Say | None) -> None:
     """Run Ivy: resolve `ivy.xml` for one configuration and put its jars into the target folder."""
-    command = [java(), *PATIENCE, "-jar", str(ivy()), "-confs", configuration, "-types", "jar", "bundle"]
+    command = [java(), *JAVA_TIMEOUTS, "-jar", str(ivy()), "-confs", configuration, "-types", "jar", "bundle"]
     command += ["-cache", str(cache), "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
     if settings := os.environ.get("PRECEDE_IVYSETTINGS"):
         if not Path(settings).is_file():
@@ -143,7 +144,7 @@ def retrieve(configuration: Configuration, cache: Path, target: Path, total: int
     ):
         try:
             assert process.stdout is not None
-            listen(process.stdout, problems, total, say)
+            report_progress(process.stdout, problems, total, say)
         except BaseException:
             process.kill()
             raise
@@ -154,8 +155,8 @@ def retrieve(configuration: Configuration, cache: Path, target: Path, total: int
         )
 
 
-def listen(lines: Iterator[str], kept: deque[str], total: int, say: Say | None) -> None:
-    """Turn what Ivy prints into progress, and keep it for the case that it fails."""
+def report_progress(lines: Iterator[str], kept: deque[str], total: int, say: Say | None) -> None:
+    """Turn Ivy's output into progress messages, and keep it in case Ivy fails."""
     found = fetched = 0
     for line in lines:
         kept.append(line)
@@ -172,7 +173,7 @@ def listen(lines: Iterator[str], kept: deque[str], total: int, say: Say | None) 
 
 
 def first_problem(lines: deque[str]) -> str:
-    """The first thing that went wrong, in Ivy's words; what follows it are only consequences."""
+    """The first problem in Ivy's output; later ones only follow from it."""
     telling = re.compile(
         r"Host .* not found|[Ss]erver access [Ee]rror|unresolved dependency|FAILED|Exception|not found"
     )
@@ -181,7 +182,7 @@ def first_problem(lines: deque[str]) -> str:
 
 
 def ivy() -> Path:
-    """The Ivy that pyspark ships, found without the cost of importing pyspark."""
+    """The jar of Ivy inside pyspark, found without importing pyspark, which is slow."""
     spec = find_spec("pyspark")
     for place in (spec.submodule_search_locations or []) if spec else []:
         for jar in Path(place, "jars").glob("ivy-*.jar"):
@@ -190,7 +191,7 @@ def ivy() -> Path:
 
 
 def pin() -> None:
-    """Write the checksums anew after a change of `ivy.xml`: for those who maintain precede."""
+    """Write the checksums again after a change of `ivy.xml`; for maintainers of precede."""
     lines = []
     with tempfile.TemporaryDirectory() as scratch:
         for configuration in get_args(Configuration):
@@ -202,7 +203,7 @@ def pin() -> None:
 
 
 def main() -> None:
-    """`python -m precede.streaming.job.jars [spark] [broker]` fetches the jars ahead of time, as an image is built."""
+    """`python -m precede.streaming.job.jars [spark] [broker]` fetches the jars in advance, such as into an image."""
     asked = sys.argv[1:] or list(get_args(Configuration))
     try:
         for word in asked:

@@ -1,4 +1,4 @@
-"""Where Java is. Spark, the broker and the fetching of jars all need one, and the same one."""
+"""Finds Java. Spark, the broker and the fetching of jars all use the same one."""
 
 from __future__ import annotations
 

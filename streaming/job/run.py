@@ -1,17 +1,16 @@
-"""The job: both queries, from the first check to the last sentence.
+"""The job: checks, Spark, the queries, and the end.
 
-What a person must mend is refused before Spark starts. A query that fails is started again, later each time,
-and says why; nothing is lost by it, since Spark's checkpoint and the token stand where the last whole batch left them.
+Problems that a person must fix are refused before Spark starts. A query that fails is started again, with a growing
+pause, and the job says why. Nothing is lost by that: Spark's checkpoint and the token are still as the last whole batch
+left them.
 """
 
 import math
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from py4j.protocol import Py4JNetworkError
@@ -26,9 +25,10 @@ from precede.streaming.job.announcer import Announcer, Say
 from precede.streaming.job.checkpoint import Checkpoint
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.status import Status
+from precede.streaming.job.stop_signals import set_on_signals
 from precede.streaming.job.ticker import Ticker
-from precede.streaming.job.watch import GONE, QueryWatch, reason_of
-from precede.streaming.monitoring.server import Outside
+from precede.streaming.job.watch import SPARK_ENDED, QueryWatch, reason_of
+from precede.streaming.monitoring.server import MonitoringServer
 from precede.streaming.order.sink import Sink
 from precede.udfs.errors import Refused, Unreachable
 
@@ -39,30 +39,35 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-LOOK_S = 0.2
+WATCH_S = 0.2
 RETRY_S = 2.0
 STOP_S_MAX = 45.0  # a little longer than a commit may take
 
 
-def say_aloud(sentence: str) -> None:
-    """A line for whoever watches, at once."""
+def print_at_once(sentence: str) -> None:
+    """Print a line without buffering."""
     print(sentence, flush=True)  # noqa: T201 (this is what the job is asked to do)
 
 
-def unobserved(_query: str, _phase: str, _seconds: float) -> None:
-    """Nobody wants to know."""
+def ignore_time(_query: str, _phase: str, _seconds: float) -> None:
+    """Used in place of metrics where none are served."""
+
+
+def history_name(table: str) -> str:
+    """The name of a table's history query, as sentences and metrics show it."""
+    return f"history of {table}"
 
 
 def run(
     settings: Settings,
     *,
-    say: Say = say_aloud,
+    say: Say = print_at_once,
     spark: "SparkSession | None" = None,
     key: "Ed25519PrivateKey | None" = None,
 ) -> None:
-    """Run until everything is done or somebody stops it; raises Refused for what a person must mend.
+    """Run until everything is done or the job is stopped; raises Refused for problems that a person must fix.
 
-    A session that is given is used and left running; with a service key the job signs what it says itself.
+    A session that is given is used and left running. With a service key the job signs the records it writes itself.
     """
     announcer = Announcer(say, settings.log_format)
     try:
@@ -95,19 +100,19 @@ class Job:
         self.partitions = 0
         """How many partitions the raw topic had when the job was started."""
         self.status = Status(settings)
-        self.outside: Outside | None = None
+        self.monitoring: MonitoringServer | None = None
 
     def run(self) -> None:
         """Check, start, watch, stop."""
         settings = self.settings
         with ExitStack() as stack:
-            stack.enter_context(self._signals())
-            self._take_folders(stack)
-            self._listen(stack)
-            topics = self._topics()
+            stack.enter_context(set_on_signals(self.stopping))
+            self._lock_folders(stack)
+            self._serve_monitoring(stack)
+            topics = self._find_topics()
             if self.stopping.is_set():
                 return
-            kept = self._check(topics)
+            planned = self._check(topics)
             if self.stopping.is_set():
                 return
             if self.orders:
@@ -115,46 +120,45 @@ class Job:
                 self.partitions = raw.partitions
                 self.sink = Sink(settings, raw, progress, self.key)
                 stack.callback(self.sink.close)
-                if settings.tick_s and not settings.once:  # what is there is handled as it is
+                if settings.tick_s and not settings.once:  # with `once` the log is processed as it is
                     self.ticker = Ticker(settings, topics[settings.raw_topic].partitions)
                     stack.callback(self.ticker.close)
             spark = self.spark or self._start_spark(stack)
-            self._check_group_places(spark, kept, topics)
-            self._keep(spark, kept, topics)
-            self._work(spark)
+            self._check_group_places(spark, planned, topics)
+            self._write_checkpoint(spark, planned, topics)
+            self._run_queries(spark)
             done = settings.once and not self.stopping.is_set()
             self.say(self.status.line("Done" if done else "Stopped"), **self.status.facts())
 
     def _start_spark(self, stack: ExitStack) -> "SparkSession":
         from precede.streaming.job import jars, session
 
-        home = Path(self.settings.jars).expanduser() if self.settings.jars else None
-        needed = jars.ensure("spark", home=home, say=self.say)
+        needed = jars.ensure("spark", home=self.settings.jars_home, say=self.say)
         self.say("Starting Spark.")
         spark = session.start(self.settings, needed, self.settings.logs)
-        stack.callback(_stop, spark)
+        stack.callback(_stop_spark, spark)
         return spark
 
     # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _take_folders(self, stack: ExitStack) -> None:
+    def _lock_folders(self, stack: ExitStack) -> None:
         folder = Path(self.settings.checkpoint)
         checkpoint.make_writable("checkpoint", folder)
         if self.orders:
-            stack.enter_context(checkpoint.alone(folder, "order"))
+            stack.enter_context(checkpoint.lock_part(folder, "order"))
         if self.writes_history:
-            stack.enter_context(checkpoint.alone(folder, "history"))
+            stack.enter_context(checkpoint.lock_part(folder, "history"))
             checkpoint.make_writable("delta", Path(self.settings.delta))
 
-    def _listen(self, stack: ExitStack) -> None:
+    def _serve_monitoring(self, stack: ExitStack) -> None:
         if self.settings.metrics is not None:
-            self.outside = Outside(self.settings)
-            self.outside.open()
-            stack.callback(self.outside.close)
-            self.say(f"Metrics and health are at port {self.outside.port}.")
+            self.monitoring = MonitoringServer(self.settings)
+            self.monitoring.open()
+            stack.callback(self.monitoring.close)
+            self.say(f"Metrics and health are at port {self.monitoring.port}.")
 
-    def _topics(self) -> dict[str, Topic]:
-        """The topics this job needs; a broker that is away is waited for, but not for ever."""
+    def _find_topics(self) -> dict[str, Topic]:
+        """The topics this job needs; empty where the job was stopped while it waited for the broker."""
         settings = self.settings
         names = [settings.ordered_topic, settings.dead_letter_topic, settings.control_topic]
         if self.orders:
@@ -162,11 +166,11 @@ class Job:
         topics = self._patiently(lambda: describe(settings.bootstrap, names)) or {}
         for name in names:
             if topics and name not in topics:
-                raise Refused(f"The topic {name} does not exist; `precede run` makes it, with the settings it needs.")
+                raise Refused(f"The topic {name} does not exist; `precede run` creates it with the settings it needs.")
         return topics
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer | None:
-        """The broker's answer, once it gives one; none where somebody stopped the job meanwhile."""
+        """The broker's answer, waited for at most `patience_s`; None where the job was stopped meanwhile."""
         if self.stopping.is_set():
             return None
         seconds = f"{self.settings.patience_s:.0f} s"
@@ -183,49 +187,62 @@ class Job:
             raise Refused(f"{reason_of(away)}; gave up after {seconds}.") from away
 
     def _check(self, topics: dict[str, Topic]) -> Checkpoint:
-        """The checkpoint's file as it will be; nothing is written yet, but for tables that are to be made anew."""
+        """The checkpoint's file as it will be written; nothing is changed yet, except that a rebuild removes tables."""
         settings = self.settings
-        kept = checkpoint.read(Path(settings.checkpoint))
+        planned = checkpoint.read(Path(settings.checkpoint))
         if self.orders:
-            kept.order = start_checks.check_order(settings, kept.order, topics, self._patiently)
+            planned.order = start_checks.check_order(settings, planned.order, topics, self._patiently)
         if self.writes_history and settings.rebuild_delta:
-            kept.history = start_checks.rebuild_history(settings, kept.history, topics, self._patiently, self.say)
+            planned.history = start_checks.rebuild_history(settings, planned.history, topics, self._patiently, self.say)
         elif self.writes_history:
-            kept.history = start_checks.check_history(settings, kept.history, topics)
-        return kept
+            planned.history = start_checks.check_history(settings, planned.history, topics)
+        return planned
 
-    def _check_group_places(self, spark: "SparkSession", kept: Checkpoint, topics: dict[str, Topic]) -> None:
+    def _check_group_places(self, spark: "SparkSession", planned: Checkpoint, topics: dict[str, Topic]) -> None:
         """A checkpoint of an older release is continued only if its groups live where their keys say."""
-        if self.orders and kept.order is not None and kept.order.partitioner is None:
+        if self.orders and planned.order is not None and planned.order.partitioner is None:
             group_places.check_checkpoint(self.settings, topics[self.settings.raw_topic], spark)
-            kept.order.partitioner = self.settings.partitioner
+            planned.order.partitioner = self.settings.partitioner
 
-    def _keep(self, spark: "SparkSession", kept: Checkpoint, topics: dict[str, Topic]) -> None:
-        """Make the tables, and write the checkpoint's file before anything that it speaks of."""
-        if kept.history is not None and self.writes_history:
+    def _write_checkpoint(self, spark: "SparkSession", planned: Checkpoint, topics: dict[str, Topic]) -> None:
+        """Create the tables, and write the checkpoint's file before the queries write anything."""
+        if planned.history is not None and self.writes_history:
             for table in TABLES:
                 topic = topics[tables.topic(self.settings, table)]
-                kept.history.tables[table] = tables.create(spark, self.settings, table, topic)
+                planned.history.tables[table] = tables.create(spark, self.settings, table, topic)
         checkpoint.update(
             Path(self.settings.checkpoint),
-            order=kept.order if self.orders else None,
-            history=kept.history if self.writes_history else None,
+            order=planned.order if self.orders else None,
+            history=planned.history if self.writes_history else None,
         )
 
-    # ── at work ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the queries ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _work(self, spark: "SparkSession") -> None:
+    def _run_queries(self, spark: "SparkSession") -> None:
+        order, history = self._watches(spark)
+        if self.monitoring:
+            self.monitoring.watch(order + history, self.sink)
+        if not self.settings.once:
+            self._watch(order + history)
+            return
+        self._watch(order)  # history last, so that it finds all that was ordered
+        if self._patiently(self._is_control_topic_empty):
+            history = [watch for watch in history if watch.name != history_name(GAPS)]
+        self._watch(history)
+
+    def _watches(self, spark: "SparkSession") -> tuple[list[QueryWatch], list[QueryWatch]]:
+        """The watch of the order query, and those of the history queries, as far as this job runs them."""
         from precede.streaming.history import query as history_query
 
         settings = self.settings
-        observe = self.outside.metrics.observe if self.outside else unobserved
+        observe = self.monitoring.metrics.observe if self.monitoring else ignore_time
         begin = partial(self._start_order, spark)
         order = [QueryWatch("order", begin, self.say, settings.patience_s, observe, settings.trigger_ms / 1000)]
-        # Beside a query that orders, history is never given up: ordering goes on, however long Delta is away.
+        # Beside the order query, history is retried for ever: ordering continues, however long Delta is away.
         patience_s = math.inf if self.orders and not settings.once else settings.patience_s
         history = [
             QueryWatch(
-                f"history of {table}",
+                history_name(table),
                 partial(history_query.start, spark, settings, table, drain=settings.once),
                 self.say,
                 patience_s,
@@ -234,20 +251,10 @@ class Job:
             )
             for table in TABLES
         ]
-        order, history = order if self.orders else [], history if self.writes_history else []
-        if self.outside:
-            self.outside.watch(order + history, self.sink)
-        if settings.once:  # history last, so that it finds all that was ordered
-            self._watch(order)
-            idle = self._patiently(self._nothing_was_asked)
-            if idle:
-                history = [watch for watch in history if watch.name != f"history of {GAPS}"]
-            self._watch(history)
-        else:
-            self._watch(order + history)
+        return order if self.orders else [], history if self.writes_history else []
 
-    def _nothing_was_asked(self) -> bool:
-        """Whether the control topic is empty, as it mostly is: a query over nothing takes a second, too."""
+    def _is_control_topic_empty(self) -> bool:
+        """Usually it is; the query is skipped then, because even without records it takes a second."""
         name = self.settings.control_topic
         partitions = describe(self.settings.bootstrap, [name])[name].partitions
         return all(end == 0 for _, end in reading.ends(self.settings.bootstrap, name, partitions))
@@ -267,15 +274,15 @@ class Job:
         )
 
     def _publish(self, batch: "DataFrame", _batch_id: int) -> None:
-        """Spark calls this once a micro-batch; a job that is stopping begins no new one."""
+        """Spark calls this for each micro-batch; a job that is stopping does not begin a new one."""
         assert self.sink is not None
         with self.publishing:
             if self.stopping.is_set():
                 raise InterruptedError("The job is stopping.")
             self.sink.publish(batch)
-            if self.outside:
+            if self.monitoring:
                 for phase, seconds in self.sink.counts.seconds.items():
-                    self.outside.metrics.observe("order", phase, seconds)
+                    self.monitoring.metrics.observe("order", phase, seconds)
 
     def _watch(self, watches: list[QueryWatch]) -> None:
         try:
@@ -283,55 +290,36 @@ class Job:
                 for watch in watches:
                     if self.sink is not None and self.sink.refused is not None:
                         raise self.sink.refused
-                    watch.look()
+                    watch.check()
                 self._report(watches)
-                self.stopping.wait(LOOK_S)
+                self.stopping.wait(WATCH_S)
         except (Py4JNetworkError, ConnectionError) as error:
-            raise Refused(f"Spark ended by itself; what it said last is in {self.settings.logs}.") from error
+            raise Refused(f"Spark ended unexpectedly; its last log lines are in {self.settings.logs}.") from error
         finally:
             self._stop(watches)
 
     def _report(self, watches: list[QueryWatch]) -> None:
         if self.sink is not None:
-            self.sink.listen(self.say)
-            self.status.counts, self.status.is_away = self.sink.counts, self.sink.is_away
+            self.sink.announce(self.say)
+            self.status.counts, self.status.is_kafka_away = self.sink.counts, self.sink.notices.is_kafka_away
         if self.sink is not None and self.ticker is not None:
-            self.ticker.look(self.sink.counts.held_now if self.sink.counts.held else None)
-        self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", f"history of {GAPS}"))
+            self.ticker.tick_if_due(self.sink.counts.held_now if self.sink.counts.held else None)
+        self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", history_name(GAPS)))
         self.status.batches |= {watch.name: watch.batch for watch in watches if watch.batch >= 0}
-        line = self.status.due()
+        line = self.status.line_if_due()
         if line:
             self.say(line, **self.status.facts())
 
     def _stop(self, watches: list[QueryWatch]) -> None:
-        """Between batches: what is being published is finished, what comes after it is left for the next start."""
+        """Stop between batches: a batch that is being published is finished; the next start does the rest."""
         if self.sink is not None:
-            self.sink.stopping = self.stopping.is_set()
+            self.sink.is_stopping = self.stopping.is_set()
         if self.publishing.acquire(timeout=STOP_S_MAX):
             self.publishing.release()
         for watch in watches:
             watch.stop()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM ask for a stop; a second one does not wait."""
 
-        def ask(_number: int, _frame: FrameType | None) -> None:
-            if self.stopping.is_set():
-                raise KeyboardInterrupt
-            self.stopping.set()
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _stop(spark: "SparkSession") -> None:
-    with suppress(*GONE):
+def _stop_spark(spark: "SparkSession") -> None:
+    with suppress(*SPARK_ENDED):
         spark.stop()

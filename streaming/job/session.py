@@ -1,4 +1,4 @@
-"""The Spark session: its jars, the settings that were measured, and where its own words go."""
+"""The Spark session: its jars, its settings as measured, and its log files."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 4
 """
 
-# The order query gets its tasks first; history takes what is left, and a share when both wait.
+# The order query gets cores first; history gets the rest, and a share when both wait.
 POOLS = """\
 <?xml version="1.0"?>
 <allocations>
@@ -49,9 +49,9 @@ FIXED = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
-    "spark.speculation": "false",  # a second attempt would only be a second run of the same kernel
+    "spark.speculation": "false",  # a second attempt would only run the same kernel twice
     "spark.scheduler.mode": "FAIR",
-    "spark.sql.adaptive.enabled": "false",  # plans are known, and replanning each micro-batch costs more than it finds
+    "spark.sql.adaptive.enabled": "false",  # replanning each micro-batch costs more than it saves
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -61,36 +61,36 @@ FIXED = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Reported to nobody here; and a reader of states without a query of its own would fail for want of a listener.
+    # There is no receiver for these reports, and a reader of states without a query would fail without one.
     "spark.sql.streaming.stateStore.coordinatorReportSnapshotUploadLag": "false",
     "spark.sql.streaming.stateStore.forceSnapshotUploadOnLag": "false",
     "spark.sql.streaming.minBatchesToRetain": "20",  # each keeps what it changed, so a hundred is a lot of disk
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # no order waits for Spark's time
     "spark.sql.streaming.numRecentProgressUpdates": "20",
-    # The queries and Delta's own work have more pieces of generated code than the hundred that Spark remembers: with
-    # fewer kept, each batch would compile classes anew, and the JVM would never be warm.
+    # The queries and Delta's own work generate more classes than the hundred that Spark caches by default: each batch
+    # would compile some of them again, and the JVM would never be warm.
     "spark.sql.codegen.cache.maxEntries": "2000",
-    "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "true",  # or a null would make floats of integers
+    "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "true",  # or a null turns integers into floats
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    # What a worker is given at once is what it may grow by, several times over; Spark's own bound is four times that.
+    # A worker's memory grows by several times the bytes that it gets at once; Spark's default is four times as large.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
-    # Spark's own pattern does not know that a client's private key stands among the options of a source.
+    # Spark's default pattern does not match a client's private key, which is among the options of a source.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
-    "spark.driver.maxResultSize": "0",  # a batch of large records must not stick for ever on a limit of its result
+    "spark.driver.maxResultSize": "0",  # with a limit, a batch of large records could fail for ever
     "spark.python.worker.faulthandler.enabled": "false",
-    "spark.databricks.delta.snapshotPartitions": "2",  # their log is small; fifty tasks would read it slower
+    "spark.databricks.delta.snapshotPartitions": "2",  # the logs are small; the default of fifty tasks is slower
     "spark.ui.showConsoleProgress": "false",
 }
 
 
 def start(settings: Settings, jars: Sequence[Path], logs: Path, name: str = "precede") -> "SparkSession":
-    """A new session, or the one that runs here already."""
-    # Spark starts its Python workers by this variable; any other Python would lack the kernel.
+    """A new session, or the one that this process has already."""
+    # Spark starts its Python workers with this interpreter; another one might lack the kernel.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    _reach_workers()
+    _put_package_on_path()
     logs.mkdir(parents=True, exist_ok=True)
-    _quiet_python(logs)
+    _log_python_to_file(logs)
 
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -104,13 +104,13 @@ def start(settings: Settings, jars: Sequence[Path], logs: Path, name: str = "pre
             running = launch_gateway(conf, {"stdout": console, "stderr": console})  # type: ignore[no-untyped-call]
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
-    with _own_ctrl_c():
+    with _keep_ctrl_c_handler():
         return SparkSession(SparkContext(conf=conf, gateway=running))
 
 
 @contextmanager
-def _own_ctrl_c() -> Iterator[None]:
-    """PySpark takes Ctrl-C for itself, and would end the process where a job wants to stop between two batches."""
+def _keep_ctrl_c_handler() -> Iterator[None]:
+    """Undo that PySpark handles Ctrl-C: it would end the process, but a job stops between two batches."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -120,7 +120,7 @@ def _own_ctrl_c() -> Iterator[None]:
 
 
 def configuration(settings: Settings, jars: Sequence[Path], logs: Path) -> dict[str, str]:
-    """Everything Spark is told, for this session or for who starts one by hand."""
+    """Spark's whole configuration, for this session or for one that is started by hand."""
     log4j, pools = logs / "log4j2.properties", logs / "pools.xml"
     log4j.write_text(LOG4J.format(logs=logs.absolute().as_posix()), encoding="utf-8")
     pools.write_text(POOLS, encoding="utf-8")
@@ -129,7 +129,7 @@ def configuration(settings: Settings, jars: Sequence[Path], logs: Path) -> dict[
     values["spark.driver.memory"] = settings.memory
     values["spark.driver.extraJavaOptions"] = f'"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}"'
     values["spark.scheduler.allocation.file"] = pools.absolute().as_uri()
-    values["spark.sql.warehouse.dir"] = (logs / "warehouse").absolute().as_uri()  # or it would appear where one stands
+    values["spark.sql.warehouse.dir"] = (logs / "warehouse").absolute().as_uri()  # the default is the working directory
     values["spark.ui.enabled"] = str(settings.ui).lower()
     if settings.tasks:
         values["spark.sql.shuffle.partitions"] = str(settings.tasks)
@@ -150,8 +150,8 @@ def _cores(master: str) -> int:
     return int(asked or 1)
 
 
-def _reach_workers() -> None:
-    """Workers of this machine import the same kernel, from wherever this process has it."""
+def _put_package_on_path() -> None:
+    """Let workers on this machine import the same package as this process."""
     package = find_spec("precede")
     assert package is not None
     assert package.origin is not None
@@ -161,14 +161,14 @@ def _reach_workers() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([home, *filter(None, paths)])
 
 
-def _quiet_python(logs: Path) -> None:
-    """What PySpark says on the Python side goes into a file too."""
+def _log_python_to_file(logs: Path) -> None:
+    """Write PySpark's Python log into a file too."""
     from pyspark.logger import PySparkLogger
 
     handler = logging.FileHandler(logs / "python.log", delay=True, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = [logging.getLogger(name) for name in ("py4j", "pyspark")]
-    # Of Spark's own kind, or an error in a plan would raise another one while it is logged.
+    # These must be of PySpark's own class, or logging an error of a plan raises another error.
     loggers += [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
     for logger in loggers:
         logger.handlers[:] = [handler]

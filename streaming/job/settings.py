@@ -1,4 +1,4 @@
-"""What a job can be told: a flag stands over a `PRECEDE_*` variable, that over a TOML file, that over the default."""
+"""The settings of a job: a flag overrides a `PRECEDE_*` variable, that a TOML file, and that the default."""
 
 import re
 import tomllib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = "PRECEDE_"
 OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", PASSWORD)
-"""Read elsewhere than here."""
+"""Variables that are read in other modules."""
 DAYS_MS_MAX = 365 * 86_400_000
 RECORD_BYTES_MAX = 2 * 1024 * 1024 - 64 * 1024
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -32,9 +32,9 @@ SERVERS = re.compile(r"[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*|(\[[0-9A-Fa-f:
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything the job is told; units stand last in a name."""
+    """All settings; units stand last in a name."""
 
-    bootstrap: Address | str = Address("localhost:9092")  # `load` puts in how to get in
+    bootstrap: Address | str = Address("localhost:9092")  # `load` adds the credentials
     checkpoint: str = "checkpoints/"
     delta: str = "delta/"
     order: str = "s_b"
@@ -48,15 +48,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     dead_letter_topic: str = "precede.dead-letters"
     progress_topic: str = "precede.progress"
     control_topic: str = "precede.control"
-    partitions: int = 4  # of a topic that `precede run` makes; one that is there keeps what it has
+    partitions: int = 4  # of a topic that `precede run` creates; an existing one stays as it is
     partitioner: str = DEFAULT_PARTITIONER  # the function of the key that says in which partition a group lives
-    replicas: int = -1  # of such a topic; -1 takes the broker's own default
+    replicas: int = -1  # of such a topic; -1 takes the broker's default
 
-    tick_s: float = 1.0  # how often the job says in the log that time passes; 0: never
-    ask_after_ms: int = Patience().ask_after_ms  # so old is a gap when its sender is asked for it
-    give_up_ms: int = Patience().give_up_ms  # so old is a gap when hope ends, where its group says nothing; 0: never
-    loss: str = Patience().loss  # what happens then: abandon, or hold
-    silent_ms: int = Patience().silent_ms  # so long a member that others wait for may say nothing; 0: for ever
+    tick_s: float = 1.0  # how often the job writes a tick into the log; 0: never
+    ask_after_ms: int = Patience().ask_after_ms  # age at which the sender of a gap is first asked for it
+    give_up_ms: int = Patience().give_up_ms  # age at which a gap counts as lost, unless its group says when; 0: never
+    loss: str = Patience().loss  # what happens to a lost gap: abandon, or hold
+    silent_ms: int = Patience().silent_ms  # how long a member that others wait for may be silent; 0: for ever
 
     history_every_s: float = 10.0
     trigger_ms: int = 0
@@ -64,15 +64,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tasks: int = 0  # shuffle partitions, pinned by the checkpoint; 0 takes the number of cores at the first start
     patience_s: float = 300.0  # how long a broker may be away before the job gives up
     accept_cut_log: bool = False
-    rebuild_delta: bool = False  # throw the tables away, and write them anew from the topics
+    rebuild_delta: bool = False  # remove the tables, and write them again from the topics
 
     state: str | None = None  # file in which `precede send` and `precede groups` keep the last seq of each sender
     key: str | None = None  # file of the private key that `precede send` signs with
-    service_key: str | None = None  # file of the one that the job signs its own `evict` and `abandon` with
-    metrics: str | None = None  # port, or host:port, of /metrics and /health; None: nobody listens
+    service_key: str | None = None  # file of the private key that the job signs its own `evict` and `abandon` with
+    metrics: str | None = None  # port, or host:port, of /metrics and /health; None: they are not served
     log_format: str = "text"
 
-    security_protocol: str | None = None  # how to get into Kafka: see ingest/kafka/credentials.py
+    security_protocol: str | None = None  # this and the next ones: see ingest/kafka/credentials.py
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password_file: str | None = None
@@ -81,12 +81,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ssl_key_file: str | None = None
 
     jars: str | None = None
-    master: str | None = None  # None: what spark-submit says, or else every core of this machine
+    master: str | None = None  # None: as spark-submit sets it, or else every core of this machine
     memory: str = "2g"
     ui: bool = False
 
     def patience(self, key: "Ed25519PrivateKey | None" = None) -> Patience:
-        """How long the job waits for what is missing; where that is up to the service of a group, `key` is its own."""
+        """How long the job waits for what is missing; `key` is the job's service key, if it has one."""
         return Patience(
             ask_after_ms=self.ask_after_ms,
             give_up_ms=self.give_up_ms,
@@ -97,16 +97,21 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def order_checkpoint(self) -> Path:
-        """Where Spark keeps offsets, commits and state of the order query."""
+        """Where Spark keeps the order query's offsets, commits and state."""
         return Path(self.checkpoint) / "order"
 
     @property
+    def jars_home(self) -> Path | None:
+        """Where jars are kept; None for the default place."""
+        return Path(self.jars).expanduser() if self.jars else None
+
+    @property
     def logs(self) -> Path:
-        """Where Spark's own words go."""
+        """Where Spark's log files are."""
         return Path(self.checkpoint) / "logs"
 
     def history_checkpoint(self, table: str) -> Path:
-        """Where Spark keeps how far a Delta table is written."""
+        """Where Spark keeps the offsets and commits of a table's history query."""
         return Path(self.checkpoint) / "history" / table
 
 
@@ -117,7 +122,7 @@ def load(
     *,
     reaches_kafka: bool = True,
 ) -> Settings:
-    """The settings of this start; flags that are None were not given. Only who reaches Kafka needs to get in there."""
+    """The settings of this start; a flag that is None was not given. Credentials are read only for `reaches_kafka`."""
     values: dict[str, Any] = {}
     values.update(_from_file(Path(config_file)) if config_file else {})
     values.update(_from_environment(environ))
@@ -137,7 +142,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise Refused(f"The config file {path} is not TOML: {error}.") from error
     if SECRET_SETTING in values:
-        raise Refused(f"The config file {path} holds {SECRET_SETTING}, where it is too easily seen: {PASSWORD_WANTED}.")
+        raise Refused(f"The config file {path} holds {SECRET_SETTING}, where others may read it: {PASSWORD_WANTED}.")
     unknown = sorted(set(values) - set(Settings.__struct_fields__))
     if unknown:
         raise Refused(f"The config file {path} sets {unknown[0]}, which is not a setting of precede.")
@@ -145,7 +150,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables named for no setting are left alone: a platform may have set them for a service named precede."""
+    """Ignores variables that name no setting: a platform may have set them for a service named precede."""
     return {_VARIABLES[name]: text for name, text in environ.items() if name in _VARIABLES and text != ""}
 
 
@@ -153,7 +158,7 @@ _VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__
 
 
 def likely_slips(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Variables that set nothing, each with the one that was probably meant."""
+    """Variables that name no setting, each with the variable that was probably meant."""
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in _VARIABLES and name not in OTHER_VARIABLES:
             known = [other.removeprefix(PREFIX) for other in (*_VARIABLES, *OTHER_VARIABLES)]
@@ -162,7 +167,7 @@ def likely_slips(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _convert(values: dict[str, Any]) -> Settings:
-    """A variable is text, so words like `8` and `true` are taken for what the setting asks."""
+    """Convert to the settings' types; a variable is text, so its `8` or `true` becomes a number or a boolean."""
     for name, value in values.items():
         kind = str if name == "bootstrap" else Settings.__annotations__.get(name)
         if kind is None:
@@ -180,7 +185,7 @@ def _readable(value: Any) -> Any:
 
 
 def _limit_fault(value: Any, error: Exception) -> str:
-    """What is wrong with a table of limits: no table, a name that is none, or a number that cannot be."""
+    """What is wrong with a table of limits: not a table, an unknown name, or an impossible number."""
     if not isinstance(value, Mapping):
         return "but must be a table of limits"
     unknown = [name for name in value if name not in Limits.__struct_fields__]
@@ -195,15 +200,15 @@ def _wanted(kind: Any) -> str:
 
 
 def check(settings: Settings) -> Settings:
-    """Refuse, in a sentence that names the setting, what no job could run with."""
+    """Refuse values that no job can run with, in a sentence that names the setting."""
     for name, good, wanted in _RULES:
         value = getattr(settings, name)
         if not good(value):
             raise Refused(f"The setting {name} is {value!r}, but must be {wanted}.")
     if settings.master is not None and not settings.master.startswith("local") and settings.tasks == 0:
         raise Refused(
-            f"The setting tasks must be set where master is a cluster ({settings.master}): to the cores the job has "
-            "there; it is fixed by the checkpoint."
+            f"The setting tasks must be set where master is a cluster ({settings.master}): to the number of cores that "
+            "the job has there; the checkpoint fixes it."
         )
     if settings.rebuild_delta and settings.only == "order":
         raise Refused("With only = order no table is written, so none can be rebuilt: leave out one of the two.")
@@ -216,7 +221,7 @@ def check(settings: Settings) -> Settings:
 
 
 def host_and_port(metrics: str) -> tuple[str, int]:
-    """Where metrics are to be had; a port alone is one of this machine only."""
+    """Where metrics are served; a port alone means that only this machine can reach them."""
     host, _, port = metrics.rpartition(":")
     return host.strip("[]") or "127.0.0.1", int(port)
 

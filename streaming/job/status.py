@@ -1,4 +1,4 @@
-"""The line a person reads while the job runs: what went through, what is held, how far behind it is."""
+"""The status line that the job prints while it runs: what was processed, what is held, how far behind it is."""
 
 import time
 from typing import Any
@@ -12,31 +12,31 @@ EVERY_S = 5.0
 
 
 class Status:
-    """What the job knows of itself."""
+    """The numbers of the line, set by the job."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.counts = Counts()
         self.written = 0
         self.batches: dict[str, int] = {}
-        """Of each query the last batch that is through."""
-        self.is_away = False
-        """Whether no broker answers: then it is not asked, for that takes seconds."""
-        self._said = (0, 0, 0, 0, 0)
-        self._said_at = 0.0
+        """The last finished batch of each query."""
+        self.is_kafka_away = False
+        """While no broker answers it is not asked how far the log reaches, since that takes seconds."""
+        self._reported = (0, 0, 0, 0, 0)
+        self._reported_at = 0.0
 
-    def due(self) -> str | None:
-        """A line, if something went on since the last one and that was a while ago."""
+    def line_if_due(self) -> str | None:
+        """A line, if a number changed since the last one and that was long enough ago."""
         now = time.monotonic()
-        counts = self.counts  # a batch of nothing but ticks is no news
-        news = (counts.delivered, counts.dead, counts.duplicates, counts.held_now, self.written)
-        if news == self._said or now - self._said_at < EVERY_S:
+        counts = self.counts  # a batch that has only ticks changes none of these numbers
+        numbers = (counts.delivered, counts.dead, counts.duplicates, counts.held_now, self.written)
+        if numbers == self._reported or now - self._reported_at < EVERY_S:
             return None
-        self._said, self._said_at = news, now
+        self._reported, self._reported_at = numbers, now
         return self.line(time.strftime("%H:%M:%S"))
 
     def line(self, begin: str) -> str:
-        """Everything in one line."""
+        """All numbers in one line."""
         counts = self.counts
         parts = []
         if self.settings.only != "history":
@@ -56,7 +56,7 @@ class Status:
         return f"{begin}: {', '.join(parts)}."
 
     def facts(self) -> dict[str, Any]:
-        """The same for a program, without what would have to be asked for."""
+        """The same numbers for a program, without those that the broker would have to be asked for."""
         counts = self.counts
         batches = {name: batch for name, batch in self.batches.items() if name != "order"}
         history = {} if self.settings.only == "order" else {"in_delta": self.written, "history_batches": batches}
@@ -75,13 +75,13 @@ class Status:
         } | history
 
     def _behind(self) -> int | None:
-        """Raw records not yet through; unknown before the first batch, or while the broker is away."""
-        following = self.counts.next
-        if not following or self.is_away:
+        """Raw records not yet processed; None before the first batch and while the broker is away."""
+        next_offsets = self.counts.next
+        if not next_offsets or self.is_kafka_away:
             return None
         settings = self.settings
         try:
-            ends = reading.ends(settings.bootstrap, settings.raw_topic, max(following) + 1)
+            ends = reading.ends(settings.bootstrap, settings.raw_topic, max(next_offsets) + 1)
         except Unreachable:
             return None
-        return sum(max(0, end - max(first, following.get(at, 0))) for at, (first, end) in enumerate(ends))
+        return sum(self.counts.lag(dict(enumerate(ends))).values())

@@ -1,9 +1,9 @@
-"""Ticks: what makes the log's clock advance where nobody talks.
+"""Ticks advance the log's clock while no member sends.
 
-A tick is a record without a key, one in each partition of the raw topic. The kernel lets messages go, asks for gaps and
-misses members only when it reads one, so a replay of the log does the same at the same places. While something is held
-there is one each `tick_s`; while nothing is, nobody waits for time, and a tenth of them is enough to notice what a job
-that stopped has left behind.
+A tick is a record without a key; each partition of the raw topic gets one. The kernel releases messages by time, asks
+for gaps and notices silent members only when it reads a tick, so a replay of the log does the same at the same places.
+While messages are held there is a tick every `tick_s`. While none is held nothing waits for time, and a tenth as many
+ticks are enough to notice what a stopped job has left behind.
 """
 
 import time
@@ -17,11 +17,11 @@ from precede.streaming.job.settings import Settings
 TICK = b'{"kind":"tick"}'
 IDLE_PAUSES = 10
 DELIVER_MS_MAX = 5_000
-"""A tick that is older is worth nothing: when a broker comes back there is a new one at once."""
+"""An older tick is of no use: when a broker comes back there is a new one at once."""
 
 
 class Ticker:
-    """Publishes a tick into each partition when one is due; asked every now and then."""
+    """Publishes a tick into each partition when one is due."""
 
     def __init__(self, settings: Settings, partitions: int) -> None:
         self.settings = settings
@@ -32,8 +32,8 @@ class Ticker:
             | {"linger.ms": 0, "message.timeout.ms": DELIVER_MS_MAX, "client.id": "precede-ticks"}
         )
 
-    def look(self, held: int | None) -> None:
-        """Publish if it is time; `held` is how many messages are held now, None where nobody knows yet."""
+    def tick_if_due(self, held: int | None) -> None:
+        """Publish ticks if it is time; `held` is how many messages are held now, None where that is not yet known."""
         self._producer.poll(0)
         now = time.monotonic()
         pause = self.settings.tick_s * (IDLE_PAUSES if held == 0 else 1)
@@ -41,9 +41,9 @@ class Ticker:
             return
         self._last = now
         for partition in range(self.partitions):
-            with suppress(BufferError, KafkaException):  # no broker for a while: that is said elsewhere
+            with suppress(BufferError, KafkaException):  # the sink's notices report a broker that is away
                 self._producer.produce(self.settings.raw_topic, TICK, partition=partition)
 
     def close(self) -> None:
-        """Forget what is not out."""
+        """Discard what is not sent yet."""
         self._producer.purge()

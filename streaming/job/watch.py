@@ -1,4 +1,4 @@
-"""One streaming query, watched: started again when it fails, later each time, with a sentence."""
+"""Watches one streaming query: when it fails it is started again after a growing pause, and a sentence says why."""
 
 import math
 import re
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-GONE = (Py4JError, OSError)
-"""How calls into a Spark that has ended fail."""
+SPARK_ENDED = (Py4JError, OSError)
+"""What calls into Spark raise when it has ended."""
 
-SEE_S = 1.0
+PROGRESS_S = 1.0
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 
-# No retry can mend this: it was raised in an executor, and its sentence is for a person.
-FINAL = re.compile(r"udfs\.errors\.Refused: ([^\n]+)")
+# Raised in an executor: its sentence is for a person, and no retry helps.
+REFUSED = re.compile(r"udfs\.errors\.Refused: ([^\n]+)")
 CAUSES = re.compile(r"(?:Exception|Error): ([^\n]+)")
 REASON_LENGTH_MAX = 300
 
 
 class QueryWatch:
-    """A query and what became of it."""
+    """A query and its state."""
 
     def __init__(
         self,
@@ -42,24 +42,24 @@ class QueryWatch:
         observe: Callable[[str, str, float], object],
         every_s: float = 0.0,
     ) -> None:
-        """With endless patience it is never given up.
+        """With an infinite `patience_s` the query is restarted for ever.
 
-        `observe` hears how many seconds each phase of each batch took: (query, phase, seconds).
+        `observe(query, phase, seconds)` gets the time of each phase of each batch.
         """
         self.name = name
         self.every_s = every_s
-        """How often it looks for work; between two looks it says nothing."""
+        """The query's trigger interval; between two triggers it reports no progress."""
         self.done = False
         self.rows = 0
-        """Rows that went in since the job began."""
+        """Rows read since the job began."""
         self.batches = 0
         self.batch = -1
-        """The last batch that is through."""
+        """The last finished batch."""
         self.restarts = 0
-        self.heard_at = 0.0
-        """When the query last gave a sign of life: a batch, or word that there is nothing to do."""
+        self.progress_at = 0.0
+        """When the query last reported progress: a batch, or that there was nothing to do."""
         self.behind: int | None = None
-        """Records of its source not yet read, as of that moment."""
+        """Records of its source that were not yet read at that moment."""
         self._start = start
         self._say = say
         self._patience_s = patience_s
@@ -68,15 +68,15 @@ class QueryWatch:
         self._failing_since = 0.0
         self._retry_at = 0.0
         self._observe = observe
-        self._heard = ""
-        self._seen_at = 0.0
+        self._last_progress = ""
+        self._checked_at = 0.0
 
     @property
     def running(self) -> bool:
         return self._query is not None
 
-    def look(self) -> None:
-        """Start it if it does not run, and see how it is."""
+    def check(self) -> None:
+        """Start the query if it does not run; take in its progress, or its failure."""
         if self.done:
             return
         if self._query is None:
@@ -85,9 +85,9 @@ class QueryWatch:
             return
         active = self._query.isActive
         now = time.monotonic()
-        if not active or now - self._seen_at >= SEE_S:
-            self._seen_at = now
-            self._see_progress(self._query)
+        if not active or now - self._checked_at >= PROGRESS_S:
+            self._checked_at = now
+            self._read_progress(self._query)
         if not active:
             failure = self._query.exception()
             self._query = None
@@ -97,10 +97,10 @@ class QueryWatch:
                 self._failed(failure)
 
     def stop(self) -> None:
-        """End it, where it still runs."""
+        """Stop the query if it runs."""
         query, self._query = self._query, None
         if query is not None:
-            with suppress(*GONE):
+            with suppress(*SPARK_ENDED):
                 query.stop()
 
     def _try_start(self) -> None:
@@ -111,19 +111,19 @@ class QueryWatch:
         except (KafkaException, Unreachable, PySparkException) as error:
             self._failed(error)
 
-    def _see_progress(self, query: "StreamingQuery") -> None:
-        """Reading one progress is cheap, reading all is not: that is done only where one was missed."""
+    def _read_progress(self, query: "StreamingQuery") -> None:
+        """Read the last progress, which is cheap; all of them, which is not, only where one was missed."""
         last = query.lastProgress
         if last is None:
             return
         if self._failures:
-            self._say(f"The {self.name} query is at work again.", query=self.name)
+            self._say(f"The {self.name} query works again.", query=self.name)
             self._failures = 0
-        if last.timestamp == self._heard:
+        if last.timestamp == self._last_progress:
             return
-        self._heard, self.heard_at = last.timestamp, time.monotonic()
+        self._last_progress, self.progress_at = last.timestamp, time.monotonic()
         for progress in [last] if last.batchId <= self.batch + 1 else query.recentProgress:
-            # Where there was nothing to do, the progress names a batch that is still to come.
+            # When there was nothing to do, the progress names the next batch.
             if progress.batchId > self.batch and "addBatch" in progress.durationMs:
                 self._count(progress)
         self.behind = behind(last)
@@ -137,15 +137,15 @@ class QueryWatch:
 
     def _failed(self, error: Exception) -> None:
         text = str(error)
-        final = FINAL.search(text)
-        if final and self._patience_s < math.inf:
-            raise Refused(final.group(1)) from error
+        refused = REFUSED.search(text)
+        if refused and self._patience_s < math.inf:
+            raise Refused(refused.group(1)) from error
         now = time.monotonic()
         if self._failures == 0:
             self._failing_since = now
         self._failures += 1
         self.restarts += 1
-        reason = final.group(1).rstrip(".") if final else reason_of(error)
+        reason = refused.group(1).rstrip(".") if refused else reason_of(error)
         if now - self._failing_since > self._patience_s:
             raise Refused(f"The {self.name} query has failed for {self._patience_s:.0f} s: {reason}.") from error
         wait_s = min(FIRST_RETRY_S * 2 ** (self._failures - 1), LAST_RETRY_S)
@@ -155,7 +155,7 @@ class QueryWatch:
 
 
 def behind(progress: "StreamingQueryProgress") -> int | None:
-    """How many records the source had that the query had not read."""
+    """How many records of its source the query had not read."""
     latest, reached = ({}, {})
     for source in progress.sources:
         latest, reached = _offsets(source.latestOffset), _offsets(source.endOffset)
@@ -163,13 +163,13 @@ def behind(progress: "StreamingQueryProgress") -> int | None:
 
 
 def _offsets(text: str | None) -> dict[tuple[str, str], int]:
-    """Spark's way of writing Kafka's offsets: topic, partition, offset."""
+    """Kafka's offsets as Spark writes them, by topic and partition."""
     topics = msgspec.json.decode(text or "null") or {}
     return {(topic, at): offset for topic, places in topics.items() for at, offset in places.items()}
 
 
 def reason_of(error: Any) -> str:
-    """The innermost cause in one line; the whole story is in Spark's log."""
+    """The innermost cause in one line; Spark's log has the rest."""
     if isinstance(error, KafkaException):
         return str(error.args[0].str()).rstrip(".")
     text = str(error)

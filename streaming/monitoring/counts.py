@@ -1,6 +1,7 @@
-"""What went through since the job began, and what each shard holds: counted on the driver from what a batch carries."""
+"""What was processed since the job began, and what each shard holds, counted on the driver from the packed rows."""
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ FILE = "held.json"
 
 @dataclass
 class Counts:
-    """Of one batch, or of all of them so far."""
+    """The counts of one batch, or of all batches so far."""
 
     batches: int = 0
     read: int = 0
@@ -25,39 +26,43 @@ class Counts:
     codes: Counter[str] = field(default_factory=Counter)
     """Dead letters by code."""
     next: dict[int, int] = field(default_factory=dict)
-    """Per raw partition, the offset after the last one that is through."""
+    """Per raw partition, the offset after the last processed one."""
     held: dict[int, int] = field(default_factory=dict)
-    """Per shard, how many messages it holds; of a batch, the shards that it touched."""
+    """Per shard, how many messages it holds; for one batch, only the shards that had records in it."""
     waiting: dict[int, Waiting] = field(default_factory=dict)
-    """Per shard, since when a message waits, and how many gaps there are."""
+    """Per shard, when the oldest held message arrived, and how many gaps there are."""
     state_bytes: dict[int, int] = field(default_factory=dict)
-    """Per shard, what Spark keeps of it."""
+    """Per shard, the size of its state."""
     seconds: dict[str, float] = field(default_factory=dict)
     """How long the parts of the last batch took."""
 
-    def see(self, shard: int, partition: int, offset: int, records: Records) -> None:
-        """A packed row passes, whether its records are still to be published or are out already."""
+    def add_row(self, shard: int, partition: int, offset: int, records: Records) -> None:
+        """Count a packed row, whether or not its records are published already."""
         self.next[partition] = max(offset + 1, self.next.get(partition, 0))
         self.held[shard] = records.held
         if records.waiting is not None:
             self.waiting[shard] = records.waiting
             self.state_bytes[shard] = records.state_bytes
 
-    def publish(self, records: Records) -> None:
-        """Its records are published now."""
+    def add_published(self, records: Records) -> None:
+        """Count records that are published now."""
         self.read += records.read
         self.delivered += len(records.ordered)
         self.dead += len(records.dead)
         self.duplicates += records.duplicates
         self.codes.update(records.dead_codes)
 
-    def add(self, batch: "Counts") -> None:
-        """A batch is out."""
+    def add_batch(self, batch: "Counts") -> None:
+        """Add the counts of a batch that is committed."""
         for name in ("batches", "read", "delivered", "dead", "duplicates"):
             setattr(self, name, getattr(self, name) + getattr(batch, name))
         for name in ("codes", "next", "held", "waiting", "state_bytes", "seconds"):
             mine = getattr(self, name)
             mine.update(getattr(batch, name))
+
+    def lag(self, ends: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Raw records not yet processed, by partition; `ends` are the first and next offset of each partition."""
+        return {at: max(0, end - max(first, self.next.get(at, 0))) for at, (first, end) in ends.items()}
 
     @property
     def held_now(self) -> int:
@@ -69,7 +74,7 @@ class Counts:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest message that is held now arrived."""
+        """When the oldest of the messages held now arrived."""
         return min((oldest for oldest, _ in list(self.waiting.values()) if oldest), default=None)
 
 
@@ -80,18 +85,18 @@ class _Shards(msgspec.Struct):
     v: int = 1
 
 
-def keep(folder: Path, counts: Counts) -> None:
-    """Write what each shard holds beside the checkpoint: a shard says it only when a record touches it."""
+def save(folder: Path, counts: Counts) -> None:
+    """Write what each shard holds into the checkpoint's folder: a shard reports it only in batches with its records."""
     shards = {
         shard: (held, counts.state_bytes.get(shard, 0), *counts.waiting.get(shard, NOTHING_WAITS))
         for shard, held in counts.held.items()
     }
-    with suppress(OSError):  # it only tells; a full disk is said by what needs the disk
+    with suppress(OSError):  # these numbers only inform; a full disk is reported by what needs the disk
         replace_file(folder / FILE, msgspec.json.encode(_Shards(shards)), durable=False)
 
 
-def recall(folder: Path) -> Counts:
-    """The counts of a job that goes on: nothing went through yet, but what is held is known."""
+def load(folder: Path) -> Counts:
+    """The counts at the start of a job: nothing is processed yet, but what is held is known."""
     counts = Counts()
     with suppress(OSError, msgspec.DecodeError):
         for shard, (held, size, oldest, gaps) in msgspec.json.decode(

@@ -1,6 +1,6 @@
-"""The job in Prometheus's words: read, when somebody asks, from what the job knows anyway; only times are noted.
+"""The job's metrics for Prometheus, read on request from numbers that the job has anyway; only times are recorded.
 
-Units stand last in a name. Counters begin at 0 with each start of the job; what is held is known again after a start.
+Units stand last in a name. Counters begin at 0 with each start of the job; what is held is known after a restart too.
 """
 
 import shutil
@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 from precede.streaming.job.broker_watch import BrokerWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import QueryWatch
-from precede.streaming.monitoring.counts import Counts, recall
+from precede.streaming.monitoring import counts as counts_file
+from precede.streaming.monitoring.counts import Counts
 from precede.udfs.codes import CODES
 
 if TYPE_CHECKING:
@@ -27,15 +28,15 @@ BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
 class Metrics(Collector):
-    """Everything that is told of one job."""
+    """The metrics of one job."""
 
     def __init__(self, settings: Settings, broker: BrokerWatch, healthy: Callable[[], bool]) -> None:
         self.settings = settings
         self.broker = broker
         self.healthy = healthy
         self.sink: Sink | None = None
-        self._at_start = recall(Path(settings.checkpoint))
-        """What is told until there is a sink, for Spark takes its time."""
+        self._at_start = counts_file.load(Path(settings.checkpoint))
+        """Shown until there is a sink, since Spark takes some time to start."""
         self.watches: list[QueryWatch] = []
         self.registry = CollectorRegistry()
         self._phases = Histogram(
@@ -49,15 +50,15 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def observe(self, query: str, phase: str, seconds: float) -> None:
-        """A phase of a batch took so long."""
+        """Record how long a phase of a batch took."""
         self._phases.labels(query, phase).observe(seconds)
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """All metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing can be told yet when the registry takes this in."""
+        """Empty: there are no numbers yet when the registry calls this."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -67,56 +68,60 @@ class Metrics(Collector):
         yield GaugeMetricFamily("precede_healthy", "1 where the health endpoint says so.", int(self.healthy()))
         if settings.only != "history":
             yield from self._ordering(self.sink.counts if self.sink else self._at_start)
-            if self.sink and self.sink.is_token_known:  # without it the whole log would seem to wait
-                yield self._lag(self.sink.counts.next)
+            if self.sink and self.sink.is_token_known:  # without it the lag would be the whole log
+                yield self._lag(self.sink.counts)
         yield from self._queries()
         yield self._disks()
 
     def _ordering(self, counts: Counts) -> Iterator[Metric]:
-        yield CounterMetricFamily("precede_read_records", "Raw records that are through.", counts.read)
+        yield CounterMetricFamily("precede_read_records", "Raw records processed.", counts.read)
         yield CounterMetricFamily("precede_delivered_records", "Ordered records published.", counts.delivered)
         yield CounterMetricFamily("precede_duplicate_records", "Exact copies dropped.", counts.duplicates)
         dead = CounterMetricFamily("precede_dead_letter_records", "Dead letters by code.", labels=["code"])
-        for code in CODES:  # each from 0 on, or the first of a code would not count as an increase
+        for code in CODES:  # each begins at 0, or the first dead letter of a code would not count as an increase
             dead.add_metric([code], counts.codes[code])
         yield dead
         yield GaugeMetricFamily("precede_held_messages", "Messages held now.", counts.held_now)
-        yield GaugeMetricFamily(
-            "precede_gaps", "Things that held messages wait for and that are not there.", counts.gaps_now
-        )
+        yield GaugeMetricFamily("precede_gaps", "Gaps that held messages wait for.", counts.gaps_now)
         state_bytes = sum(counts.state_bytes.copy().values())
         yield GaugeMetricFamily("precede_state_bytes", "The state of all groups, as last written.", state_bytes)
         oldest_ms = counts.oldest_ms
         age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
         yield GaugeMetricFamily("precede_held_oldest_seconds", "How long the oldest held message has waited.", age_s)
 
-    def _lag(self, through: dict[int, int]) -> Metric:
-        lag = GaugeMetricFamily("precede_lag_records", "Raw records not yet through.", labels=["partition"])
-        for partition, (first, end) in sorted(self.broker.ends.copy().items()):
-            lag.add_metric([str(partition)], max(0, end - max(first, through.get(partition, 0))))
+    def _lag(self, counts: Counts) -> Metric:
+        lag = GaugeMetricFamily("precede_lag_records", "Raw records not yet processed.", labels=["partition"])
+        for partition, records in counts.lag(dict(sorted(self.broker.ends.copy().items()))).items():
+            lag.add_metric([str(partition)], records)
         return lag
 
     def _queries(self) -> Iterator[Metric]:
         running = GaugeMetricFamily("precede_query_running", "1 while the query runs.", labels=["query"])
-        batches = CounterMetricFamily("precede_batches", "Batches that are through.", labels=["query"])
+        batches = CounterMetricFamily("precede_batches", "Finished batches.", labels=["query"])
         restarts = CounterMetricFamily(
-            "precede_query_restarts", "How often it failed and began again.", labels=["query"]
+            "precede_query_restarts", "How often the query failed and was started again.", labels=["query"]
         )
-        silent = GaugeMetricFamily("precede_query_silent_seconds", "Time since it last spoke.", labels=["query"])
-        behind = GaugeMetricFamily("precede_query_behind_records", "Of its source, as it last said.", labels=["query"])
+        silent = GaugeMetricFamily(
+            "precede_query_silent_seconds", "Time since the query last reported progress.", labels=["query"]
+        )
+        behind = GaugeMetricFamily(
+            "precede_query_behind_records",
+            "Records of its source not yet read, as last reported.",
+            labels=["query"],
+        )
         for watch in self.watches:
             name = [watch.name]
             running.add_metric(name, int(watch.running))
             batches.add_metric(name, watch.batches)
             restarts.add_metric(name, watch.restarts)
-            if watch.heard_at:
-                silent.add_metric(name, time.monotonic() - watch.heard_at)
+            if watch.progress_at:
+                silent.add_metric(name, time.monotonic() - watch.progress_at)
             if watch.behind is not None:
                 behind.add_metric(name, watch.behind)
         yield from (running, batches, restarts, silent, behind)
 
     def _disks(self) -> Metric:
-        free = GaugeMetricFamily("precede_disk_free_bytes", "Left where this folder is.", labels=["folder"])
+        free = GaugeMetricFamily("precede_disk_free_bytes", "Free space on the folder's disk.", labels=["folder"])
         for name in ("checkpoint",) if self.settings.only == "order" else ("checkpoint", "delta"):
             with suppress(OSError):
                 free.add_metric([name], shutil.disk_usage(Path(getattr(self.settings, name))).free)

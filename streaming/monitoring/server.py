@@ -1,4 +1,4 @@
-"""The job as seen from outside: /metrics for Prometheus and /health for whoever must restart it, on one port."""
+"""The job's HTTP server: /metrics for Prometheus and /health for the supervisor that restarts the job, on one port."""
 
 import threading
 import time
@@ -17,13 +17,13 @@ from precede.udfs.errors import Refused
 if TYPE_CHECKING:
     from precede.streaming.order.sink import Sink
 
-OK, NOT_FOUND, NOT_WELL = 200, 404, 503
-ASKED_S = 10.0
+OK, NOT_FOUND, NOT_HEALTHY = 200, 404, 503
+REQUEST_S = 10.0
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Outside:
-    """Listens while it is open; the job tells it what to look at."""
+class MonitoringServer:
+    """Answers while it is open; the job tells it which queries and which sink to report."""
 
     def __init__(self, settings: Settings) -> None:
         from precede.streaming.monitoring.metrics import Metrics
@@ -38,13 +38,13 @@ class Outside:
             self._server = ThreadingHTTPServer((host, port), _handler(self))
         except OSError as error:
             raise Refused(
-                f"The setting metrics is {settings.metrics}, but nothing can listen there: {error.strerror}."
+                f"The setting metrics is {settings.metrics}, but the job cannot listen there: {error.strerror}."
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="outside", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="monitoring", daemon=True)
 
     @property
     def port(self) -> int:
-        """Where it listens; the system chose one where 0 was asked for."""
+        """The port it listens at; where the setting is 0, the one that the system chose."""
         return int(self._server.server_address[1])
 
     def open(self) -> None:
@@ -57,35 +57,35 @@ class Outside:
         self.broker.stop()
 
     def watch(self, watches: list[QueryWatch], sink: "Sink | None") -> None:
-        """What there is to see from now on."""
+        """Report these queries and this sink from now on."""
         self._watches = self.metrics.watches = watches
         self.metrics.sink = sink
 
     def health(self) -> Health:
-        return judge(self._watches, self.began_at, self.broker.heard_at)
+        return judge(self._watches, self.began_at, self.broker.answered_at)
 
 
-def _handler(outside: Outside) -> type[BaseHTTPRequestHandler]:
+def _handler(server: MonitoringServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Two pages, read only."""
+        """Serves two pages."""
 
-        timeout = ASKED_S
-        """Who connects and asks nothing must not keep a thread for ever."""
+        timeout = REQUEST_S
+        """Ends the thread of a client that connects and sends no request."""
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
-                self._answer(OK, TEXT, outside.metrics.text())
+                self._answer(OK, TEXT, server.metrics.text())
             elif path == "/health":
-                health = outside.health()
+                health = server.health()
                 self._answer(
-                    OK if health.healthy else NOT_WELL, "application/json", msgspec.json.encode(health) + b"\n"
+                    OK if health.healthy else NOT_HEALTHY, "application/json", msgspec.json.encode(health) + b"\n"
                 )
             else:
                 self._answer(NOT_FOUND, TEXT, b"There is /metrics and /health.\n")
 
         def _answer(self, status: int, kind: str, body: bytes) -> None:
-            with suppress(ConnectionError):  # whoever asked has left
+            with suppress(ConnectionError):  # the client has gone
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -93,6 +93,6 @@ def _handler(outside: Outside) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """A line for every look would bury what the job says."""
+            """Log nothing: a line for each request would hide the job's own lines."""
 
     return Handler

@@ -1,6 +1,6 @@
-"""The order query: raw topic -> shards -> the kernel -> packed rows for whoever publishes them.
+"""The order query: raw topic -> shards -> the kernel -> packed rows for the sink.
 
-Each step is its own function, so that another function or sink can stand in the same place.
+Each step is its own function, so that benchmarks and tests can replace the kernel or the sink.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 SOURCE = {
     "startingOffsets": "earliest",
-    "failOnDataLoss": "true",  # a log with a hole in it would be ordered as if nobody had spoken there
+    "failOnDataLoss": "true",  # or a log with a hole would be ordered as if nothing had been there
     "kafka.isolation.level": "read_committed",
     "kafka.fetch.max.wait.ms": "10",
     "kafka.max.poll.records": "5000",
     "kafka.request.timeout.ms": "15000",
-    "kafka.default.api.timeout.ms": "20000",  # a broker silent for longer fails the query, and the job says so
+    "kafka.default.api.timeout.ms": "20000",  # after that the query fails, and the job reports it
 }
 
 
@@ -51,7 +51,7 @@ def rows(spark: "SparkSession", settings: Settings) -> "DataFrame":
 
 
 def shards_of(key: Any, shards: int) -> Any:
-    """The shards of a record, as a column: its key's one, and all where there is no key, for it may be a tick."""
+    """The shards of a record, as a column: that of its key, or all for a record without a key, which may be a tick."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.when(key.isNull(), F.sequence(F.lit(0), F.lit(shards - 1))).otherwise(F.array(shard_of(key, shards)))
@@ -65,7 +65,7 @@ def shard_of(key: Any, shards: int) -> Any:
 
 
 def ordered(rows: "DataFrame", function: Callable[..., Any], row_type: str = ROW_TYPE) -> "DataFrame":
-    """The rows through a function of (key, frames, state), shard by shard."""
+    """The rows after a function of (key, frames, state), applied to each shard."""
     from pyspark.sql.streaming.state import GroupStateTimeout
 
     return rows.groupBy("shard").applyInPandasWithState(
@@ -84,7 +84,7 @@ def start(
 ) -> "StreamingQuery":
     """Start the query over a raw topic of so many partitions; the job signs with `key`.
 
-    With `drain` it ends when all that is there now is through.
+    With `drain` it ends when all that is there now is processed.
     """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", ORDER_POOL)
     patience = settings.patience(key)

@@ -12,7 +12,8 @@ import typer
 
 from precede.command_line import COMMANDS, application, main
 from precede.command_options import WrongUse
-from precede.commands.send import _json_text, id_text, parse_id
+from precede.commands.send import _json_text
+from precede.identifiers import id_text, parse_id
 from precede.ingest.kafka.reading import REQUEST_S
 from tests.door.command import ROOT, ids, lines, precede, raw
 
@@ -193,7 +194,9 @@ def test_a_slip_in_a_variable_is_told_and_the_config_file_may_be_named_by_one(tm
     variables = {"PRECEDE_CONFIG": str(tmp_path / "config.toml"), "PRECEDE_ORDR": "total"}
     done = precede("replay", "-", given=raw("ann", 2) + b"\n" + raw("ann", 1) + b"\n", variables=variables)
     assert ids(done.stdout) == [("ann", 1), ("ann", 2)]
-    assert done.stderr == b"The variable PRECEDE_ORDR is none of precede's and sets nothing: is PRECEDE_ORDER meant?\n"
+    assert done.stderr == (
+        b"The variable PRECEDE_ORDR is not a setting of precede and has no effect: did you mean PRECEDE_ORDER?\n"
+    )
 
 
 def test_a_broker_that_is_away_is_told_of_in_the_seconds_there_are() -> None:

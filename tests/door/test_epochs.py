@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import json
 
-from precede.ingest.epochs import Epochs, as_create, lawful
+from precede.ingest.epochs import Epochs, as_create, check_epoch
 from precede.udfs.errors import Refused
 from precede.udfs.records.messages import EPOCH_MAX
 from precede.udfs.records.signatures import sign
@@ -25,7 +25,7 @@ def said(sender: str, epoch: int, by: str | None = None) -> bytes:
 def largest(*records: bytes, sender: str = "ann", key: str | None = None) -> int:
     epochs = Epochs(sender, None if key is None else public_bytes(key))
     for value in records:
-        epochs.hear(value)
+        epochs.add(value)
     return epochs.largest
 
 
@@ -89,9 +89,9 @@ def test_one_record_cannot_take_all_epochs_from_whoever_signs() -> None:
 
 def test_who_has_no_epoch_left_is_told_what_to_do_and_sends_nothing() -> None:
     assert largest(said("ann", EPOCH_MAX)) == EPOCH_MAX
-    with pytest.raises(Refused, match="speak under another name"):
-        lawful(EPOCH_MAX + 1, "g", "ann")
-    assert lawful(EPOCH_MAX, "g", "ann") == EPOCH_MAX
+    with pytest.raises(Refused, match="under another name"):
+        check_epoch(EPOCH_MAX + 1, "g", "ann")
+    assert check_epoch(EPOCH_MAX, "g", "ann") == EPOCH_MAX
 
 
 def test_only_a_create_tells_how_a_group_was_created() -> None:

@@ -19,7 +19,7 @@ from precede.streaming.monitoring import counts
 from precede.streaming.monitoring.counts import Counts
 from precede.streaming.monitoring.health import AWAY_S_MAX, SILENT_S_MAX, judge
 from precede.streaming.monitoring.metrics import Metrics
-from precede.streaming.monitoring.server import Outside
+from precede.streaming.monitoring.server import MonitoringServer
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.wire import encode_message
@@ -34,7 +34,7 @@ def watch(name: str = "order", *, silent_s: float | None = 1.0) -> QueryWatch:
     """A query that last reported this long ago."""
     one = QueryWatch(name, never, print, 1.0, print)
     one._query = object()  # type: ignore[assignment]
-    one.heard_at = 0.0 if silent_s is None else time.monotonic() - silent_s
+    one.progress_at = 0.0 if silent_s is None else time.monotonic() - silent_s
     return one
 
 
@@ -53,9 +53,9 @@ def kernel_records() -> Records:
 def counted() -> Counts:
     batch, total = Counts(batches=1), Counts()
     records = kernel_records()
-    batch.see(3, 0, 4, records)
-    batch.publish(records)
-    total.add(batch)
+    batch.add_row(3, 0, 4, records)
+    batch.add_published(records)
+    total.add_batch(batch)
     return total
 
 
@@ -67,12 +67,12 @@ def test_what_a_batch_carries_is_counted_dead_letters_by_their_code() -> None:
 
 
 def test_what_is_held_is_known_again_after_a_start_and_nothing_else_is(tmp_path: Path) -> None:
-    counts.keep(tmp_path, counted())
-    again = counts.recall(tmp_path)
+    counts.save(tmp_path, counted())
+    again = counts.load(tmp_path)
     assert (again.held_now, again.gaps_now, again.oldest_ms, again.state_bytes) == (1, 1, 1_000, {3: 70})
     assert (again.batches, again.read, again.next) == (0, 0, {})
     (tmp_path / counts.FILE).write_bytes(b"{")
-    assert counts.recall(tmp_path) == Counts()
+    assert counts.load(tmp_path) == Counts()
 
 
 def test_a_job_is_healthy_while_its_queries_speak_and_kafka_answers() -> None:
@@ -98,7 +98,7 @@ def test_what_is_wrong_is_said_in_a_sentence(silent_s: float | None, kafka_s: fl
 
 def test_a_query_that_looks_seldom_may_be_silent_for_longer() -> None:
     one = QueryWatch("history", never, print, 1.0, print, every_s=600.0)
-    one._query, one.heard_at = object(), time.monotonic() - 650  # type: ignore[assignment]
+    one._query, one.progress_at = object(), time.monotonic() - 650  # type: ignore[assignment]
     now = time.monotonic()
     assert judge([one], now - 5_000, now).healthy
 
@@ -108,7 +108,7 @@ def test_a_query_between_two_starts_is_no_healthy_one() -> None:
     one._query = None
     now = time.monotonic()
     problems = judge([one], now - 500, now).problems
-    assert problems == ["The order query has stopped and is to be started again."]
+    assert problems == ["The order query has stopped and will be started again."]
     one.done = True
     assert judge([one], now - 500, now).healthy, "a query that has processed everything may end"
 
@@ -117,19 +117,19 @@ def test_a_query_between_two_starts_is_no_healthy_one() -> None:
 def ask(tmp_path: Path) -> Iterator[Callable[[str], tuple[int, str]]]:
     """Pages of a job whose broker is down."""
     settings = Settings(bootstrap="127.0.0.1:1", checkpoint=str(tmp_path), delta=str(tmp_path), metrics="0")
-    outside = Outside(settings)
-    outside.open()
-    outside.watch([watch(), watch("history of deliveries")], None)
-    outside.metrics.observe("order", "addBatch", 0.3)
+    server = MonitoringServer(settings)
+    server.open()
+    server.watch([watch(), watch("history of deliveries")], None)
+    server.metrics.observe("order", "addBatch", 0.3)
 
     def get(path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", outside.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
 
     yield get
-    outside.close()
+    server.close()
 
 
 def test_metrics_have_units_in_their_names_and_every_code_from_zero_on(ask: Callable[[str], tuple[int, str]]) -> None:
@@ -143,7 +143,7 @@ def test_metrics_have_units_in_their_names_and_every_code_from_zero_on(ask: Call
 
 
 def test_while_spark_starts_what_is_held_is_told_and_no_lag_is_guessed(tmp_path: Path) -> None:
-    counts.keep(tmp_path, counted())
+    counts.save(tmp_path, counted())
     settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
     metrics = Metrics(settings, BrokerWatch(settings), lambda: False)
     metrics.broker.ends = {0: (0, 100)}
@@ -203,8 +203,8 @@ def test_a_port_that_is_taken_is_refused_in_a_sentence(ask: Callable[[str], tupl
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(Refused, match=f"The setting metrics is {port}, but nothing can listen there"):
-            Outside(Settings(metrics=str(port)))
+        with pytest.raises(Refused, match=f"The setting metrics is {port}, but the job cannot listen there"):
+            MonitoringServer(Settings(metrics=str(port)))
 
 
 @pytest.mark.parametrize("metrics", ["http", "9464:", "1:2:3", "70000"])

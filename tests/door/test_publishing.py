@@ -12,8 +12,8 @@ from msgspec import json
 
 from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import Memory, Sender, SenderState
-from precede.member.background import Clock
-from precede.member.publishing import Voice
+from precede.member.background import HeartbeatTask
+from precede.member.publishing import MemberPublisher
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.records.signatures import sign
@@ -56,19 +56,19 @@ class Ann:
         self.log.plant(kind="create", options=created, members=["ann", "bob"])
         key: Ed25519PrivateKey | None = private("ann") if keys else None
         state = SenderState(tmp_path / "state.json", Memory())
-        self.voice = Voice(state, Sender("log", "g", "ann"), self.log, key)
-        self.clock = Clock(self.voice, "raw", lambda: None, lambda: self.log, heartbeat_s=1e9)
-        self.heard = self.handed = 0
+        self.publisher = MemberPublisher(state, Sender("log", "g", "ann"), self.log, key)
+        self.heartbeats = HeartbeatTask(self.publisher, "raw", lambda: None, lambda: self.log, heartbeat_s=1e9)
+        self.read_without_data = self.handed = 0
         self.deliver()
 
     def turn(self) -> None:
-        new, self.heard = self.log.values[self.heard :], len(self.log.values)
-        self.clock.turn([LogRecord(value, b"g", 0, 0, 0) for value in new], self.log)
+        new, self.read_without_data = self.log.values[self.read_without_data :], len(self.log.values)
+        self.heartbeats.take([LogRecord(value, b"g", 0, 0, 0) for value in new], self.log)
 
     def deliver(self) -> None:
         new, self.handed = self.log.kernel.ordered[self.handed :], len(self.log.kernel.ordered)
         for record in new:
-            self.voice.observe(json.decode(record))
+            self.publisher.observe(json.decode(record))
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def test_forged_records_do_not_move_the_clock_of_a_group_with_keys(ann: Callable
         member.log.plant("mallory", sender="bob", seq=1, time=time)
         member.log.plant("mallory", kind="join", sender="bob", epoch=1, time=time, key=public("mallory"))
         member.turn()
-    assert member.voice.time < WINDOW
-    member.voice.say(b'"hello"', [], None, None)
+    assert member.publisher.time < WINDOW
+    member.publisher.send(b'"hello"', [], None, None)
     assert member.log.refused == ["forged"] * 9
 
 
@@ -97,7 +97,7 @@ def test_what_is_signed_by_who_says_it_is_heard_at_once(ann: Callable[..., Ann],
     member = ann(keys=True, order=order)
     member.log.plant("bob", sender="bob", seq=1, time=40, clock_ms=0)
     member.turn()
-    assert 41 <= json.decode(member.log.values[-1])["time"] <= member.voice.time < 45
+    assert 41 <= json.decode(member.log.values[-1])["time"] <= member.publisher.time < 45
     assert member.log.refused == []
 
 
@@ -108,7 +108,7 @@ def test_the_key_that_a_join_brings_is_heard_before_the_join_is_delivered_here(a
     member.log.plant("bob", kind="join", sender="bob", epoch=1, time=1, key=public("bob2"))
     member.log.plant("bob2", sender="bob", epoch=1, seq=1, time=9)
     member.turn()
-    assert member.voice.time in (10, 11)
+    assert member.publisher.time in (10, 11)
     assert member.log.refused == []
 
 
@@ -127,8 +127,8 @@ def test_whatever_a_member_lies_about_time_nobody_elses_word_is_refused_for_it(
             continue  # three at once advance the clock further than the group accepts in one step
         member.turn()
         if time % 2 == 0:
-            member.voice.say(b"null", [], None, None)
-    assert WINDOW < member.voice.time <= 20 * WINDOW
+            member.publisher.send(b"null", [], None, None)
+    assert WINDOW < member.publisher.time <= 20 * WINDOW
     assert {json.decode(letter)["sender"] for letter in member.log.kernel.dead} == {"bob"}
 
 
@@ -137,7 +137,7 @@ def test_a_time_beyond_the_groups_own_window_is_not_followed(ann: Callable[..., 
     member = ann(keys=False)
     member.log.plant(sender="bob", seq=1, time=time)
     member.turn()
-    assert member.voice.time < 5
+    assert member.publisher.time < 5
     assert member.log.refused == ["clock_poison"]
 
 
@@ -148,7 +148,7 @@ def test_a_time_at_the_edge_of_the_window_is_answered_in_as_many_steps_as_it_tak
         member.log.plant(sender="bob", seq=seq, time=time)
     for _ in range(5):
         member.turn()
-    assert 31 <= member.voice.time < 35
+    assert 31 <= member.publisher.time < 35
     assert member.log.refused == []
     assert [json.decode(record)["seq"] for record in member.log.kernel.ordered[1:]] == [1, 2, 3]
 
@@ -158,13 +158,13 @@ def test_what_the_kernel_does_not_take_for_a_record_of_the_group_is_not_heard(
     ann: Callable[..., Ann], value: bytes
 ) -> None:
     member = ann(keys=False)
-    member.voice.hear(value)
-    assert member.voice.time == 1
+    member.publisher.observe_raw(value)
+    assert member.publisher.time == 1
 
 
 def test_a_new_epoch_begins_with_a_time_that_the_group_takes(ann: Callable[..., Ann]) -> None:
     member = ann(keys=False)
-    member.voice.stamps.time = 10 * WINDOW  # type: ignore[attr-defined]  # as an older version kept it
-    member.voice.begin(1)
-    member.voice.control(kind="join", sender="ann", epoch=1, time=member.voice.time)
+    member.publisher.stamps.time = 10 * WINDOW  # type: ignore[attr-defined]  # as an older version kept it
+    member.publisher.begin_epoch(1)
+    member.publisher.send_control(kind="join", sender="ann", epoch=1, time=member.publisher.time)
     assert member.log.refused == []

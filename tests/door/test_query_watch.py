@@ -24,9 +24,9 @@ def look_twice(error: Exception, patience_s: float) -> list[str]:
         raise error
 
     watch = QueryWatch("history", start, lambda sentence, **_: said.append(sentence), patience_s, lambda *_: None)
-    watch.look()
+    watch.check()
     time.sleep(FIRST_RETRY_S)
-    watch.look()
+    watch.check()
     return said
 
 

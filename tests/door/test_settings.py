@@ -8,7 +8,7 @@ import pytest
 from precede.ingest.kafka import topics
 from precede.streaming.job import settings
 from precede.streaming.job.settings import Settings
-from precede.streaming.job.watch import FINAL, reason_of
+from precede.streaming.job.watch import REFUSED, reason_of
 from precede.udfs.errors import Refused
 from precede.udfs.ticks.patience import Patience
 
@@ -98,12 +98,12 @@ def test_the_reason_of_a_failed_query_is_one_line_and_what_no_retry_mends_is_tol
         "org.apache.spark.SparkException: Job aborted due to stage failure: Traceback (most recent call last):\n"
         '  File "worker.py", line 1\nudfs.errors.Refused: The checkpoint\'s state has version 2.\n\n\tat org.apache'
     )
-    found = FINAL.search(text)
+    found = REFUSED.search(text)
     assert found is not None
     assert found.group(1) == "The checkpoint's state has version 2."
     timeout = "x\nCaused by: org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node.\n\tat y"
     assert reason_of(RuntimeError(timeout)) == "Timed out waiting for a node"
-    assert FINAL.search(timeout) is None
+    assert REFUSED.search(timeout) is None
 
 
 def test_the_job_s_patience_is_what_the_settings_say() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import Memory, Sender, SenderState
-from precede.member.publishing import Voice
-from precede.member.startup import Opening, search
+from precede.member.publishing import MemberPublisher
+from precede.member.startup import Log, Startup, search
 from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import Follower
 from tests.door.test_delta_history import write
@@ -31,13 +31,13 @@ class Newcomer:
         delta: Path | None = None,
     ) -> None:
         known = Sender("log", "g", "bob", token=token)
-        self.voice = Voice(SenderState(Path("unused"), Memory()), known, Publisher("localhost:1"), None)
+        self.publisher = MemberPublisher(SenderState(Path("unused"), Memory()), known, Publisher("localhost:1"), None)
         past = None if delta is None else DeltaHistory(delta, "g")
-        opening = Opening(self.voice, topic, "localhost:1", ("raw", "t", "progress"), lambda: past)
-        opening.read(history=history, since=since)
-        self.position = opening.position
-        self.older = [delivery.position for delivery in opening.older]
-        self.follower = Follower(topic, topic="t", group="g", start="beginning", token=opening.token, patience_s=0.1)
+        startup = Startup(self.publisher, topic, Log("localhost:1", "raw", "t", "progress"), lambda: past)
+        place = startup.find_place(history=history, since=since)
+        self.position = place.position
+        self.older = [delivery.position for delivery in place.older]
+        self.follower = Follower(topic, topic="t", group="g", start="beginning", token=place.token, patience_s=0.1)
 
     def handed(self) -> list[int]:
         return [delivery.position for delivery in self.follower]
@@ -65,8 +65,8 @@ def topic(*positions: int) -> Topic:
 def test_a_newcomer_begins_where_it_says(start: dict[str, Any], handed: list[int]) -> None:
     bob = Newcomer(topic(1, 2, 3, 4, 5), **start)
     assert bob.handed() == handed
-    known = [seq for seq in range(1, 6) if bob.voice.knowledge.has(("ann", 0, seq))]
-    assert known == [seq for seq in range(1, 6) if seq not in handed], "it may answer at once what it does not receive"
+    known = [seq for seq in range(1, 6) if bob.publisher.knowledge.has(("ann", 0, seq))]
+    assert known == [seq for seq in range(1, 6) if seq not in handed], "what it is not handed it may answer at once"
 
 
 def test_who_was_handed_nothing_yet_begins_at_the_beginning_again() -> None:

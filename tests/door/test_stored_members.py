@@ -12,7 +12,7 @@ import pytest
 
 from precede.ingest import sender_state
 from precede.ingest.producer import Publisher
-from precede.member.publishing import Voice
+from precede.member.publishing import MemberPublisher
 from precede.reading.following import FollowerToken
 from precede.udfs.orders import ORDERS
 from tests.fixtures import stored
@@ -57,32 +57,32 @@ def test_each_member_says_next_what_the_older_version_would_have_said(version: s
     with sender_state.opened(path) as kept:
         assert {known.group for known in kept.memory.senders} == set(ORDERS) | {"causal with keys", "interrupted"}
         for known in kept.memory.senders:
-            publisher = Taking()
+            taking = Taking()
             key = private("ann") if known.group == "causal with keys" else None
             to = ["bob"] if known.group == "causal_p2p" else None
-            voice = Voice(kept, known, publisher, key)
-            voice.say(b'"And on."', [("ann", known.epoch, known.seq)], to, None)
-            assert without_the_hour(publisher.taken) == without_the_hour(fixture(version)["says"][known.group])
+            publisher = MemberPublisher(kept, known, taking, key)
+            publisher.send(b'"And on."', [("ann", known.epoch, known.seq)], to, None)
+            assert without_the_hour(taking.taken) == without_the_hour(fixture(version)["says"][known.group])
 
 
 @versions
 def test_what_kafka_never_confirmed_goes_out_first_as_the_same_bytes(version: str, path: Path) -> None:
     with sender_state.opened(path) as kept:
         (known,) = [one for one in kept.memory.senders if one.group == "interrupted"]
-        pending, publisher = known.pending, Taking()
+        pending, taking = known.pending, Taking()
         assert pending is not None
-        assert Voice(kept, known, publisher, None).say(b'"three"', [], None, None) == ("ann", 3, 3)
-        assert publisher.taken[0] == pending
-        assert len(publisher.taken) == 2
+        assert MemberPublisher(kept, known, taking, None).send(b'"three"', [], None, None) == ("ann", 3, 3)
+        assert taking.taken[0] == pending
+        assert len(taking.taken) == 2
 
 
 @versions
 def test_what_a_member_knows_of_its_group_and_how_far_it_has_read_is_still_known(version: str, path: Path) -> None:
     with sender_state.opened(path) as kept:
         for known in [one for one in kept.memory.senders if one.group != "interrupted"]:
-            voice = Voice(kept, known, Taking(), None)
-            assert voice.order.name == known.group.removesuffix(" with keys")
-            assert voice.knowledge.is_in("bob", 0)
-            assert voice.knowledge.has(("bob", 0, 1))
+            publisher = MemberPublisher(kept, known, Taking(), None)
+            assert publisher.order.name == known.group.removesuffix(" with keys")
+            assert publisher.knowledge.is_in("bob", 0)
+            assert publisher.knowledge.has(("bob", 0, 1))
             place = msgspec.json.decode(known.token or "", type=FollowerToken)
             assert max(last for group, _, last in place.last if group == known.group) >= 3

@@ -52,13 +52,18 @@ def test_a_crash_between_the_table_and_its_checkpoint_is_welcome(settings: Setti
 def test_a_table_and_a_checkpoint_of_two_moments_are_refused(settings: Settings) -> None:
     folder = settings.history_checkpoint(DELIVERIES)
     (folder / "commits" / "2").touch()
-    with pytest.raises(Refused, match=r"not of one moment: the table has those up to 1, the checkpoint those up to 2"):
+    with pytest.raises(
+        Refused,
+        match=r"are from different times: the table has the batches up to 1, the checkpoint has the batches up to 2",
+    ):
         tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
     shutil.rmtree(folder / "commits")
-    with pytest.raises(Refused, match=r"the table has those up to 1, the checkpoint none of its batches.*--rebuild-d"):
+    with pytest.raises(Refused, match=r"table has the batches up to 1, the checkpoint has no batches.*--rebuild-d"):
         tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
     shutil.rmtree(folder)
-    with pytest.raises(Refused, match=r"no longer knows how far the Delta table .* is; bring back .*--rebuild-delta"):
+    with pytest.raises(
+        Refused, match=r"no longer knows how far the Delta table .* is written; restore .*--rebuild-delta"
+    ):
         tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
 
 
@@ -125,7 +130,7 @@ def test_a_table_of_another_topic_is_never_thrown_away(settings: Settings, table
     shutil.rmtree(tables.path(settings, table), ignore_errors=True)
     told = tables.origin(Topic(tables.topic(settings, table), "id of an earlier one", 1))
     write_deltalake(tables.path(settings, table), ROWS, description=told)
-    with pytest.raises(Refused, match=rf"/{table} holds what came of another topic than this precede\.[a-z.-]*, and"):
+    with pytest.raises(Refused, match=rf"/{table} holds the records of another topic than this precede\.[a-z.-]*, and"):
         start_checks.rebuild_history(settings, None, topics, lambda _: 0, lambda _: None)
     for each in (DELIVERIES, DEAD_LETTERS):
         assert tables.find(settings, each) is not None

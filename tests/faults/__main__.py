@@ -18,7 +18,7 @@ from rich.table import Table
 from precede.local.embedded_broker import Broker
 from precede.streaming.job import jars, session
 from precede.streaming.job.settings import Settings
-from precede.streaming.job.watch import GONE
+from precede.streaming.job.watch import SPARK_ENDED
 from tests.faults.cases import CASES, Case
 from tests.faults.judge import judge
 from tests.faults.scene import Scene
@@ -74,7 +74,7 @@ def main() -> int:
         except KeyboardInterrupt:
             print("Interrupted: the case that was played and those after it have no verdict.", file=sys.stderr)
             interrupted = True
-        with suppress(*GONE):  # the interrupt may have ended all processes
+        with suppress(*SPARK_ENDED):  # the interrupt may have ended all processes
             spark.stop()
     Console(width=max(120, Console().width)).print(table)
     print(f"{failed} of {table.row_count} failed" if failed else f"all {table.row_count} that were played hold")

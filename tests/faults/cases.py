@@ -116,7 +116,7 @@ def second_job_on_the_same_checkpoint(scene: Scene) -> None:
     second = Running(scene.stream)
     scene.running.append(second)
     assert second.ends() != 0
-    assert any("Another job is at work" in line for line in second.said), second.said
+    assert any("Another job uses the" in line for line in second.said), second.said
     running.goes_on()
     scene.through(running)
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
 from precede.streaming.order import query as order_query
-from precede.streaming.order.sink import packed_rows
+from precede.streaming.order.packed_rows import packed_rows
 from precede.udfs.limits import Limits
 from precede.udfs.shard import Records, Shard
 from tests.records import Row, by_group, by_kernel, conversation, log

@@ -115,7 +115,7 @@ def test_what_is_published_again_is_the_raw_record_with_its_key_once_somebody_sa
     said = done.stderr.decode()
     assert "offset 4 is kept in part only (64 KiB), so it cannot be published again from here" in said
     assert "byte for byte and with their keys: 3 malformed, 1 seq_jump, 1 wrong_key." in said
-    assert "Of these, 3 malformed, 1 wrong_key most likely come back" in said
+    assert "Of these, 3 malformed, 1 wrong_key will most likely be refused again" in said
     assert said.rstrip().endswith("Published 5 records.")
     whole = [(key, value) for key, value, _ in RECORDS if len(value) < 65_536]
     assert sorted(map(str, ((row[0], row[1]) for row in letters.stream.raw()))) == sorted(map(str, whole))
@@ -147,7 +147,7 @@ def test_only_truncated_letters_leave_nothing_to_publish(letters: Letters) -> No
 def test_what_means_nothing_is_refused_in_a_sentence(letters: Letters, tmp_path: Path) -> None:
     for words, sentence in (
         (["--code", "lost"], b"There is no code lost"),
-        (["--since", "yesterday"], b"--since yesterday is no time"),
+        (["--since", "yesterday"], b"--since yesterday is not a time"),
         (["--redrive", "--delta", str(tmp_path)], b"--redrive reads the topic"),
     ):
         done = letters.run(*words)

@@ -193,7 +193,7 @@ def test_who_speaks_with_a_key_that_the_group_does_not_know_is_told_so(
         ann.create("open", keys={"ann": keys["ann"]})
         ann.create("clocks", order="lamport", keys={"ann": keys["ann"]})
     another = tmp_path / "ann2.key"
-    for key, why in ((None, "takes nothing unsigned"), (another, "is not the one that .* knows of ann")):
+    for key, why in ((None, "accepts only signed records"), (another, "is not the one that .* knows of ann")):
         of: dict[str, Any] = {"key": key, "state": tmp_path / "ann-as-a-member.json"}
         with people.relay.member("ann", group="open", **of) as member, pytest.raises(Refused, match=why):
             member.send("hello")
@@ -274,7 +274,7 @@ class Command:
 def test_the_commands_create_join_leave_and_show_groups(relay: Relay, tmp_path: Path) -> None:
     command = Command(relay, tmp_path / "senders.json")
     assert command.says("create", "travel", "ann", "--order", "causal", "--member", "bob", "--closed") == (
-        "travel is there, with ann, bob in it (position 1)."
+        "travel is created, with the members ann, bob (position 1)."
     )
     assert command.says("join", "travel", "chen") == "chen is in travel with epoch 0 (position 2)."
     assert command.says("join", "travel", "chen") == "chen is in travel with epoch 0 already."
@@ -296,7 +296,7 @@ def test_the_commands_create_join_leave_and_show_groups(relay: Relay, tmp_path: 
     for word in ("travel", "causal", "its members", "ann"):
         assert word in shown
     assert command.says("abandon", "travel", "ann", "ann:1", "--last", "3") == (
-        "travel has given up on ann:1 to 3 (position 5)."
+        "travel has abandoned ann:1 to 3 (position 5)."
     )
     again = command("abandon", "travel", "ann", "ann:2")
     assert (again.returncode, again.stdout) == (1, b"")
@@ -326,7 +326,7 @@ def test_keys_are_changed_by_the_commands_of_the_security_page(
     )
     assert send("ann2") == '["ann",1,1]'
     assert command.says("admit", "travel", "ann", keys["ann3"], f"--key={tmp_path}/precede.key") == (
-        "ann is in travel with epoch 2 and the key given (position 5)."
+        "ann is in travel with epoch 2 and the given key (position 5)."
     )
     assert command.says("join", "travel", "ann", f"--key={tmp_path}/ann3.key") == (
         "ann is in travel with epoch 3 (position 6)."
@@ -343,7 +343,7 @@ def test_keys_are_changed_by_the_commands_of_the_security_page(
 
 def test_without_a_job_the_commands_say_that_nobody_has_ordered_it(broker: Broker, tmp_path: Path) -> None:
     command = Command(Relay(broker), tmp_path / "senders.json")
-    assert command("--json").stderr == b"There is no group yet.\n" or command("--json").stdout == b""
+    assert command("--json").stderr == b"There are no groups yet.\n" or command("--json").stdout == b""
     done = command("join", "travel", "ann", "--wait", "1")
     assert (done.returncode, done.stdout) == (0, b"")
-    assert b"the job has not ordered it within 1 s: does `precede run` run?" in done.stderr
+    assert b"the job has not ordered it within 1 s: is `precede run` running?" in done.stderr

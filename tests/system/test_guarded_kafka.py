@@ -113,9 +113,12 @@ def test_what_is_sent_is_ordered_kept_and_read_and_the_password_shows_nowhere(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"password": "a-guess"}, f"does not let '{JOB}' in: the name, the password or the sasl_mechanism is wrong"),
-        ({"username": "nobody"}, "does not let 'nobody' in"),
-        ({"mechanism": "SCRAM-SHA-256"}, "does not take the sasl_mechanism SCRAM-SHA-256"),
+        (
+            {"password": "a-guess"},
+            f"rejected the credentials of '{JOB}': the name, the password or the sasl_mechanism is wrong",
+        ),
+        ({"username": "nobody"}, "rejected the credentials of 'nobody'"),
+        ({"mechanism": "SCRAM-SHA-256"}, "does not accept the sasl_mechanism SCRAM-SHA-256"),
     ],
 )
 def test_who_is_kept_out_is_told_why(guarded: Guarded, wrong: dict[str, str], sentence: str) -> None:
@@ -135,7 +138,7 @@ def test_a_certificate_of_an_unknown_authority_is_not_trusted(guarded: Guarded) 
 def test_a_wrong_password_ends_a_command_at_once_with_one_sentence(guarded: Guarded, config: Path) -> None:
     done = precede("run", "--once", "--config", config, variables={"PRECEDE_SASL_PASSWORD": "not-it"})
     assert done.returncode == 1
-    assert b"does not let 'the-job' in" in done.stderr
+    assert b"rejected the credentials of 'the-job'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert b"not-it" not in done.stdout + done.stderr
 
@@ -159,7 +162,7 @@ def test_a_sender_with_the_rules_that_are_written_down_finds_every_epoch_it_has_
     speaker = address(guarded, username=SPEAKER)
     guarded.allow(SPEAKER, on_topic("spoken.raw", WRITE, DESCRIBE))
     with pytest.raises(
-        AccessDenied, match=r"did not let spoken\.raw be read: .* to 'speaker', who needs Read and Describe"
+        AccessDenied, match=r"did not allow reading spoken\.raw: .* to 'speaker', who needs Read and Describe"
     ):
         free_epoch(speaker, "spoken.raw", "g", "ann", None)
     guarded.allow(SPEAKER, on_topic("spoken.raw", *SENDER))
@@ -172,7 +175,7 @@ def test_a_member_needs_the_rules_that_are_written_down_and_is_told_which_one_la
     topics.ensure(guarded.broker.bootstrap, topics.wanted())
     guarded.allow(MEMBER, *SENDER_AND_READER)
     where: dict[str, Any] = {"bootstrap": address(guarded, username=MEMBER), "state": tmp_path / "ann.json"}
-    lacking = r"did not let precede\.{} be read: .* to 'ann', who needs Read and Describe on that topic\."
+    lacking = r"did not allow reading precede\.{}: .* to 'ann', who needs Read and Describe on that topic\."
     with pytest.raises(AccessDenied, match=lacking.format("progress")):
         Member("g", "ann", **where)
     guarded.allow(MEMBER, on_topic("precede.progress", *READ))
@@ -183,7 +186,7 @@ def test_a_member_needs_the_rules_that_are_written_down_and_is_told_which_one_la
             wait_until(partial(bool, said))
             time.sleep(3)  # in which it would repeat the sentence
         assert [re.search(lacking.format("control"), str(one.message)) is not None for one in said] == [True]
-        assert "what ann says to g and is lost is not said again" in str(said[0].message)
+        assert "lost messages of ann to g are not sent again" in str(said[0].message)
     guarded.allow(MEMBER, on_topic("precede.control", *READ))
     with warnings.catch_warnings(record=True) as said, Member("g", "ann", **where):
         warnings.simplefilter("always")
@@ -199,7 +202,7 @@ def test_who_may_see_a_topic_but_not_read_it_is_told_so_by_either_client(guarded
     for client in ("confluent", "kafka-python"):
         reader = open_reader(client, address(guarded, username=STRANGER))
         reader.assign("seen.raw", reader.starts("seen.raw", at_end=False, timeout_s=1))
-        with pytest.raises(AccessDenied, match=r"did not let seen\.raw be read: .* needs Read and Describe"):
+        with pytest.raises(AccessDenied, match=r"did not allow reading seen\.raw: .* needs Read and Describe"):
             wait_until(partial(reader.read, 0.2))
         reader.close()
 
@@ -238,4 +241,4 @@ def test_a_certificate_of_one_s_own_opens_the_door_to_every_client_and_its_key_s
 def test_who_brings_no_certificate_where_one_is_asked_for_is_told_so(guarded: Guarded) -> None:
     refused = clients.unreachable(Address(guarded.certified, Access(protocol="SSL", ca=guarded.ca_file.read_text())))
     assert isinstance(refused, AccessDenied)
-    assert "asks who it is by a certificate of its own: set ssl_certificate_file and ssl_key_file" in str(refused)
+    assert "asks for a client certificate: set ssl_certificate_file and ssl_key_file" in str(refused)

@@ -243,7 +243,7 @@ def test_in_a_group_with_keys_members_sign_and_a_newcomer_brings_its_key(relay: 
         cem.send("signed, too")
         assert take(ann, 2) == ["signed", "signed, too"]
         assert relay.dead == []
-        with relay.member("bob") as bob, pytest.raises(Refused, match="takes nothing unsigned"):
+        with relay.member("bob") as bob, pytest.raises(Refused, match="accepts only signed records"):
             bob.send("unsigned")
         relay.publish(relay.raw, b'{"group":"g","sender":"bob","seq":1,"seen":[["bob",0,1]]}')
         wait_for(lambda: len(relay.dead) == 1, "the dead letter of what was not signed")
@@ -280,13 +280,13 @@ def test_a_member_says_how_many_messages_the_group_waits_for_and_how_many_were_g
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"group": ""}, "group has 1 to 255 bytes"),
-        ({"name": "x" * 256}, "name has 1 to 255 bytes"),
-        ({"name": 3}, "name is text"),
-        ({"history": "some"}, "history is"),
-        ({"history": -1}, "history is"),
-        ({"since": "5"}, "since is the position"),
-        ({"patience_s": 0}, "patience_s is a number of seconds above 0"),
+        ({"group": ""}, "group must have 1 to 255 bytes"),
+        ({"name": "x" * 256}, "name must have 1 to 255 bytes"),
+        ({"name": 3}, "name must be text"),
+        ({"history": "some"}, "history must be"),
+        ({"history": -1}, "history must be"),
+        ({"since": "5"}, "since must be the position"),
+        ({"patience_s": 0}, "patience_s must be a number of seconds above 0"),
     ],
 )
 def test_what_cannot_be_a_member_is_refused_before_kafka_is_asked(given: dict[str, Any], sentence: str) -> None:
@@ -298,10 +298,10 @@ def test_what_cannot_be_sent_is_refused_in_a_sentence_and_takes_no_seq(relay: Re
     with relay.member("ann") as ann:
         one = ann.send("one")
         refused: dict[str, dict[str, Any]] = {
-            "data is a JSON value": {"data": float("nan")},
-            "data is a JSON value.*set": {"data": {1}},
-            "may take 524288 bytes": {"data": "x" * 600_000},
-            "an id is": {"data": "", "after": [("ann", 1)]},
+            "data must be a JSON value": {"data": float("nan")},
+            "data must be a JSON value.*set": {"data": {1}},
+            "may have 524288 bytes": {"data": "x" * 600_000},
+            "an id must be": {"data": "", "after": [("ann", 1)]},
             "the seq 1 to": {"data": "", "after": ("ann", 0, 0)},
             "one message at most": {"data": "", "after": [one, one]},
             "for the whole group": {"data": "", "to": ["bob"]},

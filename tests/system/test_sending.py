@@ -103,7 +103,7 @@ def test_one_planted_record_takes_the_epochs_of_nobody_who_signs(sender: Sender)
     with Publisher(sender.bootstrap, topic=sender.topic) as publisher:
         publisher.publish("k", b'{"group":"k","sender":"zed","epoch":2147483647,"seq":1}')
     words: dict[str, Any] = {"group": "k", "sender": "zed", "after": [], "data": "hi"}
-    with pytest.raises(Refused, match="speak under another name"):
+    with pytest.raises(Refused, match="under another name"):
         send_one(sender.bootstrap, sender.topic, sender.state, **words)
     assert len(sender.log()) == 2
     assert send_one(sender.bootstrap, sender.topic, sender.state, key=private("zed"), **words) == ("zed", 0, 1)

@@ -215,9 +215,9 @@ def test_a_stream_begun_anew_on_a_log_whose_beginning_is_gone_orders_what_is_lef
 def test_records_larger_than_a_slice_come_out_once_and_in_order(
     broker: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from precede.streaming.order import sink as transaction
+    from precede.streaming.order import packed_rows
 
-    monkeypatch.setattr(transaction, "SLICE_BYTES_MAX", 2 * 1024 * 1024)
+    monkeypatch.setattr(packed_rows, "SLICE_BYTES_MAX", 2 * 1024 * 1024)
     stream = Stream(broker.bootstrap, tmp_path, only="order", shards=2)
     text = b'"' + b"x" * 400_000 + b'"'
     stream.send(
@@ -247,11 +247,13 @@ def test_history_goes_on_where_it_was_and_refuses_tables_it_did_not_write(
     with pytest.raises(Refused, match=r"holds a history that the checkpoint .* did not write"):
         stream.once(spark, checkpoint=str(tmp_path / "fresh"))
     with pytest.raises(
-        Refused, match=r"not of one moment: the table has those up to [12], the checkpoint those up to 0"
+        Refused,
+        match=r"from different times: the table has the batches up to [12], the checkpoint has the batches up to 0",
     ):
         stream.once(spark, checkpoint=str(tmp_path / "before" / "checkpoint"))
     with pytest.raises(
-        Refused, match=r"not of one moment: the table has those up to 0, the checkpoint those up to [12]"
+        Refused,
+        match=r"from different times: the table has the batches up to 0, the checkpoint has the batches up to [12]",
     ):
         stream.once(spark, delta=str(tmp_path / "before" / "delta"))
     shutil.rmtree(tmp_path / "before" / "checkpoint" / "history")

@@ -95,7 +95,7 @@ def test_ticks_go_to_every_partition_seldom_where_nothing_is_held(
         for step in range(50):
             with monkeypatch.context() as clock:  # its own patience, because timing depends on the machine
                 clock.setattr(time, "monotonic", lambda now=0.02 * step: now)
-                ticker.look(held)
+                ticker.tick_if_due(held)
         assert ticker._producer.flush(30) == 0
         rows = stream.raw()
         assert {(key, value) for key, value, *_ in rows} == {(None, TICK)}

@@ -86,7 +86,7 @@ def test_a_topic_deleted_and_made_anew_is_another_topic(stream: Stream) -> None:
     while name in admin.list_topics(timeout=10).topics:  # it lingers and would be mistaken for the new one
         time.sleep(0.05)
     topics.ensure(stream.settings.bootstrap, [topics.raw(name, 2)])
-    with pytest.raises(Refused, match=r"belongs to an earlier topic .*deleted and made anew"):
+    with pytest.raises(Refused, match=r"belongs to an earlier topic .*deleted and created again"):
         start(stream)
 
 
@@ -129,6 +129,7 @@ def test_a_checkpoint_without_its_file_is_refused(stream: Stream) -> None:
     [
         ({"shards": 9}, "The setting shards is 9, but the checkpoint .* was made with 8"),
         ({"order": "fifo"}, "The setting order is fifo, but the checkpoint .* was made with s_b"),
+        ({"partitioner": "crc32"}, "The setting partitioner is crc32, but the checkpoint .* was made with murmur2"),
         ({"limits": Limits(window=7)}, "window was 100000, now 7"),
     ],
 )
@@ -193,7 +194,7 @@ def publish_once(stream: Stream) -> None:
     sink = Sink(stream.settings, found[stream.settings.raw_topic], found[stream.settings.progress_topic])
     sink.open()
     assert sink._producer is not None
-    sink._producer.begin_transaction()
+    sink._producer.begin()
     sink._commit(sink._producer, {0: 3})
     sink.close()
 
@@ -211,7 +212,7 @@ def test_messages_that_are_gone_before_they_were_ordered_are_told_and_not_passed
 def test_a_log_that_ends_before_the_checkpoint_is_refused(stream: Stream) -> None:
     through(stream, {0: 0, 1: 4})
     with pytest.raises(
-        Refused, match=r"has lost its end: its partition 1 ends at offset 0, and all below 4 is through"
+        Refused, match=r"has lost its end: its partition 1 ends at offset 0, but everything below 4 has been processed"
     ):
         start(stream)
 
@@ -263,11 +264,11 @@ def test_a_topic_that_is_not_there_is_refused(stream: Stream, tmp_path: Path) ->
 
 def test_a_second_job_with_the_same_checkpoint_is_refused(stream: Stream) -> None:
     with (
-        checkpoint.alone(Path(stream.settings.checkpoint), "order"),
-        pytest.raises(Refused, match="Another job is at work with the order part of the checkpoint"),
+        checkpoint.lock_part(Path(stream.settings.checkpoint), "order"),
+        pytest.raises(Refused, match="Another job uses the order part of the checkpoint"),
     ):
         start(stream)
-    with checkpoint.alone(Path(stream.settings.checkpoint), "order"), pytest.raises(SparkStarted):
+    with checkpoint.lock_part(Path(stream.settings.checkpoint), "order"), pytest.raises(SparkStarted):
         start(stream, only="history")
 
 
@@ -289,7 +290,7 @@ def test_an_ordered_topic_of_another_log_is_refused(
         dead_letter_topic=first.settings.dead_letter_topic,
         progress_topic=first.settings.progress_topic,
     )
-    with pytest.raises(Refused, match=f"holds what came of the topic {first.settings.raw_topic}"):
+    with pytest.raises(Refused, match=f"holds the output of the topic {first.settings.raw_topic}"):
         second.once(spark)
     first.change(checkpoint=str(tmp_path / "fresh"), order="total")
     with pytest.raises(Refused, match="was made with the order s_b, not total"):

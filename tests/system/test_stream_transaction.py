@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types forget to export them
     AdminClient,
     AlterConfigOpType,
@@ -22,9 +22,12 @@ from precede.ingest.kafka import topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import describe
 from precede.local.embedded_broker import HOST, Broker
-from precede.streaming.order import sink as transaction
+from precede.streaming.order import sink as sinks
+from precede.streaming.order import transaction
+from precede.streaming.order.notices import NO_MORE_SENTENCES, SENTENCES_MAX
 from precede.streaming.order.progress import read_progress
-from precede.streaming.order.sink import SAID_ENOUGH, SAID_MAX, Sink
+from precede.streaming.order.sink import Sink
+from precede.streaming.order.transaction import TransactionalProducer, TransactionError
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
 from precede.udfs.records.job_records import JobRecord, encode_sentence
@@ -59,7 +62,7 @@ def batch(first: int, last: int, *, partition: int = 0) -> Any:
 
 @pytest.fixture(autouse=True)
 def rows_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "packed_rows", lambda batch: iter(batch.rows))
+    monkeypatch.setattr(sinks, "packed_rows", lambda batch: iter(batch.rows))
 
 
 @pytest.fixture
@@ -125,8 +128,8 @@ def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_
     one = sink()
     for _ in range(2):
         one.publish(rows)
-        one.listen(lambda sentence, **_: said.append(sentence))
-    assert said == [f"Group {number} lacks a key." for number in range(SAID_MAX)] + [SAID_ENOUGH]
+        one.announce(lambda sentence, **_: said.append(sentence))
+    assert said == [f"Group {number} lacks a key." for number in range(SENTENCES_MAX)] + [NO_MORE_SENTENCES]
 
 
 def test_a_batch_is_published_with_its_token(stream: Stream, sink: Callable[[], Sink]) -> None:
@@ -139,7 +142,7 @@ def test_a_batch_is_published_with_its_token(stream: Stream, sink: Callable[[], 
     assert len(published(stream)) == 10
     assert token == {0: 10}
     assert owner is not None
-    assert owner.job == one.job
+    assert owner.job == one.ownership.job
 
 
 def test_a_batch_offered_again_or_cut_otherwise_publishes_only_what_is_new(
@@ -182,20 +185,17 @@ def test_a_commit_of_unknown_outcome_is_settled_by_the_token(
 ) -> None:
     one = sink()
     one.publish(batch(0, 4))
-    commit = Sink._commit
+    commit = TransactionalProducer.commit
     failed: list[int] = []
 
-    def fail_once(self: Sink, producer: Any, upto: dict[int, int]) -> None:
-        if failed:
-            return commit(self, producer, upto)
+    def fail_once(self: TransactionalProducer) -> None:
         failed.append(1)
-        if happened:
-            before = dict(self.token)
-            commit(self, producer, upto)
-            self.token = before
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "nobody knows"))
+        if happened or len(failed) > 1:
+            commit(self)
+        if len(failed) == 1:
+            raise TransactionError(KafkaError(KafkaError._TIMED_OUT, "nobody knows"))
 
-    monkeypatch.setattr(Sink, "_commit", fail_once)
+    monkeypatch.setattr(TransactionalProducer, "commit", fail_once)
     one.publish(batch(5, 9))
     assert published(stream) == [b"0:%d" % at for at in range(10)]
     assert one.token == {0: 10}
@@ -224,9 +224,9 @@ def test_what_a_dead_job_left_open_is_never_seen(stream: Stream, sink: Callable[
     dying = sink()
     dying.open()
     assert dying._producer is not None
-    dying._producer.begin_transaction()
-    dying._producer.produce(stream.settings.ordered_topic, b"half a batch", b"g")
-    dying._producer.flush()
+    dying._producer.begin()
+    dying._producer.produce(stream.settings.ordered_topic, [b"half a batch"], [b"g"])
+    dying._producer._producer.flush()
     sink().publish(batch(0, 4))
     assert published(stream) == [b"0:%d" % at for at in range(5)]
 
@@ -266,8 +266,11 @@ def test_an_output_topic_without_its_token_is_refused(stream: Stream, sink: Call
 @pytest.mark.parametrize(
     ("role", "sentence"),
     [
-        ("raw_topic", r"The raw topic .* has 3 partitions, but what is in the ordered topic .* came of 2"),
-        ("ordered_topic", r"The ordered topic .* has 3 partitions, but was begun with 2.*with the same positions"),
+        ("raw_topic", r"The raw topic .* has 3 partitions, but the content of the ordered topic .* was made from 2"),
+        (
+            "ordered_topic",
+            r"The ordered topic .* has 3 partitions, but had 2 when it was started.*with the same positions",
+        ),
     ],
 )
 def test_more_partitions_are_refused_without_the_checkpoint_too(
@@ -318,7 +321,7 @@ def test_a_token_that_no_precede_wrote_is_refused(stream: Stream, sink: Callable
     key = msgspec.json.encode([stream.settings.ordered_topic, 0])
     write(stream, stream.settings.progress_topic, key, value)
     with pytest.raises(
-        Refused, match=r"what no precede wrote .*take a new ordered_topic|was written by another precede"
+        Refused, match=r"a record that precede did not write .*take a new ordered_topic|was written by another precede"
     ):
         sink().publish(batch(0, 9))
 
@@ -332,14 +335,16 @@ def test_a_log_that_ends_before_what_is_out_is_refused_and_what_comes_there_is_n
     stream: Stream, sink: Callable[[], Sink]
 ) -> None:
     sink().publish(batch(0, 30))  # the log has 30, so the one at offset 30 is lost
-    with pytest.raises(Refused, match=r"has lost its end: its partition 0 ends at offset 30, and all below 31 is thr"):
+    with pytest.raises(
+        Refused, match=r"has lost its end: its partition 0 ends at offset 30, but everything below 31 has been pr"
+    ):
         sink().publish(batch(30, 35))
 
 
 def test_an_owner_of_version_1_is_taken_with_the_topics_as_they_are(stream: Stream, sink: Callable[[], Sink]) -> None:
     first = sink()
     first.publish(batch(0, 4))
-    known = msgspec.to_builtins(first._owner())
+    known = msgspec.to_builtins(first.ownership.record())
     for name in ("partitions", "ordered_topic_id", "ordered_partitions", "dead_letter_topic_id"):
         del known[name]
     key = msgspec.json.encode([stream.settings.ordered_topic])

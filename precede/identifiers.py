@@ -1,0 +1,54 @@
+"""Names and message ids as a person writes and reads them on the command line."""
+
+from typing import TYPE_CHECKING, Any
+
+from precede.command_options import WrongUse
+
+if TYPE_CHECKING:
+    from precede.udfs.records.messages import Id
+
+
+def id_text(id_: "Id") -> str:
+    """An id as `--after` takes it: the short form where the epoch is 0."""
+    import msgspec
+
+    sender, epoch, seq = id_
+    is_short = epoch == 0 and not sender.startswith("[")  # JSON begins with a bracket
+    return f"{sender}:{seq}" if is_short else msgspec.json.encode(id_).decode()
+
+
+def parse_id(text: str, given: str = "--after") -> "Id":
+    """Read `sender:seq`, which stands for epoch 0, or the JSON form; a sender's name may contain colons."""
+    import msgspec
+
+    from precede.udfs.records.messages import EPOCH_MAX, SEQ_MAX
+
+    sender, colon, seq = text.rpartition(":")
+    if not text.startswith("[") and colon and seq.isascii() and seq.isdecimal() and len(seq) <= len(str(SEQ_MAX)):
+        id_: Any = (sender, 0, int(seq))
+    else:
+        try:
+            id_ = msgspec.json.decode(text, type=tuple[str, int, int])
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            raise WrongUse(f'{given} {text} is no id; write sender:seq or ["sender", epoch, seq].') from None
+    check_name(f"the sender in {given}", id_[0])
+    if not 0 <= id_[1] <= EPOCH_MAX or not 1 <= id_[2] <= SEQ_MAX:
+        raise WrongUse(f"{given} {text}: an epoch is 0 to {EPOCH_MAX}, a seq 1 to {SEQ_MAX}.")
+    return id_[0], id_[1], id_[2]
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise WrongUse if this cannot be the name of a group or a member."""
+    from precede.udfs.records.messages import NAME_BYTES_MAX
+
+    size = utf8_size(what, name)
+    if not 1 <= size <= NAME_BYTES_MAX:
+        raise WrongUse(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {size}.")
+
+
+def utf8_size(what: str, text: str) -> int:
+    """The size in bytes; raises WrongUse if it is not text, because a shell passes on any bytes."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise WrongUse(f"{what} is not UTF-8.") from None

@@ -1,0 +1,28 @@
+"""A consumer group whose offsets are the token, for tools that show how far behind the job is.
+
+Its offsets are not part of the transaction: they decide nothing, and `send_offsets_to_transaction` costs two round
+trips and, if the broker goes away meanwhile, waits without end, whatever its timeout.
+"""
+
+from contextlib import suppress
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Address
+
+
+class LagGroup:
+    """Commits offsets in the background; it never subscribes to a topic."""
+
+    def __init__(self, bootstrap: Address | str, group_id: str, topic: str) -> None:
+        self._topic = topic
+        self._consumer = Consumer(clients.settings(bootstrap) | {"group.id": group_id})
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        """Commit the next offset of each of these partitions; a failure is ignored."""
+        places = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
+        if places:
+            with suppress(KafkaException):
+                self._consumer.commit(offsets=places, asynchronous=True)
+                self._consumer.poll(0)  # takes the answers to earlier commits, which would pile up
