@@ -67,14 +67,7 @@ class Stage:
         settings = msgspec.structs.replace(settings, **more)
         topics.ensure(
             settings.bootstrap,
-            topics.wanted(
-                raw_topic=settings.raw_topic,
-                ordered_topic=settings.ordered_topic,
-                dead_letter_topic=settings.dead_letter_topic,
-                progress_topic=settings.progress_topic,
-                control_topic=settings.control_topic,
-                partitions=PARTITIONS,
-            ),
+            msgspec.structs.replace(settings, partitions=PARTITIONS).topics(),
         )
         return settings
 

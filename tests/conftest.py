@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ HERE = Path(__file__).parent
 # In running order, with the seconds allowed for one test, including shared fixtures.
 LEVELS = {"tidy": 60, "kernel": 60, "scenarios": 60, "door": 60, "shard": 60, "spark": 300, "system": 300}
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+"""No JVM of a test lives long enough to earn back the full compilation that it would spend its first minute on."""
+
 
 def level_of(path: Path) -> str:
     """The folder under tests/ names the level; tests directly in tests/ check the sources."""
@@ -30,6 +34,7 @@ def level_of(path: Path) -> str:
 def pytest_configure() -> None:
     """Tests started in the background may ignore Ctrl-C, and their child processes would ignore it too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["JAVA_TOOL_OPTIONS"] = f"{QUICK_JAVA} {os.environ.get('JAVA_TOOL_OPTIONS', '')}".strip()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

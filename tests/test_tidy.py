@@ -326,7 +326,7 @@ def test_pages_use_words_of_today(page: Path) -> None:
     assert found is None, f"{short(page)} says {found[0]}"
 
 
-@pytest.mark.parametrize("room", ["ingest", "precede"])
+@pytest.mark.parametrize("room", ["ingest", "streaming", "precede"])
 def test_sources_use_words_of_today(room: str) -> None:
     for path in of_room(room):
         found = re.search(OLD_WORDS, path.read_text(), re.IGNORECASE)

@@ -142,9 +142,9 @@ def ensure(
     present = names(admin, bootstrap)
     created = _create(admin, bootstrap, [topic for topic in topics if topic.name not in present], replicas)
     if say is not None:
-        for note in [topic.note for topic in created if topic.note]:
+        for note in [topic.note for topic in topics if topic.note and topic.name in created]:
             say(note)
-    _check(admin, bootstrap, [topic for topic in topics if topic.name in present])
+    _check(admin, bootstrap, [topic for topic in topics if topic.name not in created])
 
 
 def ensure_patiently(
@@ -182,11 +182,11 @@ def names(admin: AdminClient, bootstrap: Address | str) -> set[str]:
         raise clients.unreachable(bootstrap) from error
 
 
-def _create(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted], replicas: int) -> list[Wanted]:
-    """Create the topics; returns those that no other program created in the meantime."""
+def _create(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted], replicas: int) -> set[str]:
+    """Create these topics; the names of those that this call created are returned."""
     if not topics:
-        return []
-    found: set[str] = set()
+        return set()
+    created: set[str] = set()
     new = [
         NewTopic(topic.name, num_partitions=topic.partitions, replication_factor=replicas, config=topic.settings)
         for topic in topics
@@ -194,14 +194,14 @@ def _create(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted], 
     for name, future in admin.create_topics(new, operation_timeout=REQUEST_S_MAX).items():
         try:
             future.result()
+            created.add(name)
         except KafkaException as error:
-            # Two programs may start at once; the second one finds the topic that the first one created.
+            # Two programs may start at once; what the other one created is checked like any topic that was there.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 what = f"Kafka refused to create the topic {name}"
                 raise clients.refused(bootstrap, error.args[0], what) from error
-            found.add(name)
     _wait_for_leaders(admin, {topic.name for topic in topics})
-    return [topic for topic in topics if topic.name not in found]
+    return created
 
 
 def _wait_for_leaders(admin: AdminClient, new: set[str]) -> None:

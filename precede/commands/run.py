@@ -96,15 +96,7 @@ def _make_topics(settings: "Settings", announcer: "Announcer") -> None:
 
     topics.ensure_patiently(
         settings.bootstrap,
-        topics.wanted(
-            raw_topic=settings.raw_topic,
-            ordered_topic=settings.ordered_topic,
-            dead_letter_topic=settings.dead_letter_topic,
-            progress_topic=settings.progress_topic,
-            control_topic=settings.control_topic,
-            partitions=settings.partitions,
-            limits=settings.limits,
-        ),
+        settings.topics(),
         replicas=settings.replicas,
         patience_s=settings.patience_s,
         say=announcer,

@@ -20,6 +20,8 @@ from precede.udfs.ticks.patience import Patience
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from precede.ingest.kafka.topics import Wanted
+
 PREFIX = "PRECEDE_"
 OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", PASSWORD)
 """Variables that are read in other modules."""
@@ -93,6 +95,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             loss="hold" if self.loss == "hold" else "abandon",
             silent_ms=self.silent_ms,
             service_key=None if key is None else key.public_key().public_bytes_raw(),
+        )
+
+    def topics(self) -> list["Wanted"]:
+        """The topics of this stream, each with the settings that it needs."""
+        from precede.ingest.kafka import topics  # loads Kafka, which `precede replay` does not need
+
+        return topics.wanted(
+            raw_topic=self.raw_topic,
+            ordered_topic=self.ordered_topic,
+            dead_letter_topic=self.dead_letter_topic,
+            progress_topic=self.progress_topic,
+            control_topic=self.control_topic,
+            partitions=self.partitions,
+            limits=self.limits,
         )
 
     @property

@@ -11,13 +11,18 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
 
+SESSION_MS = 1000
+
 
 class LagGroup:
     """Commits offsets in the background; it never subscribes to a topic."""
 
     def __init__(self, bootstrap: Address | str, group_id: str, topic: str) -> None:
         self._topic = topic
-        self._consumer = Consumer(clients.settings(bootstrap) | {"group.id": group_id})
+        # Dropped before its first commit is answered, the client waits for as long as a session may last, and keeps a
+        # core busy meanwhile.
+        group = {"group.id": group_id, "session.timeout.ms": SESSION_MS}
+        self._consumer = Consumer(clients.settings(bootstrap) | group)
 
     def commit(self, offsets: dict[int, int]) -> None:
         """Commit the next offset of each of these partitions; a failure is ignored."""

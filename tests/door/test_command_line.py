@@ -4,6 +4,8 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -127,16 +129,32 @@ def test_options_of_the_list_of_groups_alone_are_refused_behind_another_command(
         assert said.endswith(f"See precede groups {command} --help.\n")
 
 
-@pytest.mark.parametrize("arguments", [["send", "g", "ann", "hello"], ["tail"], ["tail", "--dead-letters"]])
-def test_a_broker_that_is_away_ends_with_1_and_one_sentence(arguments: list[str]) -> None:
-    done = precede(*arguments, "--bootstrap", "127.0.0.1:1")
+AWAY = ("--bootstrap", "127.0.0.1:1")
+NEEDS_A_BROKER = [["send", "g", "ann", "hello"], ["tail"], ["tail", "--dead-letters"]]
+Done = subprocess.CompletedProcess[bytes]
+
+
+@pytest.fixture(scope="module")
+def without_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Done]]]:
+    """These commands and the job side by side, since each takes seconds to give up."""
+    variables = {"PRECEDE_LOG_FORMAT": "json", "PRECEDE_PATIENCE_S": "0.1"}
+    job = ("run", "--checkpoint", tmp_path_factory.mktemp("away") / "c", *AWAY)
+    with ThreadPoolExecutor() as pool:
+        started = {" ".join(one): pool.submit(precede, *one, *AWAY) for one in NEEDS_A_BROKER}
+        yield started | {"run": pool.submit(precede, *job, variables=variables)}
+
+
+@pytest.mark.parametrize("arguments", NEEDS_A_BROKER)
+def test_a_broker_that_is_away_ends_with_1_and_one_sentence(
+    without_broker: dict[str, Future[Done]], arguments: list[str]
+) -> None:
+    done = without_broker[" ".join(arguments)].result()
     assert done.returncode == 1
     assert done.stderr.decode() == "Cannot reach Kafka at 127.0.0.1:1.\n"
 
 
-def test_a_job_that_cannot_begin_says_so_to_a_program_too(tmp_path: Path) -> None:
-    variables = {"PRECEDE_LOG_FORMAT": "json", "PRECEDE_PATIENCE_S": "0.1"}
-    done = precede("run", "--bootstrap", "127.0.0.1:1", "--checkpoint", tmp_path / "c", variables=variables)
+def test_a_job_that_cannot_begin_says_so_to_a_program_too(without_broker: dict[str, Future[Done]]) -> None:
+    done = without_broker["run"].result()
     assert (done.returncode, done.stderr) == (1, b"Cannot reach Kafka at 127.0.0.1:1.\n")
     waits, ends = lines(done.stdout)
     assert "Trying again" in waits["message"]

@@ -20,10 +20,17 @@ WAIT_S = 240.0
 class Running:
     """A job's process and its output so far; with a fault it stops at that point."""
 
-    def __init__(self, stream: Stream, *, fault: str | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        fault: str | None = None,
+        folder: Path | None = None,
+        variables: dict[str, str] | None = None,
+    ) -> None:
         self.folder = folder
-        variables = {} if fault is None else {VARIABLE: f"{fault}:{folder}"}
-        self.process = stream.start(variables)
+        faults = {} if fault is None else {VARIABLE: f"{fault}:{folder}"}
+        self.process = stream.start(faults | (variables or {}))
         self.left: list[psutil.Process] = []
         """Processes that survive when only the driver is killed."""
         self.inputs: list[int] = []

@@ -23,12 +23,17 @@ from tests.records import Row, by_group
 
 HOME = Path(__file__).resolve().parent.parent.parent
 
-RUN = """
+AWAY_S_MAX = "TEST_AWAY_S_MAX"
+"""A variable for a job as a process: after how many seconds a broker that is away shows in its health."""
+
+RUN = f"""
 import os, sys
 from precede.streaming.job import run, settings
+from precede.streaming.monitoring import health
 from precede.udfs.errors import Refused
+health.AWAY_S_MAX = float(os.environ.get("{AWAY_S_MAX}", health.AWAY_S_MAX))
 try:
-    run.run(settings.load({}, os.environ))
+    run.run(settings.load({{}}, os.environ))
 except Refused as error:
     sys.exit(str(error))
 """
@@ -52,17 +57,7 @@ class Stream:
             delta=str(folder / "delta"),
             **(own_topics | {"shards": 8, "tasks": 2, "history_every_s": 1.0} | more),
         )
-        topics.ensure(
-            bootstrap,
-            topics.wanted(
-                raw_topic=self.settings.raw_topic,
-                ordered_topic=self.settings.ordered_topic,
-                dead_letter_topic=self.settings.dead_letter_topic,
-                progress_topic=self.settings.progress_topic,
-                control_topic=self.settings.control_topic,
-                partitions=partitions,
-            ),
-        )
+        topics.ensure(bootstrap, msgspec.structs.replace(self.settings, partitions=partitions).topics())
 
     def change(self, **more: Any) -> None:
         """Change settings for the next runs."""

@@ -5,7 +5,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,30 @@ def command(broker: Broker, place: Path) -> Command:
     return run
 
 
-def test_what_is_sent_is_ordered_followed_and_what_must_wait_is_named(command: Command) -> None:
+@pytest.fixture(scope="module")
+def state_file(place: Path) -> Path:
+    return place / "by-file" / "senders.json"
+
+
+@pytest.fixture(scope="module")
+def sent_by_file(
+    command: Command, broker: Broker, place: Path, state_file: Path
+) -> "subprocess.CompletedProcess[bytes]":
+    """The job has run once over all messages of this file; returns what the last `send` said."""
     command("send", "travel", "bob", "--after", "ann:1", "I do.")
     command("send", "travel", "ann", "Who comes along?")
     command("send", "travel", "eli", "--after", "zoe:7", "So do I.")
+    with Publisher(broker.bootstrap, topic="commands.raw") as publisher:
+        publisher.publish("lines", b'{"group":"lines",\n"sender":"ann",\r\n"seq":1,"after":[]}')
+    config = place / "precede.toml"
+    config.write_text(f'bootstrap = "{broker.bootstrap}"\nraw_topic = "commands.raw"\nstate = "{state_file}"\n')
+    sent = precede("send", "lines", "bob", "hello", "--after", "ann:1", "--config", config)
     command("run", "--once")
+    return sent
+
+
+@pytest.mark.usefixtures("sent_by_file")
+def test_what_is_sent_is_ordered_followed_and_what_must_wait_is_named(command: Command) -> None:
     told = command("tail", "travel", "--from-beginning", "--count", "2").decode().splitlines()
     assert [line.split("  ")[:3] for line in told] == [
         ["travel 1", "ann:1", '"Who comes along?"'],
@@ -57,18 +77,10 @@ def test_what_is_sent_is_ordered_followed_and_what_must_wait_is_named(command: C
 
 
 def test_a_record_with_line_breaks_is_one_line_and_the_state_file_may_be_named_in_the_settings_file(
-    command: Command, broker: Broker, place: Path
+    command: Command, sent_by_file: "subprocess.CompletedProcess[bytes]", state_file: Path
 ) -> None:
-    with Publisher(broker.bootstrap, topic="commands.raw") as publisher:
-        publisher.publish("lines", b'{"group":"lines",\n"sender":"ann",\r\n"seq":1,"after":[]}')
-    state = place / "by-file" / "senders.json"
-    (place / "precede.toml").write_text(
-        f'bootstrap = "{broker.bootstrap}"\nraw_topic = "commands.raw"\nstate = "{state}"\n'
-    )
-    done = precede("send", "lines", "bob", "hello", "--after", "ann:1", "--config", place / "precede.toml")
-    assert (done.returncode, done.stdout) == (0, b"bob:1\n")
-    assert state.exists()
-    command("run", "--once")
+    assert (sent_by_file.returncode, sent_by_file.stdout) == (0, b"bob:1\n")
+    assert state_file.exists()
     told = lines(command("tail", "lines", "--from-beginning", "--count", "2", "--json"))
     assert [one["sender"] for one in told] == ["ann", "bob"]
 
@@ -90,18 +102,33 @@ def test_the_broker_says_where_it_is_and_ends_at_ctrl_c_with_0(tmp_path: Path) -
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("arguments", [["tail"], ["run", "--bootstrap", "127.0.0.1:1"], ["broker"]])
+ENDLESS = [["tail"], ["run", "--bootstrap", "127.0.0.1:1"], ["broker"]]
+
+
+@pytest.fixture(scope="module")
+def endless(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[dict[str, subprocess.Popen[bytes]]]":
+    """Commands that go on for ever, side by side, after nine seconds."""
+    running = {
+        arguments[0]: subprocess.Popen(
+            [sys.executable, "-m", "precede", *arguments],
+            cwd=tmp_path_factory.mktemp(arguments[0]),
+            stderr=subprocess.PIPE,
+            env=at_home() | {"PRECEDE_BOOTSTRAP": broker.bootstrap},
+        )
+        for arguments in ENDLESS
+    }
+    time.sleep(9)
+    yield running
+    for one in running.values():
+        one.kill()
+
+
+@pytest.mark.parametrize("name", [arguments[0] for arguments in ENDLESS])
 def test_ctrl_c_ends_what_goes_on_for_ever_with_0_and_no_traceback(
-    broker: Broker, tmp_path: Path, arguments: list[str]
+    endless: "dict[str, subprocess.Popen[bytes]]", name: str
 ) -> None:
-    running = subprocess.Popen(
-        [sys.executable, "-m", "precede", *arguments],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        env=at_home() | {"PRECEDE_BOOTSTRAP": broker.bootstrap},
-    )
-    with pytest.raises(subprocess.TimeoutExpired):
-        running.wait(9)
+    running = endless[name]
+    assert running.poll() is None
     running.send_signal(signal.SIGINT)
     said = running.communicate(timeout=40)[1].decode()
     assert running.returncode == 0, said
@@ -114,7 +141,7 @@ def at_home() -> dict[str, str]:
 
 
 def test_the_demo_ends_by_itself_with_a_summary_and_commands_that_work(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "precede", "demo", "--seconds", "15"]
+    arguments = [sys.executable, "-m", "precede", "demo", "--seconds", "6"]
     done = subprocess.run(arguments, cwd=tmp_path, env=at_home(), capture_output=True, timeout=280, check=False)
     told = done.stdout.decode()
     assert (done.returncode, done.stderr) == (0, b""), told

@@ -19,6 +19,7 @@ from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import Access, Address, access_to
 from precede.ingest.kafka.log_readers import KafkaPythonReader, open_reader
 from precede.ingest.producer import Publisher
+from precede.member import background
 from precede.member.member import Member
 from precede.reading.following import follow
 from precede.streaming.job import settings
@@ -170,8 +171,9 @@ def test_a_sender_with_the_rules_that_are_written_down_finds_every_epoch_it_has_
 
 
 def test_a_member_needs_the_rules_that_are_written_down_and_is_told_which_one_lacks(
-    guarded: Guarded, tmp_path: Path
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(background, "RETRY_S", 0.5)
     topics.ensure(guarded.broker.bootstrap, topics.wanted())
     guarded.allow(MEMBER, *SENDER_AND_READER)
     where: dict[str, Any] = {"bootstrap": address(guarded, username=MEMBER), "state": tmp_path / "ann.json"}
@@ -184,7 +186,7 @@ def test_a_member_needs_the_rules_that_are_written_down_and_is_told_which_one_la
             warnings.simplefilter("always")
             assert ann.send("hello")[0] == "ann"
             wait_until(partial(bool, said))
-            time.sleep(3)  # in which it would repeat the sentence
+            time.sleep(3 * background.RETRY_S)  # in which it would repeat the sentence
         assert [re.search(lacking.format("control"), str(one.message)) is not None for one in said] == [True]
         assert "lost messages of ann to g are not sent again" in str(said[0].message)
     guarded.allow(MEMBER, on_topic("precede.control", *READ))

@@ -15,15 +15,15 @@ from precede.streaming.job.ticker import TICK
 from tests.faults.judge import judge
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
-from tests.system.stream import Stream
+from tests.system.stream import AWAY_S_MAX, Stream
 
 
 @pytest.fixture
 def run() -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
-    def start(stream: Stream, fault: str | None = None, folder: Path | None = None) -> Running:
-        running.append(Running(stream, fault=fault, folder=folder))
+    def start(stream: Stream, fault: str | None = None, folder: Path | None = None, **more: str) -> Running:
+        running.append(Running(stream, fault=fault, folder=folder, variables=more))
         return running[-1]
 
     yield start
@@ -74,7 +74,7 @@ def test_a_broker_away_in_between_is_waited_for_and_ctrl_c_ends_the_job_with_0(
         page = free_port()
         stream = Stream(broker.bootstrap, tmp_path, only="order", metrics=str(page))
         stream.send(talk[:200])
-        running = run(stream)
+        running = run(stream, **{AWAY_S_MAX: "8"})  # longer than from one question to the next, with its answer
         running.until(lambda: count(stream) > 150, "the first half")
         running.until(lambda: look(page, "health")[0] == 200, "a healthy job")
         metrics = look(page, "metrics")[1]

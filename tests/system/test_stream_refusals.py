@@ -199,6 +199,12 @@ def publish_once(stream: Stream) -> None:
     sink.close()
 
 
+def test_a_job_that_ends_before_its_first_offsets_are_answered_ends_at_once(stream: Stream) -> None:
+    began = time.monotonic()
+    publish_once(stream)
+    assert time.monotonic() - began < 15
+
+
 def test_messages_that_are_gone_before_they_were_ordered_are_told_and_not_passed_over(stream: Stream) -> None:
     stream.send(conversation(50))
     through(stream, {0: 5, 1: 4})
@@ -272,7 +278,10 @@ def test_a_second_job_with_the_same_checkpoint_is_refused(stream: Stream) -> Non
         start(stream, only="history")
 
 
-def test_a_broker_that_does_not_come_back_is_given_up_on_in_a_sentence(stream: Stream) -> None:
+def test_a_broker_that_does_not_come_back_is_given_up_on_in_a_sentence(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "REQUEST_S_MAX", 1.0)
     said: list[str] = []
     stream.change(bootstrap="127.0.0.1:1", patience_s=1)
     with pytest.raises(Refused, match=r"Cannot reach Kafka at 127.0.0.1:1; gave up after 1 s"):

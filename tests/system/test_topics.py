@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
     ResourceType,
 )
 
-from precede.ingest.kafka import topics
+from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.topics import Wanted
 from precede.ingest.producer import Publisher
 from precede.local.embedded_broker import Broker
@@ -61,6 +61,21 @@ def test_absent_topics_are_made_with_the_settings_the_promises_rest_on(broker: B
     assert int(progress["segment.bytes"]) <= 4 * 1024 * 1024, "a topic without compaction is read whole at each start"
     assert control["cleanup.policy"] == "delete"
     assert len(admin.list_topics(timeout=10).topics[wanted[0].name].partitions) == topics.PARTITIONS
+
+
+@pytest.mark.parametrize(("partitions", "count"), [(1, "1 partition"), (3, "3 partitions")])
+def test_who_makes_the_raw_topic_is_told_once_that_its_partitions_are_final(
+    broker: Broker, partitions: int, count: str
+) -> None:
+    name = f"t{uuid.uuid4().hex[:8]}"
+    wanted = [topics.raw(f"{name}.raw", partitions), topics.ordered(f"{name}.ordered", partitions)]
+    said: list[str] = []
+    for _ in range(2):
+        topics.ensure(broker.bootstrap, wanted, say=said.append)
+    assert said == [
+        f"The topic {name}.raw has been created with {count}. This number is final, and it is the most jobs that can "
+        "share the work."
+    ]
 
 
 def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: AdminClient) -> None:
@@ -175,7 +190,9 @@ def test_a_topic_that_is_refused_stops_the_job_with_that_sentence(broker: Broker
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_broker_that_is_away_is_waited_for_and_said_so_once() -> None:
+def test_a_broker_that_is_away_is_waited_for_and_said_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "REACH_S_MAX", 0.5)
+    monkeypatch.setattr(clients, "LISTEN_S", 0.5)
     said: list[str] = []
     with pytest.raises(Unreachable, match=r"Cannot reach Kafka at 127\.0\.0\.1:1\."):
         topics.ensure_patiently("127.0.0.1:1", five(), patience_s=1, say=said.append)
