@@ -72,10 +72,11 @@ def test_who_makes_the_raw_topic_is_told_once_that_its_partitions_are_final(
     said: list[str] = []
     for _ in range(2):
         topics.ensure(broker.bootstrap, wanted, say=said.append)
-    assert said == [
+    (sentence,) = said
+    assert sentence == (
         f"The topic {name}.raw has been created with {count}. This number is final, and it is the most jobs that can "
         "share the work."
-    ]
+    )
 
 
 def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: AdminClient) -> None:
