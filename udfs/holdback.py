@@ -55,7 +55,11 @@ OWN_KEY = OwnKey()
 
 
 class Holdback:
-    """The ordering state of many groups; a group without a `create` record has the default order and is open."""
+    """The ordering state of many groups; a group without a `create` record has the default order and is open.
+
+    `partitions` is how many the log has: then a group lives where its key says by `partitioner`, and records in other
+    partitions are refused. With None, it lives in the partition of its first accepted record.
+    """
 
     def __init__(
         self,
@@ -75,10 +79,7 @@ class Holdback:
         self.limits = Limits() if limits is None else limits
         self.patience = Patience() if patience is None else patience
         self.partitions = partitions
-        """How many partitions the log has; None where that is unknown: a group lives where its first accepted record
-        came."""
         self.partitioner = check_partitioner(partitioner)
-        """Which function of the key says where a group lives, where the number of partitions is known."""
         self.home = home
         """Whether records without a key are refused here: every shard sees them, because they may be ticks."""
         self.shared = Shared(self.limits, ORDERS)

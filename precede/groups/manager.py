@@ -67,6 +67,7 @@ _place = lenient_reader(_Place)
 class Groups:
     """The groups of a log as one name sees them, and its operations on them.
 
+    `partitioner` is the job's setting: in another partition than it says, the job refuses what is sent here.
     To open it, and every method that reads or writes, raises Unreachable if no broker answered, and AccessDenied if the
     broker rejected the credentials or an access rule is missing. Refused means that something must be changed first:
     the state file, the key or a topic cannot be used, a group is not there or is there already, or the group refused

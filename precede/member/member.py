@@ -59,6 +59,7 @@ class Member:
     `history` is what a newcomer gets: "all", "none", or the last n messages. A member that was here before goes on
     behind the last message that it was handed; `since` names another position, for an application that keeps its own.
     `delta` is the root folder of the Delta tables, for what is older than the ordered topic keeps.
+    `partitioner` is the job's setting: in another partition than it says, the job refuses what this member sends.
     Iteration yields messages; with `records` everything that has a position, views and abandoned messages included.
     It waits for ever, or ends if nothing came for `patience_s` seconds.
 
