@@ -4,7 +4,7 @@ from functools import partial
 
 from bench import plain
 from bench.figures import Report, by_turns, ratio
-from bench.stage import Stage, drained, rate
+from bench.stage import PARTITIONS, Stage, drained, rate
 from bench.traffic import Conversation
 from precede.ingest.kafka.topics import describe
 from precede.streaming.job.settings import Settings
@@ -52,7 +52,9 @@ def publish(stage: Stage, settings: Settings, count: int) -> float:
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()
     try:
-        query = order_query.start(stage.spark, settings, lambda batch, _: sink.publish(batch), drain=True)
+        query = order_query.start(
+            stage.spark, settings, lambda batch, _: sink.publish(batch), partitions=PARTITIONS, drain=True
+        )
         return rate(drained(query, count))
     finally:
         sink.close()

@@ -11,7 +11,7 @@ import msgspec
 from bench import plain
 from bench.figures import Figure, Report
 from bench.load import Times
-from bench.stage import Stage
+from bench.stage import PARTITIONS, Stage
 from precede.ingest.kafka.topics import describe
 from precede.streaming.job.settings import Settings
 from precede.streaming.order import query as order_query
@@ -62,7 +62,7 @@ def _precede(stage: Stage, per_s: int, warm_s: int, seconds: int) -> Times:
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()
     try:
-        query = order_query.start(stage.spark, settings, lambda batch, _: sink.publish(batch))
+        query = order_query.start(stage.spark, settings, lambda batch, _: sink.publish(batch), partitions=PARTITIONS)
         return _under_load(query, settings, per_s, warm_s, seconds)
     finally:
         sink.close()

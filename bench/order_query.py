@@ -9,7 +9,7 @@ import msgspec
 
 from bench import plain
 from bench.figures import Figure, Lookup, Report, by_turns, ratio
-from bench.stage import Stage, drained, rate, took_ms
+from bench.stage import PARTITIONS, Stage, drained, rate, took_ms
 from bench.traffic import Conversation, Pair
 from precede.streaming.job.settings import Settings
 from precede.streaming.order import query as order_query
@@ -88,7 +88,8 @@ def measure_identity(stage: Stage, topic: Settings, count: int) -> float:
 
 
 def _rows(stage: Stage, settings: Settings) -> "DataFrame":
-    return order_query.ordered(order_query.rows(stage.spark, settings), Shard(settings.order, settings.limits))
+    shard = Shard(settings.order, settings.limits, partitions=PARTITIONS)
+    return order_query.ordered(order_query.rows(stage.spark, settings), shard)
 
 
 def _with_shards(stage: Stage, topic: Settings, count: int, more: list[Pair], shards: int) -> list[str]:

@@ -8,6 +8,7 @@ from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import DEFAULTS, RAW_TOPIC, RECORD_BYTES_MAX
 from precede.udfs.errors import PrecedeError, Refused, Unconfirmed
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, LIBRDKAFKA, check_partitioner
 from precede.udfs.sizes import batch_bytes_max
 
 DELIVERY_S_MAX = 30.0
@@ -19,7 +20,15 @@ class Publisher:
     If Kafka did not take a record, the next `publish` or `flush` raises Refused, AccessDenied or Unconfirmed.
     """
 
-    def __init__(self, bootstrap: Address | str, *, topic: str = RAW_TOPIC, linger_ms: int = 5) -> None:
+    def __init__(
+        self,
+        bootstrap: Address | str,
+        *,
+        topic: str = RAW_TOPIC,
+        linger_ms: int = 5,
+        partitioner: str = DEFAULT_PARTITIONER,
+    ) -> None:
+        """`partitioner` is the job's setting: in another partition than it says, a record is refused."""
         self.bootstrap = bootstrap
         self.topic = topic
         self.placed: tuple[int, int] | None = None
@@ -30,8 +39,7 @@ class Publisher:
             | {
                 "enable.idempotence": True,
                 "acks": "all",
-                # As Kafka's Java client chooses the partition; otherwise one group could be in two partitions.
-                "partitioner": "murmur2_random",
+                "partitioner": LIBRDKAFKA[check_partitioner(partitioner)],
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "batch.size": batch_bytes_max(DEFAULTS),  # or a batch of many small records is refused
                 "delivery.timeout.ms": int(DELIVERY_S_MAX * 1000),

@@ -11,6 +11,7 @@ from precede.ingest.kafka.access import Address
 from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import Sender, SenderState
 from precede.udfs.errors import AccessDenied, Refused
+from precede.udfs.partitioner import DEFAULT_PARTITIONER
 from precede.udfs.records.messages import EPOCH_MAX, Id
 from precede.udfs.records.signatures import sign
 from precede.udfs.records.wire import encode_message
@@ -31,6 +32,7 @@ def send_one(
     after: list[Id],
     data: object,
     key: "Ed25519PrivateKey | None" = None,
+    partitioner: str = DEFAULT_PARTITIONER,
 ) -> Id:
     """Publish one message under the sender's next seq, signed if there is a key; return its id once Kafka has it.
 
@@ -43,7 +45,7 @@ def send_one(
         if known is None or known.epoch > EPOCH_MAX:
             epoch = epochs.free_epoch(bootstrap, topic, group, sender, key)
             known = state.memory.begin(log, group, sender, epoch)
-        with Publisher(bootstrap, topic=topic, linger_ms=0) as publisher:
+        with Publisher(bootstrap, topic=topic, linger_ms=0, partitioner=partitioner) as publisher:
             unconfirmed = known.pending
             if unconfirmed is not None:
                 publish_pending(publisher, state, known)

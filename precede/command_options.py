@@ -37,6 +37,14 @@ Order = Annotated[
         help="Order of groups without a create record, see docs/orders/README.md. Default: PRECEDE_ORDER, else s_b.",
     ),
 ]
+Partitioner = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The function of the key that says in which partition a group belongs: murmur2, as in Kafka's Java "
+        "client, or crc32, librdkafka's own default. Default: PRECEDE_PARTITIONER, else murmur2.",
+    ),
+]
 State = Annotated[
     Path | None,
     typer.Option(

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
+from precede.udfs.partitioner import partition_of
 from precede.udfs.records.wire import encode_message
 
 Row = tuple[bytes | None, bytes | None, int, int, int]
@@ -40,15 +41,17 @@ def log(pairs: list[tuple[bytes, bytes]], *, partitions: int = 2, start_ms: int 
     following = [0] * partitions
     rows: list[Row] = []
     for at, (key, value) in enumerate(pairs):
-        partition = sum(key) % partitions
+        partition = partition_of(key, partitions)
         rows.append((key, value, partition, following[partition], start_ms + at))
         following[partition] += 1
     return rows
 
 
-def by_kernel(rows: list[Row], order: str = "s_b") -> tuple[dict[bytes, list[bytes]], list[bytes]]:
+def by_kernel(
+    rows: list[Row], order: str = "s_b", partitions: int | None = None
+) -> tuple[dict[bytes, list[bytes]], list[bytes]]:
     """The kernel's output for a log: ordered records by group, and the dead letters, sorted."""
-    holdback = Holdback(order=order, limits=Limits())
+    holdback = Holdback(order=order, limits=Limits(), partitions=partitions)
     for key, value, partition, offset, timestamp_ms in sorted(rows, key=lambda row: row[2:4]):
         holdback.receive(value, key, partition, offset, timestamp_ms)
     return by_group(zip(holdback.ordered_keys, holdback.ordered, strict=True)), sorted(holdback.dead)

@@ -13,7 +13,7 @@ FOLDERS = ("precede", "streaming", "ingest", "udfs")
 
 # The rooms of udfs/ from the lowest to the highest. A file may import from its own room and from lower ones.
 DIRECTION = (
-    {"limits", "codes", "errors"},
+    {"limits", "codes", "errors", "partitioner"},
     {"records"},
     {"engine", "analysis.relation"},
     {"membership"},
@@ -22,7 +22,7 @@ DIRECTION = (
     {"ticks"},
     {"analysis"},
     {"holdback"},
-    {"home_partition", "member", "peers", "sizes"},
+    {"member", "peers", "sizes"},
     {"shard"},
 )
 

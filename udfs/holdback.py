@@ -5,7 +5,7 @@ partition in offset order, each once, with the time the log took it. Bad input i
 never raises.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 
 from msgspec import UnsetType
@@ -22,6 +22,7 @@ from precede.udfs.membership.heartbeats import receive_heartbeat
 from precede.udfs.membership.keyring import judge
 from precede.udfs.membership.members import create, evict, join, leave
 from precede.udfs.orders import ORDERS
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, check_partitioner, partition_of, where_it_belongs
 from precede.udfs.records.messages import (
     Abandon,
     Create,
@@ -54,7 +55,11 @@ OWN_KEY = OwnKey()
 
 
 class Holdback:
-    """The ordering state of many groups; a group without a `create` record has the default order and is open."""
+    """The ordering state of many groups; a group without a `create` record has the default order and is open.
+
+    `partitions` is how many the log has: then a group lives where its key says by `partitioner`, and records in other
+    partitions are refused. With None, it lives in the partition of its first accepted record.
+    """
 
     def __init__(
         self,
@@ -62,13 +67,19 @@ class Holdback:
         order: str = "s_b",
         limits: Limits | None = None,
         patience: Patience | None = None,
+        partitions: int | None = None,
+        partitioner: str = DEFAULT_PARTITIONER,
         home: bool = True,
     ) -> None:
         if order not in ORDERS:
             raise ValueError(f"there is no order {order!r}: choose one of {', '.join(ORDERS)}")
+        if partitions is not None and partitions < 1:
+            raise ValueError(f"a log has at least one partition, not {partitions}")
         self.order = order
         self.limits = Limits() if limits is None else limits
         self.patience = Patience() if patience is None else patience
+        self.partitions = partitions
+        self.partitioner = check_partitioner(partitioner)
         self.home = home
         """Whether records without a key are refused here: every shard sees them, because they may be ticks."""
         self.shared = Shared(self.limits, ORDERS)
@@ -83,12 +94,6 @@ class Holdback:
         self.clear = self.outbox.clear
         self._groups: dict[str, Group] = {}
         """The groups that were touched, by name, because a record brings the name."""
-        self.look_ahead: Callable[[], object] | None = None
-        """Called once, before the first group begins: most batches begin none."""
-        self.begin_in: dict[bytes, int] = {}
-        """Where groups begin that are not there yet; for those not named here the first accepted record decides."""
-        self.too_early: set[tuple[int, int]] = set()
-        """(partition, offset) of records that came before that: each is refused by itself, wherever it came."""
         self._record_bytes_max = self.limits.record_bytes_max
         self._blobs: dict[bytes, bytes] = {}
         """What was loaded; of a group that was touched since, the one in `_groups` counts."""
@@ -173,10 +178,8 @@ class Holdback:
             refusal = Refusal(codes.WRONG_KEY, "The Kafka key is not the record's group.")
         else:
             group = self._group(came.key, came.partition)
-            if came.partition != group.partition and (came.partition, came.offset) in self.too_early:
-                group = self._new_group(came.key, came.partition)
-            elif came.partition != group.partition:
-                refusal = Refusal(codes.WRONG_PARTITION, f"The group lives in partition {group.partition}.")
+            if came.partition != group.partition:
+                refusal = Refusal(codes.WRONG_PARTITION, self._where_it_lives(group))
             elif group.keyring is not None:
                 refusal = judge(group, group.keyring, record, came.value.strip(SPACE))  # type: ignore[union-attr]  # it was read
         if refusal is None:
@@ -209,7 +212,7 @@ class Holdback:
         """The group of this key: known, to be decoded, or new."""
         name = key.decode()
         group = self._groups.get(name)
-        if group is not None and not group.begun:
+        if group is not None and not group.begun and self.partitions is None:
             del self._groups[name]  # nothing of it was accepted, so it does not live anywhere yet
             group = None
         if group is None:
@@ -217,20 +220,17 @@ class Holdback:
             if blob is not None:
                 group = restore(key, blob, self.shared)
             else:
-                if self.look_ahead is not None:
-                    look_ahead, self.look_ahead = self.look_ahead, None
-                    look_ahead()
-                group = self._new_group(key, self.begin_in.get(key, partition))
+                if self.partitions is not None:
+                    partition = partition_of(key, self.partitions, self.partitioner)
+                group = Group(key, order=self.order, partition=partition, shared=self.shared)
             self._groups[name] = group
         return group
 
-    def _new_group(self, key: bytes, partition: int) -> Group:
-        return Group(key, order=self.order, partition=partition, shared=self.shared)
-
-    def lives_in(self, key: bytes) -> int | None:
-        """The partition of a group that was touched and has begun."""
-        group = self._groups.get(key.decode(errors="replace"))
-        return group.partition if group is not None and group.begun else None
+    def _where_it_lives(self, group: Group) -> str:
+        """For a record of this group in another partition."""
+        if self.partitions is None:
+            return f"The group lives in partition {group.partition}."
+        return where_it_belongs(group.partition, self.partitions, self.partitioner)
 
     def _keys(self) -> list[bytes]:
         """The keys of all groups, in order."""
@@ -276,6 +276,12 @@ class Holdback:
         for known in self._look(group):
             yield from open_gaps(known)
 
+    def homes(self) -> Iterator[tuple[bytes, int]]:
+        """The key of each group, and the partition where it lives."""
+        for group in self._look(None):
+            if group.begun:
+                yield group.key, group.partition
+
     def _look(self, group: str | None) -> Iterator[Group]:
         """One group or all, to be looked at and not touched."""
         for key in self._keys() if group is None else [group.encode()]:
@@ -311,7 +317,6 @@ class Holdback:
         for group in self._groups.values():
             group.close()
         self._groups.clear()
-        self.look_ahead = None
         self.shared.holding.clear()
 
 

@@ -10,7 +10,6 @@ so that the publisher can leave out what it has published already.
 
 import gc
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,8 +18,8 @@ import pandas as pd
 
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
-from precede.udfs.home_partition import Row, look_ahead
 from precede.udfs.limits import Limits
+from precede.udfs.partitioner import DEFAULT_PARTITIONER
 from precede.udfs.records.job_records import JobRecord
 from precede.udfs.ticks.patience import Patience
 
@@ -39,6 +38,9 @@ ROW_TYPE = "shard int, part int, partition int, offset long, bytes int, records 
 ROWS_MAX = 8192  # records in a packed row
 BYTES_MAX = 1024 * 1024  # bytes of records in a packed row; the last record may reach over it
 FRAME_BYTES_MAX = 16 * 1024 * 1024  # bytes of packed rows handed to Spark in one frame
+
+Row = tuple[int, int, bytes | None, bytes | None, int]
+"""Partition, offset, key, value, and when the log took it."""
 
 Waiting = tuple[int, int]
 """When the oldest held message arrived, in milliseconds of the log, and how many gaps there are."""
@@ -73,10 +75,21 @@ unpack = msgspec.msgpack.Decoder(Records).decode
 class Shard:
     """Orders one shard's records; picklable, and the same in every batch."""
 
-    def __init__(self, order: str, limits: Limits, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        order: str,
+        limits: Limits,
+        patience: Patience | None = None,
+        *,
+        partitions: int | None = None,
+        partitioner: str = DEFAULT_PARTITIONER,
+    ) -> None:
+        """`partitions` is how many the raw topic has."""
         self.order = order
         self.limits = limits
         self.patience = Patience() if patience is None else patience
+        self.partitions = partitions
+        self.partitioner = partitioner
 
     def __call__(
         self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: "GroupState"
@@ -91,11 +104,16 @@ class Shard:
         kept = state.get[0] if state.exists else None
         before, held, waiting = decode_state(kept) if kept is not None else ({}, 0, {})
         blob = kept
-        holdback = Holdback(order=self.order, limits=self.limits, patience=self.patience, home=shard == HOME_SHARD)
+        holdback = Holdback(
+            order=self.order,
+            limits=self.limits,
+            patience=self.patience,
+            partitions=self.partitions,
+            partitioner=self.partitioner,
+            home=shard == HOME_SHARD,
+        )
         holdback.load(before)
         arrived = in_log_order(frames)
-        look = Holdback(order=self.order, limits=self.limits)
-        holdback.look_ahead = partial(look_ahead, arrived, before, look, holdback)
         rows: list[tuple[int, int, int, int, int, bytes]] = []
         size = 0
         for part, (partition, offset, records, is_last) in enumerate(_receive(holdback, arrived, held)):

@@ -49,6 +49,7 @@ class Wanted:
     exact: dict[str, str]  # settings for which every other value breaks a guarantee
     at_least: dict[str, int]  # settings that may be larger
     created_with: dict[str, str] = field(default_factory=dict)  # never below `at_least`
+    note: str = ""  # what a person should know who creates it
 
     @property
     def settings(self) -> dict[str, str]:
@@ -72,7 +73,12 @@ def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS, *, limits: Limits =
     }
     # A new topic accepts more than the largest valid record, so that most oversize ones arrive and get a dead letter.
     larger = {"max.message.bytes": str(BATCH_BYTES_MAX)}
-    return Wanted(name, partitions, log, {"max.message.bytes": sizes.raw_bytes_max(limits)}, larger)
+    count = "1 partition" if partitions == 1 else f"{partitions} partitions"
+    note = (
+        f"The topic {name} has been created with {count}. This number is final, and it is the most jobs that can share "
+        "the work."
+    )
+    return Wanted(name, partitions, log, {"max.message.bytes": sizes.raw_bytes_max(limits)}, larger, note)
 
 
 def ordered(name: str = ORDERED_TOPIC, partitions: int = PARTITIONS, *, limits: Limits = DEFAULTS) -> Wanted:
@@ -120,14 +126,24 @@ def wanted(
     ]
 
 
-def ensure(bootstrap: Address | str, topics: list[Wanted], *, replicas: int = -1) -> None:
+def ensure(
+    bootstrap: Address | str,
+    topics: list[Wanted],
+    *,
+    replicas: int = -1,
+    say: Callable[[str], None] | None = None,
+) -> None:
     """Create the topics that are absent; raise Refused if one has wrong settings.
 
-    `replicas` -1 means the broker's own default. Raises Unreachable or AccessDenied if Kafka cannot be used.
+    `replicas` -1 means the broker's own default; `say` is told what a person should know of a new topic. Raises
+    Unreachable or AccessDenied if Kafka cannot be used.
     """
     admin = clients.admin(bootstrap)
     present = names(admin, bootstrap)
     created = _create(admin, bootstrap, [topic for topic in topics if topic.name not in present], replicas)
+    if say is not None:
+        for note in [topic.note for topic in topics if topic.note and topic.name in created]:
+            say(note)
     _check(admin, bootstrap, [topic for topic in topics if topic.name not in created])
 
 
@@ -148,7 +164,7 @@ def ensure_patiently(
         say(f"{error} Trying again until it answers, for up to {patience_s:.0f} s.")
 
     retry(
-        lambda: ensure(bootstrap, topics, replicas=replicas),
+        lambda: ensure(bootstrap, topics, replicas=replicas, say=say),
         passes=lambda error: isinstance(error, Unreachable),
         for_s=patience_s,
         pause_s=RETRY_S,

@@ -174,7 +174,7 @@ def _redrive(settings: "Settings", chosen: "list[FoundLetter]", *, ask: bool) ->
         if not _agreed(f"Publish {len(whole):,} records?"):
             say("Nothing was published.")
             return
-    with Publisher(settings.bootstrap, topic=settings.raw_topic) as publisher:
+    with Publisher(settings.bootstrap, topic=settings.raw_topic, partitioner=settings.partitioner) as publisher:
         for key, value in records:
             publisher.publish_raw(key, value)
     say(f"Published {len(whole):,} records.")

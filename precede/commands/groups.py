@@ -354,6 +354,7 @@ def _opened(group: str, name: str, wait: float, settings: "Settings") -> "Iterat
         state=state_file(settings),
         key=None if settings.key is None else Path(settings.key),
         answer_s=wait,
+        partitioner=settings.partitioner,
     ) as manager:
         yield manager
 

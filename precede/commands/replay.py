@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.command_files import open_input, open_output, write_all
-from precede.command_options import Config, Order, WrongUse, done_when_the_reader_leaves, load_settings, say
+from precede.command_options import (
+    Config,
+    Order,
+    Partitioner,
+    WrongUse,
+    done_when_the_reader_leaves,
+    load_settings,
+    say,
+)
 
 if TYPE_CHECKING:
     from precede.streaming.job.settings import Settings
@@ -40,6 +48,16 @@ def replay(
             metavar="FILE", help="Write what a running job would request, add to the log, or tell a person to FILE."
         ),
     ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="How many partitions the log has: a record in another one than its group's is refused. Without it, a "
+            "group lives in the partition of its first accepted record.",
+        ),
+    ] = None,
+    partitioner: Partitioner = None,
     config: Config = None,
 ) -> None:
     """Order the messages of a file with the stream's own kernel, without Spark and Kafka.
@@ -63,7 +81,7 @@ def replay(
     What a job decided as time passed (an evict, an abandon) is in the log as a record, so replay does not decide it
     again; --own FILE shows what it would have decided.
     """
-    settings = load_settings(config, reaches_kafka=False, order=_registered(order))
+    settings = load_settings(config, reaches_kafka=False, order=_registered(order), partitioner=partitioner)
     named = [path.absolute() for path in (dead_letters, held, own) if path is not None]
     if len(set(named)) < len(named):
         raise WrongUse(f"Two outputs cannot go into one file, {named[-1].name}; name a file for each.")
@@ -71,7 +89,13 @@ def replay(
         raise WrongUse("Standard output is closed; replay writes there.")
     from precede.udfs.holdback import Holdback
 
-    holdback = Holdback(order=settings.order, limits=settings.limits, patience=_patience(settings))
+    holdback = Holdback(
+        order=settings.order,
+        limits=settings.limits,
+        patience=_patience(settings),
+        partitions=partitions,
+        partitioner=settings.partitioner,
+    )
     with ExitStack() as files, done_when_the_reader_leaves():
         source = open_input(file, files)
         outputs = [None if path is None else open_output(path, source, files) for path in (dead_letters, held, own)]
@@ -136,13 +160,18 @@ class Summary:
 
 
 def _replay(holdback: "Holdback", source: int, dead_letters: int | None, own: int | None) -> Summary:
-    from precede.reading.log_lines import LogLines, blocks, one_line_each
+    from precede.reading.log_lines import LogLines, PartitionError, blocks, one_line_each
 
     gc.disable()  # the kernel leaves no garbage in cycles, and looking for it costs a tenth of the time
-    lines, summary, output = LogLines(holdback, holdback.refuse), Summary(), sys.stdout.fileno()
+    lines = LogLines(holdback, holdback.refuse, holdback.partitions)
+    summary, output = Summary(), sys.stdout.fileno()
+    wrong: PartitionError | None = None
     try:
         for block in blocks(source, _read_or_be_stopped):
-            lines.feed(block)
+            try:
+                lines.feed(block)
+            except PartitionError as error:
+                wrong = error  # what the lines before it released is written first
             # Each block is written before the next is read, so that a reader of the pipe never waits for later input.
             if holdback.ordered:
                 write_all(output, one_line_each(holdback.ordered))
@@ -153,6 +182,8 @@ def _replay(holdback: "Holdback", source: int, dead_letters: int | None, own: in
             if holdback.own and own is not None:
                 write_all(own, b"".join(map(own_line, holdback.own)))
             holdback.clear()
+            if wrong is not None:
+                raise WrongUse(str(wrong)) from wrong
     except KeyboardInterrupt:
         summary.stopped_after = lines.count
     return summary

@@ -57,6 +57,7 @@ def send(
         after=parents,
         data=msgspec.Raw(_json_text(text)) if as_json else text,
         key=key_in(settings.key),
+        partitioner=settings.partitioner,
     )
     typer.echo(id_text(id_))
 

@@ -31,6 +31,7 @@ from precede.ingest.producer import Publisher
 from precede.ingest.sending import log_of
 from precede.ingest.signing import key_in
 from precede.udfs.errors import Refused
+from precede.udfs.partitioner import DEFAULT_PARTITIONER
 from precede.udfs.peers.catalogue import Listing
 from precede.udfs.peers.directory import Directory, GroupsInfo, Offer, RowState
 from precede.udfs.peers.views import IN, Standing
@@ -66,6 +67,7 @@ _place = lenient_reader(_Place)
 class Groups:
     """The groups of a log as one name sees them, and its operations on them.
 
+    `partitioner` is the job's setting: in another partition than it says, the job refuses what is sent here.
     To open it, and every method that reads or writes, raises Unreachable if no broker answered, and AccessDenied if the
     broker rejected the credentials or an access rule is missing. Refused means that something must be changed first:
     the state file, the key or a topic cannot be used, a group is not there or is there already, or the group refused
@@ -84,12 +86,13 @@ class Groups:
         key: Path | None = None,
         answer_s: float = ANSWER_S,
         client: Literal["confluent", "kafka-python"] = "confluent",
+        partitioner: str = DEFAULT_PARTITIONER,
     ) -> None:
         self.name = name
         self.answer_s = answer_s
         """How long to wait for the job to order what is sent here; 0 means not at all."""
         log = log_of(bootstrap, raw_topic)
-        self._publisher = Publisher(bootstrap, topic=raw_topic, linger_ms=0)
+        self._publisher = Publisher(bootstrap, topic=raw_topic, linger_ms=0, partitioner=partitioner)
         self._writer = Writer(self._publisher, log, state, name, key_in(key))
         self._directory = Directory(name)
         self._reader = CatalogueReader(bootstrap, ordered_topic, client=client)

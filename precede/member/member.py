@@ -29,6 +29,7 @@ from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import IDLE_S, Delivery, Follower
 from precede.udfs.errors import Hole, Refused
 from precede.udfs.member.knowledge import read_without_data
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Id
 
@@ -58,6 +59,7 @@ class Member:
     `history` is what a newcomer gets: "all", "none", or the last n messages. A member that was here before goes on
     behind the last message that it was handed; `since` names another position, for an application that keeps its own.
     `delta` is the root folder of the Delta tables, for what is older than the ordered topic keeps.
+    `partitioner` is the job's setting: in another partition than it says, the job refuses what this member sends.
     Iteration yields messages; with `records` everything that has a position, views and abandoned messages included.
     It waits for ever, or ends if nothing came for `patience_s` seconds.
 
@@ -87,6 +89,7 @@ class Member:
         ordered_topic: str = ORDERED_TOPIC,
         control_topic: str = CONTROL_TOPIC,
         progress_topic: str = PROGRESS_TOPIC,
+        partitioner: str = DEFAULT_PARTITIONER,
     ) -> None:
         self.group = as_name("group", group)
         self.name = as_name("name", name)
@@ -96,6 +99,7 @@ class Member:
         self._bootstrap = bootstrap
         self._topics = raw_topic, ordered_topic, progress_topic
         self._control_topic = control_topic
+        self._partitioner = check_partitioner(partitioner)
         self._client = client
         self._delta = delta
         self._records = records
@@ -125,7 +129,9 @@ class Member:
         if known is None:
             known = kept.memory.add(sender_state.Sender(log, self.group, self.name))
         private = key_in(key)
-        publisher = opened.enter_context(Publisher(self._bootstrap, topic=raw, linger_ms=0))
+        publisher = opened.enter_context(
+            Publisher(self._bootstrap, topic=raw, linger_ms=0, partitioner=self._partitioner)
+        )
         self._publisher = MemberPublisher(kept, known, publisher, private)
         self._reader = self._new_reader()
         opened.callback(self._reader.close)
@@ -137,7 +143,7 @@ class Member:
         self._follower = Follower(
             self._reader, topic=ordered, group=self.group, start="beginning", token=place.token, patience_s=None
         )
-        where = self._new_reader, lambda: Publisher(self._bootstrap, topic=raw)
+        where = self._new_reader, lambda: Publisher(self._bootstrap, topic=raw, partitioner=self._partitioner)
         self._tasks.append(RepairTask(self._publisher, self._control_topic, *where))
         if heartbeat_s is not None or self._publisher.order.waits_for_members:
             self._tasks.append(HeartbeatTask(self._publisher, raw, *where, heartbeat_s=heartbeat_s or HEARTBEAT_S))

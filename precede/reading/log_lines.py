@@ -73,16 +73,27 @@ class Receiver(Protocol):
         """Take one record."""
 
 
+class PartitionError(ValueError):
+    """A dumped line names a partition that the log does not have."""
+
+
 class LogLines:
     """Passes lines to the kernel, and counts them: an empty line is skipped but numbered.
 
     A dumped line with a field of the wrong type goes to `refuse` with its offset and a sentence. Without `refuse` it
-    counts as a raw record with an extra field.
+    counts as a raw record with an extra field. With a number of `partitions`, a dumped line from any other raises
+    PartitionError.
     """
 
-    def __init__(self, receiver: Receiver, refuse: Callable[[bytes, str, int], None] | None = None) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        refuse: Callable[[bytes, str, int], None] | None = None,
+        partitions: int | None = None,
+    ) -> None:
         self._receiver = receiver
         self._refuse = refuse
+        self._partitions = partitions
         self.count = 0
 
     def feed(self, block: bytes) -> None:
@@ -111,6 +122,11 @@ class LogLines:
             else:
                 self._refuse(text, f"A dumped log line needs {wanted}.", number)
             return
+        if self._partitions is not None and dumped.partition >= self._partitions:
+            raise PartitionError(
+                f"Line {number + 1} is from partition {dumped.partition}, and a log of {self._partitions} partitions "
+                f"has only 0 to {self._partitions - 1}: give the number of partitions that the dumped topic has."
+            )
         offset = number if dumped.offset is UNSET else dumped.offset
         self._receiver.receive(value, key, dumped.partition, offset, dumped.timestamp_ms)
 

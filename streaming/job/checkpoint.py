@@ -16,8 +16,9 @@ from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 
 FILE = "precede.json"
-VERSION = 3
-"""Version 1 lacks the control topic, and version 2 the ordered topic's partitions: they are taken as they are found."""
+VERSION = 4
+"""Version 1 lacks the control topic, and version 2 the ordered topic's partitions: they are taken as they are found.
+Version 3 lacks the partitioner: it is checked that each group lives where its key says."""
 
 SAME_POSITIONS = ", with the same positions"
 FRESH_OUTPUT = (
@@ -47,6 +48,8 @@ class OrderPart(msgspec.Struct, forbid_unknown_fields=True):
     limits: Limits
     control: TopicId | None = None
     ordered_partitions: int | None = None
+    partitioner: str | None = None
+    """None for state of an older release, where it is not known yet that each group lives where its key says."""
 
 
 class HistoryPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -155,9 +158,12 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
         limits=settings.limits,
         control=_id(topics[settings.control_topic]),
         ordered_partitions=topics[settings.ordered_topic].partitions,
+        partitioner=settings.partitioner,
     )
     if found is None:
         return now
+    if found.partitioner is None:
+        now.partitioner = None
     folder = settings.checkpoint
     for role in ("raw", "ordered", "dead_letters", "progress", "control"):
         _check_topic(folder, getattr(found, role), getattr(now, role))
@@ -177,6 +183,11 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
         raise Refused(
             f"The setting shards is {now.shards}, but the checkpoint {folder} was made with {found.shards}; keep "
             "that, or take a new checkpoint folder: then the whole log is read again, and nothing is published twice."
+        )
+    if now.partitioner != found.partitioner:
+        raise Refused(
+            f"The setting partitioner is {now.partitioner}, but the checkpoint {folder} was made with "
+            f"{found.partitioner}, and groups would move between partitions; keep that one."
         )
     if now.order != found.order:
         raise Refused(f"The setting order is {now.order}, but the checkpoint {folder} was made with {found.order}.")

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 def read(settings: Settings, group: str | None = None, *, spark: "SparkSession | None" = None) -> Iterator[Held]:
     """The held messages of one group or of all groups, shard by shard; a given session is left running."""
-    for holdback in _shards(settings, group, spark):
+    for holdback in holdbacks(settings, group, spark):
         yield from holdback.held(group)
 
 
 def gaps(settings: Settings, group: str | None = None, *, spark: "SparkSession | None" = None) -> Iterator[OpenGap]:
     """The open gaps of one group or of all groups, in the same way."""
-    for holdback in _shards(settings, group, spark):
+    for holdback in holdbacks(settings, group, spark):
         yield from holdback.gaps(group)
 
 
-def _shards(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[Holdback]:
+def holdbacks(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[Holdback]:
     """The kernel's state of one shard after the other."""
     order = check(settings)
     if not any((settings.order_checkpoint / "commits").glob("[0-9]*")):

@@ -20,7 +20,7 @@ from precede.ingest.kafka.retry import retry
 from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.history import tables
 from precede.streaming.history.tables import GAPS, TABLES
-from precede.streaming.job import checkpoint, start_checks
+from precede.streaming.job import checkpoint, group_places, start_checks
 from precede.streaming.job.announcer import Announcer, Say
 from precede.streaming.job.checkpoint import Checkpoint
 from precede.streaming.job.settings import Settings
@@ -97,6 +97,8 @@ class Job:
         self.publishing = threading.Lock()
         self.sink: Sink | None = None
         self.ticker: Ticker | None = None
+        self.partitions = 0
+        """How many partitions the raw topic had when the job was started."""
         self.status = Status(settings)
         self.monitoring: MonitoringServer | None = None
 
@@ -115,12 +117,14 @@ class Job:
                 return
             if self.orders:
                 raw, progress = topics[settings.raw_topic], topics[settings.progress_topic]
+                self.partitions = raw.partitions
                 self.sink = Sink(settings, raw, progress, self.key)
                 stack.callback(self.sink.close)
                 if settings.tick_s and not settings.once:  # with `once` the log is processed as it is
                     self.ticker = Ticker(settings, topics[settings.raw_topic].partitions)
                     stack.callback(self.ticker.close)
             spark = self.spark or self._start_spark(stack)
+            self._check_group_places(spark, planned, topics)
             self._write_checkpoint(spark, planned, topics)
             self._run_queries(spark)
             done = settings.once and not self.stopping.is_set()
@@ -194,6 +198,12 @@ class Job:
             planned.history = start_checks.check_history(settings, planned.history, topics)
         return planned
 
+    def _check_group_places(self, spark: "SparkSession", planned: Checkpoint, topics: dict[str, Topic]) -> None:
+        """A checkpoint of an older release is continued only if its groups live where their keys say."""
+        if self.orders and planned.order is not None and planned.order.partitioner is None:
+            group_places.check_checkpoint(self.settings, topics[self.settings.raw_topic], spark)
+            planned.order.partitioner = self.settings.partitioner
+
     def _write_checkpoint(self, spark: "SparkSession", planned: Checkpoint, topics: dict[str, Topic]) -> None:
         """Create the tables, and write the checkpoint's file before the queries write anything."""
         if planned.history is not None and self.writes_history:
@@ -254,7 +264,14 @@ class Job:
 
         assert self.sink is not None
         self.sink.open()
-        return order_query.start(spark, self.settings, self._publish, key=self.key, drain=self.settings.once)
+        return order_query.start(
+            spark,
+            self.settings,
+            self._publish,
+            key=self.key,
+            partitions=self.partitions,
+            drain=self.settings.once,
+        )
 
     def _publish(self, batch: "DataFrame", _batch_id: int) -> None:
         """Spark calls this for each micro-batch; a job that is stopping does not begin a new one."""

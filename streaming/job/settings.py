@@ -14,6 +14,7 @@ from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_S
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, PARTITIONERS
 from precede.udfs.ticks.patience import Patience
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     progress_topic: str = "precede.progress"
     control_topic: str = "precede.control"
     partitions: int = 4  # of a topic that `precede run` creates; an existing one stays as it is
+    partitioner: str = DEFAULT_PARTITIONER  # the function of the key that says in which partition a group lives
     replicas: int = -1  # of such a topic; -1 takes the broker's default
 
     tick_s: float = 1.0  # how often the job writes a tick into the log; 0: never
@@ -273,6 +275,7 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
         for name in _TOPICS
     ),
     ("partitions", _between(1, 10_000), "a whole number from 1 to 10,000"),
+    ("partitioner", lambda name: name in PARTITIONERS, f"one of {', '.join(PARTITIONERS)}"),
     ("replicas", lambda count: count == -1 or 1 <= count <= 100, "from 1 to 100, or -1 for the broker's own default"),
     ("tick_s", lambda seconds: seconds == 0 or 0.1 <= seconds <= 3_600, "from 0.1 to 3,600 seconds, or 0 for none"),
     ("ask_after_ms", _between(1, DAYS_MS_MAX), "from 1 to 31,536,000,000 milliseconds"),

@@ -13,7 +13,7 @@ from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.history import tables
 from precede.streaming.history.tables import TABLES
-from precede.streaming.job import checkpoint, spark_files
+from precede.streaming.job import checkpoint, group_places, spark_files
 from precede.streaming.job.announcer import Say
 from precede.streaming.job.checkpoint import HistoryPart, OrderPart
 from precede.streaming.job.settings import Settings
@@ -45,9 +45,7 @@ def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, To
 def _check_fresh_start(settings: Settings, topics: dict[str, Topic], ends: list[tuple[int, int]], ask: Ask) -> None:
     """The log must be whole, unless positions may be counted from what is left and no output was made from the rest."""
     cut = [partition for partition, (first, _) in enumerate(ends) if first > 0]
-    if not cut:
-        return
-    if not settings.accept_cut_log:
+    if cut and not settings.accept_cut_log:
         raise Refused(
             f"The beginning of the raw topic {settings.raw_topic} is gone (partition {cut[0]} starts at offset "
             f"{ends[cut[0]][0]}), so a fresh start would count positions from what is left; "
@@ -55,7 +53,13 @@ def _check_fresh_start(settings: Settings, topics: dict[str, Topic], ends: list[
         )
     progress = topics[settings.progress_topic]
     known = ask(lambda: read_progress(settings.bootstrap, progress, settings.ordered_topic))
-    if known is not None and known[1]:
+    if known is None:
+        return
+    owner, token = known
+    if owner is not None and owner.partitioner is None:
+        raw, ordered = topics[settings.raw_topic], topics[settings.ordered_topic]
+        ask(lambda: group_places.check_ordered_topic(settings, raw, ordered))
+    if cut and token:
         raise Refused(
             f"The beginning of the raw topic {settings.raw_topic} is gone, and the positions in "
             f"{settings.ordered_topic} are counted from it; start with the old checkpoint, or {NEW_OUTPUT}."

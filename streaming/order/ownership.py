@@ -73,6 +73,7 @@ class Ownership:
             ordered_topic_id=ordered.id,
             ordered_partitions=ordered.partitions,
             dead_letter_topic_id=dead_letters.id,
+            partitioner=settings.partitioner,
         )
 
     def _check_own(self, owner: Owner | None) -> None:
@@ -105,6 +106,11 @@ def check_same_source(settings: Settings, found: Owner, mine: Owner) -> None:
         raise Refused(
             f"The ordered topic {topic} was made with the order {found.order}, not {mine.order}; "
             "keep that order, or choose a new ordered_topic."
+        )
+    if found.partitioner not in (None, mine.partitioner):
+        raise Refused(
+            f"The ordered topic {topic} was made with the partitioner {found.partitioner}, not {mine.partitioner}; "
+            "keep that one, or choose a new ordered_topic."
         )
     if found.limits != mine.limits:
         changed = changed_limits(found.limits, mine.limits)

@@ -12,8 +12,9 @@ from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 
 TOKEN_VERSION = 1
-OWNER_VERSION = 2
-"""Version 1 had neither the raw topic's partitions nor the output topics' ids: they are taken as they are found."""
+OWNER_VERSION = 3
+"""Version 1 had neither the raw topic's partitions nor the output topics' ids: they are taken as they are found.
+Version 2 had no partitioner: a group lived in the partition of its first accepted record."""
 
 _FOREIGN_BYTES = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding may raise for bytes that precede did not write."""
@@ -39,6 +40,7 @@ class Owner(msgspec.Struct, forbid_unknown_fields=True):
     ordered_topic_id: str | None = None
     ordered_partitions: int | None = None
     dead_letter_topic_id: str | None = None
+    partitioner: str | None = None
 
 
 def owner_record(ordered_topic: str, owner: Owner) -> tuple[bytes, bytes]:

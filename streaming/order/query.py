@@ -79,11 +79,17 @@ def start(
     publish: Callable[["DataFrame", int], None],
     *,
     key: "Ed25519PrivateKey | None" = None,
+    partitions: int,
     drain: bool = False,
 ) -> "StreamingQuery":
-    """Start the query; the job signs with `key`. With `drain` it ends when all that is there now is processed."""
+    """Start the query over a raw topic of so many partitions; the job signs with `key`.
+
+    With `drain` it ends when all that is there now is processed.
+    """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", ORDER_POOL)
-    function = faults.around(Shard(settings.order, settings.limits, settings.patience(key)), "order")
+    patience = settings.patience(key)
+    shard = Shard(settings.order, settings.limits, patience, partitions=partitions, partitioner=settings.partitioner)
+    function = faults.around(shard, "order")
     packed = ordered(rows(spark, settings), function)
     writer = packed.writeStream.queryName("order").foreachBatch(publish)
     writer = writer.option("checkpointLocation", str(settings.order_checkpoint.absolute()))

@@ -54,7 +54,7 @@ class TransactionalProducer:
             "error_cb": on_error,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": TRANSACTION_S * 1000,
-            "partitioner": "murmur2_random",
+            "partitioner": "murmur2_random",  # whatever the raw topic has: an old ordered topic continues where it is
             "linger.ms": 5,
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": QUEUE_KIB_MAX,

@@ -212,6 +212,50 @@ def test_order_and_limits_are_settings_as_they_are_for_the_job(tmp_path: Path) -
     assert b"1 oversize" in done.stderr
 
 
+def dumped(group: str, seq: int, partition: int) -> bytes:
+    value = json.dumps({"group": group, "sender": "ann", "seq": seq, "after": []})
+    return json.dumps({"key": group, "value": value, "partition": partition, "offset": seq}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(("partitioner", "home"), [(None, 3), ("murmur2", 3), ("crc32", 2)])
+def test_with_a_number_of_partitions_the_key_says_where_a_group_lives(
+    tmp_path: Path, partitioner: str | None, home: int
+) -> None:
+    given = b"".join(dumped("g", 1, partition) for partition in range(4))
+    rule = ["--partitions", "4"] + ([] if partitioner is None else ["--partitioner", partitioner])
+    done = precede("replay", "-", *rule, "--dead-letters", tmp_path / "dead", given=given)
+    assert [record["partition"] for record in lines(done.stdout)] == [home]
+    letters = lines((tmp_path / "dead").read_bytes())
+    assert [letter["code"] for letter in letters] == ["wrong_partition"] * 3
+    assert all(f"belongs in partition {home} of 4" in letter["reason"] for letter in letters)
+    as_they_come = precede("replay", "-", *rule[2:], given=given)
+    assert [record["partition"] for record in lines(as_they_come.stdout)] == [0]
+
+
+def test_the_partitioner_is_a_setting(tmp_path: Path) -> None:
+    given = b"".join(dumped("g", 1, partition) for partition in range(4))
+    variables = {"PRECEDE_PARTITIONER": "crc32", "PRECEDE_PARTITIONS": "7"}
+    done = precede("replay", "-", "--partitions", "4", variables=variables, given=given)
+    assert [record["partition"] for record in lines(done.stdout)] == [2]
+    unknown = precede("replay", "-", "--partitioner", "md5", given=given)
+    assert unknown.returncode == 2
+    assert unknown.stderr == b"The setting partitioner is 'md5', but must be one of murmur2, crc32.\n"
+
+
+def test_a_dumped_line_from_a_partition_that_the_log_does_not_have_ends_the_command() -> None:
+    given = dumped("g", 1, 3) + dumped("g", 2, 4) + dumped("g", 3, 3)
+    done = precede("replay", "-", "--partitions", "4", given=given)
+    assert done.returncode == 2
+    assert ids(done.stdout) == [("ann", 1)], "what the lines before it let go"
+    assert done.stderr == (
+        b"Line 2 is from partition 4, and a log of 4 partitions has only 0 to 3: give the number of partitions that "
+        b"the dumped topic has.\n"
+    )
+    assert precede("replay", "-", given=given).returncode == 0, "without the number nobody can know"
+    none = precede("replay", "-", "--partitions", "0", given=given)
+    assert (none.returncode, none.stdout) == (2, b"")
+
+
 def test_each_record_is_written_while_the_input_pauses() -> None:
     command = [sys.executable, "-m", "precede", "replay", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as running:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from precede.udfs.engine.held import Held
@@ -40,17 +41,22 @@ def feed(
     order: str = "s_b",
     limits: Limits | None = None,
     patience: Patience | None = None,
+    partitions: int | None = None,
+    partitioner: str = "murmur2",
     cuts: Iterable[int] = (),
 ) -> Outcome:
     """Run a log through the kernel; before the records at `cuts`, a new kernel takes over its state from blobs."""
     outcome = Outcome()
-    kernel = Holdback(order=order, limits=limits, patience=patience)
+    new = partial(
+        Holdback, order=order, limits=limits, patience=patience, partitions=partitions, partitioner=partitioner
+    )
+    kernel = new()
     restart_at = set(cuts)
     for at, record in enumerate(records):
         if at in restart_at:
             _take(kernel, outcome)
             blobs = dict(kernel.dump())
-            kernel = Holdback(order=order, limits=limits, patience=patience)
+            kernel = new()
             kernel.load(blobs)
         kernel.receive(*record)
     _take(kernel, outcome)
@@ -83,9 +89,14 @@ class Tale:
     """A kernel that takes one record at a time in short notation; each call returns the record's effects."""
 
     def __init__(
-        self, order: str = "s_b", limits: Limits | None = None, group: str = "g", patience: Patience | None = None
+        self,
+        order: str = "s_b",
+        limits: Limits | None = None,
+        group: str = "g",
+        patience: Patience | None = None,
+        partitions: int | None = None,
     ) -> None:
-        self.kernel = Holdback(order=order, limits=limits, patience=patience)
+        self.kernel = Holdback(order=order, limits=limits, patience=patience, partitions=partitions)
         self.group = group
         self.offset = 0
         self.waited_ms = 0
@@ -102,7 +113,9 @@ class Tale:
     def restart(self) -> Tale:
         """Continue in a new kernel with the state of this one."""
         known = self.kernel
-        self.kernel = Holdback(order=known.order, limits=known.limits, patience=known.patience)
+        self.kernel = Holdback(
+            order=known.order, limits=known.limits, patience=known.patience, partitions=known.partitions
+        )
         self.kernel.load(dict(known.dump()))
         return self
 

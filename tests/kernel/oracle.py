@@ -8,7 +8,11 @@ implementations would share shows here.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
+from zlib import crc32
+
+from kafka.partitioner.default import murmur2
 
 from precede.udfs.limits import Limits
 from tests.kernel import judge, oracle_by_clocks, oracle_clocks, oracle_giving_up, oracle_orders
@@ -22,9 +26,15 @@ from tests.kernel.oracle_state import Group, Id, Waiting, Who, buried, runs_of
 class Oracle:
     """Takes log records like `precede.udfs.holdback.Holdback` and gives the same results, slowly."""
 
-    def __init__(self, *, order: str, limits: Limits) -> None:
+    def __init__(
+        self, *, order: str, limits: Limits, partitions: int | None = None, partitioner: str = "murmur2"
+    ) -> None:
         self.order = order
         self.limits = limits
+        self.partitions = partitions
+        self.hash: Callable[[bytes], int] = {"murmur2": lambda key: murmur2(key) & 0x7FFFFFFF, "crc32": crc32}[
+            partitioner
+        ]
         self.groups: dict[str, Group] = {}
         self.ordered: list[bytes] = []
         self.ordered_keys: list[bytes] = []
@@ -72,6 +82,8 @@ class Oracle:
             self._bury(code, group, value, fields, key, self.where)
 
     def _lives_elsewhere(self, name: str, partition: int) -> bool:
+        if self.partitions is not None:
+            return partition != self.hash(name.encode()) % self.partitions
         group = self.groups.get(name)
         return group is not None and group.accepted and group.partition != partition
 

@@ -164,6 +164,50 @@ def test_a_group_lives_in_the_partition_of_its_first_accepted_record() -> None:
     assert [(one["seq"], one["partition"]) for one in parsed(kernel.ordered)] == [(1, 3), (2, 3)]
 
 
+def test_with_a_number_of_partitions_a_group_lives_where_its_key_says_whatever_comes_first() -> None:
+    value = b'{"group":"g","sender":"A","seq":%d,"after":[]}'
+    for partitioner, home, setting in (("murmur2", 3, "murmur2_random"), ("crc32", 2, "consistent_random")):
+        kernel = Holdback(partitions=4, partitioner=partitioner)
+        kernel.receive(value % 1, b"g", 1, 0, 0)
+        assert kernel.dump() == {}
+        kernel.receive(value % 1, b"g", home, 0, 0)
+        kernel.receive(value % 2, b"g", 9, 0, 0)
+        kernel.receive(value % 2, b"g", home, 1, 0)
+        letters = parsed(kernel.dead)
+        assert [one["code"] for one in letters] == ["wrong_partition", "wrong_partition"]
+        for one in letters:
+            assert one["reason"].startswith(
+                f"The group belongs in partition {home} of 4, by {partitioner} of the key: "
+            )
+            assert f"partitioner={setting}" in one["reason"]
+        assert [(one["seq"], one["partition"]) for one in parsed(kernel.ordered)] == [(1, home), (2, home)]
+
+
+def test_a_refused_record_does_not_take_the_group_out_of_its_partition() -> None:
+    kernel = Holdback(partitions=4)
+    kernel.receive(b'{"group":"g","sender":"A","seq":1}', b"g", 3, 0, 0)  # missing_stamp: not accepted
+    kernel.receive(b'{"group":"g","sender":"A","seq":1,"after":[]}', b"g", 1, 0, 0)
+    kernel.receive(b'{"group":"g","sender":"A","seq":1,"after":[]}', b"g", 3, 1, 0)
+    assert [one["code"] for one in parsed(kernel.dead)] == ["missing_stamp", "wrong_partition"]
+    assert [one["partition"] for one in parsed(kernel.ordered)] == [3]
+
+
+def test_the_homes_of_all_groups_that_have_begun_are_known_from_their_state_too() -> None:
+    kernel = Holdback()
+    for key, partition in ((b"h", 0), (b"g", 3)):
+        kernel.receive(b'{"group":"%b","sender":"A","seq":1,"after":[]}' % key, key, partition)
+    kernel.receive(b'{"group":"i","sender":"A","seq":1}', b"i", 2)  # missing_stamp: not accepted
+    again = Holdback()
+    again.load(kernel.dump())
+    assert list(kernel.homes()) == list(again.homes()) == [(b"g", 3), (b"h", 0)]
+
+
+@pytest.mark.parametrize("place", [{"partitions": 0}, {"partitions": -1}, {"partitioner": "md5"}])
+def test_a_log_without_partitions_and_an_unknown_partitioner_are_refused(place: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="partition"):
+        Holdback(**place)
+
+
 def test_the_reason_of_a_refusal_names_who_and_which() -> None:
     tale = created(window=5).take(sender="A", epoch=3, seq=9, after=[])
     (letter,) = parsed(tale.kernel.dead)

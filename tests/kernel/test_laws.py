@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
+from precede.udfs.partitioner import partition_of
 from tests import simulation
 from tests.kernel import judge, traffic
 from tests.kernel.effort import effort, seeds
@@ -300,6 +301,30 @@ def test_state_loaded_touched_and_dumped_again_is_the_same_state(order: str) -> 
             kernel.receive(touch, key, 9, 0, 0)
         assert len(kernel.dead) == len(blobs)
         assert kernel.dump() == blobs
+
+
+@every_order
+@pytest.mark.parametrize("partitioner", ["murmur2", "crc32"])
+def test_records_in_other_partitions_than_their_key_says_do_not_matter(order: str, partitioner: str) -> None:
+    strayed = 0
+    for seed in seeds(60):
+        random = Random(f"{order} {seed}")
+        log = traffic.log(random, order, length=60)
+        place: dict[str, Any] = {"partitions": random.randint(2, 4), "partitioner": partitioner}
+        good = [one for one in log.records if one.key is None or partition_of(one.key, **place) == one.partition]
+        with_strays = feed(log.records, order=order, limits=log.limits, **place)
+        without = feed(good, order=order, limits=log.limits, **place)
+        assert with_strays.ordered == without.ordered
+        assert with_strays.blobs == without.blobs
+        assert [one for one in with_strays.dead if one not in without.dead] == [
+            one
+            for one in with_strays.dead
+            if parsed([one])[0]["offset"] in {one.offset for one in log.records} - {one.offset for one in good}
+        ]
+        strayed += sum(one["code"] == "wrong_partition" for one in parsed(with_strays.dead))
+        cuts = [at for at in range(len(log.records)) if random.random() < 0.3]
+        assert feed(log.records, order=order, limits=log.limits, cuts=cuts, **place) == with_strays
+    assert strayed > 100
 
 
 @every_order

@@ -19,10 +19,10 @@ from tests.kernel.oracle_orders import KNOWN
 from tests.kernel.traffic import Log
 
 
-def differences(log: Log) -> list[str]:
+def differences(log: Log, **place: Any) -> list[str]:
     """The first differences between the kernel and the naive loop, checked after each record."""
-    kernel = Holdback(order=log.order, limits=log.limits)
-    oracle = OracleOfAll(order=log.order, limits=log.limits)
+    kernel = Holdback(order=log.order, limits=log.limits, **place)
+    oracle = OracleOfAll(order=log.order, limits=log.limits, **place)
     for record in log.records:
         kernel.receive(*record)
         oracle.receive(*record)
@@ -61,16 +61,27 @@ def _sorted(letters: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(letters, key=lambda letter: json.dumps(letter, sort_keys=True))
 
 
-def agree(log: Log) -> None:
-    if differences(log):
-        small = traffic.smallest(log, differences)
-        pytest.fail(f"{small!r}\n" + "\n".join(differences(small)))
+def agree(log: Log, **place: Any) -> None:
+    def compare(one: Log) -> list[str]:
+        return differences(one, **place)
+
+    if compare(log):
+        small = traffic.smallest(log, compare)
+        pytest.fail(f"{small!r}\n" + "\n".join(compare(small)))
 
 
 @pytest.mark.parametrize("order", KNOWN)
 def test_engine_and_naive_loop_agree_on_many_random_logs(order: str) -> None:
     for seed in seeds(400):
         agree(traffic.log(Random(f"{order} {seed}"), order))
+
+
+@pytest.mark.parametrize("partitioner", ["murmur2", "crc32"])
+@pytest.mark.parametrize("order", KNOWN)
+def test_they_agree_where_the_key_says_the_partition(order: str, partitioner: str) -> None:
+    for seed in seeds(60):
+        random = Random(f"{order} {seed} {partitioner}")
+        agree(traffic.log(random, order), partitions=random.randint(1, 4), partitioner=partitioner)
 
 
 @pytest.mark.parametrize("order", KNOWN)

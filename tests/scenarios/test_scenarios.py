@@ -3,6 +3,7 @@
 A line that starts in the first column is a command or, after `#`, a comment; an indented line is trace. Commands:
 
     order fifo                      the default order of the kernel (only at the top; s_b without it)
+    partitions 4                    of the log, so that the key says where the group g belongs (only at the top)
     create closed order=fifo members A B
     join A epoch 1 · leave A last 4 · evict A cut 2 · abandon A 2..3, B 1..1
     B3 after B2                     message 3 of B, answering message 2 of B; written again, it is an exact copy
@@ -50,6 +51,9 @@ def told(story: str) -> str:
             continue
         if words[0] == "order":
             tale = Tale(words[1])
+            continue
+        if words[0] == "partitions":
+            tale = Tale(tale.kernel.order, partitions=int(words[1]))
             continue
         copies = tale.kernel.duplicates
         partition = 0

@@ -129,6 +129,7 @@ def test_a_checkpoint_without_its_file_is_refused(stream: Stream) -> None:
     [
         ({"shards": 9}, "The setting shards is 9, but the checkpoint .* was made with 8"),
         ({"order": "fifo"}, "The setting order is fifo, but the checkpoint .* was made with s_b"),
+        ({"partitioner": "crc32"}, "The setting partitioner is crc32, but the checkpoint .* was made with murmur2"),
         ({"limits": Limits(window=7)}, "window was 100000, now 7"),
     ],
 )

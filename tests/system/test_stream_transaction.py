@@ -345,7 +345,7 @@ def test_an_owner_of_version_1_is_taken_with_the_topics_as_they_are(stream: Stre
     first = sink()
     first.publish(batch(0, 4))
     known = msgspec.to_builtins(first.ownership.record())
-    for name in ("partitions", "ordered_topic_id", "ordered_partitions", "dead_letter_topic_id"):
+    for name in ("partitions", "ordered_topic_id", "ordered_partitions", "dead_letter_topic_id", "partitioner"):
         del known[name]
     key = msgspec.json.encode([stream.settings.ordered_topic])
     write(stream, stream.settings.progress_topic, key, msgspec.json.encode(known | {"v": 1}))

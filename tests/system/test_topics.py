@@ -63,6 +63,22 @@ def test_absent_topics_are_made_with_the_settings_the_promises_rest_on(broker: B
     assert len(admin.list_topics(timeout=10).topics[wanted[0].name].partitions) == topics.PARTITIONS
 
 
+@pytest.mark.parametrize(("partitions", "count"), [(1, "1 partition"), (3, "3 partitions")])
+def test_who_makes_the_raw_topic_is_told_once_that_its_partitions_are_final(
+    broker: Broker, partitions: int, count: str
+) -> None:
+    name = f"t{uuid.uuid4().hex[:8]}"
+    wanted = [topics.raw(f"{name}.raw", partitions), topics.ordered(f"{name}.ordered", partitions)]
+    said: list[str] = []
+    for _ in range(2):
+        topics.ensure(broker.bootstrap, wanted, say=said.append)
+    (sentence,) = said
+    assert sentence == (
+        f"The topic {name}.raw has been created with {count}. This number is final, and it is the most jobs that can "
+        "share the work."
+    )
+
+
 def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: AdminClient) -> None:
     wanted = five()
     topics.ensure(broker.bootstrap, wanted)
