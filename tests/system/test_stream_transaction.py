@@ -238,7 +238,7 @@ def test_another_stream_s_open_transaction_does_not_hide_what_is_out(stream: Str
     other.begin_transaction()
     other.produce(topic, b'{"next":9,"v":1}', b'["another",0]')
     other.flush()
-    with pytest.raises(Unreachable, match=r"to its end: somebody's transaction is open"):
+    with pytest.raises(Unreachable, match=r"to its end: a transaction is open in it"):
         sink().publish(batch(0, 4))
     other.commit_transaction()
     first = sink()
