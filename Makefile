@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 DOCS_STAMP := $(VENV)/installed-docs
 PYTEST = $(BIN)/python -m pytest
+# Two at a time; the tests with a broker or Spark keep to one process (tests/conftest.py), for they share these.
+BOTH_CORES = -n 2 --dist loadgroup
 CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links in precede/ lead to the other rooms
 
 .DEFAULT_GOAL := help
@@ -22,10 +24,10 @@ demo: setup ## Run a broker, the stream and a lively group on this machine; ARGS
 	@$(BIN)/precede demo $(ARGS)
 
 test: setup ## Run all tests, the fast ones first
-	@$(PYTEST) tests $(ARGS)
+	@$(PYTEST) $(BOTH_CORES) tests $(ARGS)
 
-test-kernel: $(STAMP) ## Test the ordering kernel alone: a few minutes, no Java
-	@$(PYTEST) tests/kernel tests/scenarios $(ARGS)
+test-kernel: $(STAMP) ## The ordering kernel alone: one or two minutes, no Java
+	@$(PYTEST) $(BOTH_CORES) tests/kernel tests/scenarios $(ARGS)
 
 test-mutations: $(STAMP) ## Break a copy of the kernel, one small thing at a time, and see whether its tests notice
 	@$(BIN)/python -m tests.mutations $(ARGS)

@@ -21,6 +21,9 @@ HERE = Path(__file__).parent
 # In running order, with the seconds allowed for one test, including shared fixtures.
 LEVELS = {"tidy": 60, "kernel": 60, "scenarios": 60, "door": 60, "shard": 60, "spark": 300, "system": 300}
 
+ONE_PROCESS = ("spark", "system")
+"""Levels whose tests share a broker and a Spark session, and so run one after the other where several processes test."""
+
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """No JVM of a test lives long enough to earn back the full compilation that it would spend its first minute on."""
 
@@ -48,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         level = level_of(item.path)
         item.add_marker(level)
+        if level in ONE_PROCESS:
+            item.add_marker(pytest.mark.xdist_group("stream"))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LEVELS[level]))
 
