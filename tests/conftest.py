@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 LEVELS = {"tidy": 60, "kernel": 60, "scenarios": 60, "door": 60, "shard": 60, "spark": 300, "system": 300}
 
 ONE_PROCESS = ("spark", "system")
-"""Levels whose tests share a broker and a Spark session, and so run one after the other where several processes test."""
+"""Levels whose tests share a broker and a Spark session: one process runs them all."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """No JVM of a test lives long enough to earn back the full compilation that it would spend its first minute on."""
