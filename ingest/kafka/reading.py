@@ -194,7 +194,15 @@ def ends(bootstrap: Address | str, topic: str, partitions: int, *, committed: bo
 def read_to_end(
     bootstrap: Address | str, topic: str, partitions: int, *, settled: bool = False
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Every committed (key, value), in log order per partition.
+    """Every committed (key, value), in log order per partition; see `records_to_end`."""
+    for record in records_to_end(bootstrap, topic, partitions, settled=settled):
+        yield record.key, record.value
+
+
+def records_to_end(
+    bootstrap: Address | str, topic: str, partitions: int, *, settled: bool = False
+) -> Iterator[LogRecord]:
+    """Every committed record, in log order per partition.
 
     A reader of committed records sees nothing behind an open transaction. With `settled`, this waits until the
     transaction has ended, and also reads what is committed behind it.
@@ -202,8 +210,7 @@ def read_to_end(
     upto = [end for _, end in ends(bootstrap, topic, partitions, committed=False)] if settled else [0] * partitions
     reader = TopicReader(bootstrap, patient=False, wait_ms=10)
     try:
-        for record in reader.to_end(topic, dict.fromkeys(range(partitions), 0), upto=dict(enumerate(upto))):
-            yield record.key, record.value
+        yield from reader.to_end(topic, dict.fromkeys(range(partitions), 0), upto=dict(enumerate(upto)))
     except TimeoutError as error:
         hides = settled and reader.at_end()
         why = " to its end: a transaction is open in it" if hides else ""

@@ -40,13 +40,20 @@ def check_checkpoint(settings: Settings, raw: Topic, spark: "SparkSession") -> N
     _check(settings, raw, homes, f"the checkpoint {settings.checkpoint}")
 
 
-def check_ordered_topic(settings: Settings, raw: Topic, ordered: Topic) -> None:
-    """Check the groups in the ordered topic, which is read to its end: without a checkpoint no state has them."""
+def check_topics(settings: Settings, raw: Topic, ordered: Topic) -> None:
+    """Check the groups in the ordered topic and, of those that are not in it, the groups in the raw topic.
+
+    Both are read to their ends, because without a checkpoint no state has the groups. A group that is not in the
+    ordered topic may have held messages, and lives where its first record is.
+    """
     homes: dict[bytes, int] = {}
     for key, value in reading.read_to_end(settings.bootstrap, ordered.name, ordered.partitions):
         if key is not None and value is not None and key not in homes:
             homes[key] = _read_origin(value).partition
-    _check(settings, raw, homes.items(), f"the ordered topic {ordered.name}")
+    for record in reading.records_to_end(settings.bootstrap, raw.name, raw.partitions):
+        if record.key is not None and record.key not in homes:
+            homes[record.key] = record.partition
+    _check(settings, raw, homes.items(), f"the ordered topic {ordered.name} and the raw topic {raw.name}")
 
 
 def _check(settings: Settings, raw: Topic, homes: Iterable[tuple[bytes, int]], where: str) -> None:

@@ -58,7 +58,7 @@ def _check_fresh_start(settings: Settings, topics: dict[str, Topic], ends: list[
     owner, token = known
     if owner is not None and owner.partitioner is None:
         raw, ordered = topics[settings.raw_topic], topics[settings.ordered_topic]
-        ask(lambda: group_places.check_ordered_topic(settings, raw, ordered))
+        ask(lambda: group_places.check_topics(settings, raw, ordered))
     if cut and token:
         raise Refused(
             f"The beginning of the raw topic {settings.raw_topic} is gone, and the positions in "

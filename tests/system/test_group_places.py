@@ -104,6 +104,21 @@ def test_groups_of_an_older_release_that_live_elsewhere_are_named_and_the_start_
         stream.once(spark, partitioner="murmur2")
 
 
+def test_a_group_of_an_older_release_that_has_only_held_messages_is_named_with_a_fresh_checkpoint_too(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    stream = Stream(broker.bootstrap, tmp_path, partitions=PARTITIONS, partitioner="crc32")
+    fitting = next(group for group in GROUPS if group not in APART)
+    publish(stream, "crc32", 1, [fitting])
+    publish(stream, "crc32", 2, [APART[0]])  # it answers a message that never came
+    stream.once(spark)
+    assert set(stream.ordered()) == {fitting.encode()}
+    as_of_an_older_release(stream, fresh=True)
+    belongs = partition_of(APART[0].encode(), PARTITIONS)
+    with pytest.raises(Refused, match=rf"{APART[0]} is in \d and belongs in {belongs}"):
+        stream.once(spark, partitioner="murmur2")
+
+
 def test_members_and_groups_publish_where_the_partitioner_says(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
