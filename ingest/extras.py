@@ -1,6 +1,6 @@
 """What `pip install precede` leaves out, and what to install where something is missing.
 
-The kernel, the client and the command line need four small packages; everything heavy is in an extra.
+The kernel, the client and the command line need five small packages; everything heavy is in an extra.
 """
 
 from importlib.util import find_spec
@@ -22,8 +22,3 @@ def need(extra: str, purpose: str) -> None:
     missing = [module for module in EXTRAS[extra] if find_spec(module) is None]
     if missing:
         raise Refused(f"{purpose} needs {missing[0]}, which is not installed: pip install 'precede[{extra}]'.")
-
-
-def extra_of(module: str) -> str | None:
-    """The extra that brings this module."""
-    return next((extra for extra, modules in EXTRAS.items() if module.partition(".")[0] in modules), None)

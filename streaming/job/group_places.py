@@ -44,15 +44,18 @@ def check_topics(settings: Settings, raw: Topic, ordered: Topic) -> None:
     """Check the groups in the ordered topic and, of those that are not in it, the groups in the raw topic.
 
     Both are read to their ends, because without a checkpoint no state has the groups. A group that is not in the
-    ordered topic may have held messages, and lives where its first record is.
+    ordered topic may have held messages, and lives where the log took its first record.
     """
     homes: dict[bytes, int] = {}
     for key, value in reading.read_to_end(settings.bootstrap, ordered.name, ordered.partitions):
         if key is not None and value is not None and key not in homes:
             homes[key] = _read_origin(value).partition
+    first: dict[bytes, tuple[int, int]] = {}
     for record in reading.records_to_end(settings.bootstrap, raw.name, raw.partitions):
         if record.key is not None and record.key not in homes:
-            homes[record.key] = record.partition
+            place = record.timestamp_ms, record.partition
+            first[record.key] = min(first.get(record.key, place), place)
+    homes |= {key: partition for key, (_, partition) in first.items()}
     _check(settings, raw, homes.items(), f"the ordered topic {ordered.name} and the raw topic {raw.name}")
 
 
