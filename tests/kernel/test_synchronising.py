@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.holdback import Holdback
-from precede.udfs.peers import synchronising
-from precede.udfs.peers.synchronising import PeerFault, SyncAnswer, Synchroniser, SyncId, SyncRequest
+from precede.udfs.peers import sync_messages, synchronising
+from precede.udfs.peers.sync_messages import PeerFault, SyncAnswer, SyncId, SyncRequest
+from precede.udfs.peers.synchronising import Synchroniser
 from precede.udfs.records.messages import SEQ_MAX, Id
 from tests.kernel.effort import effort, seeds
 from tests.kernel.feeding import id_of, parsed
@@ -190,11 +191,61 @@ def test_a_request_costs_what_is_missing_and_not_what_was_ever_said() -> None:
     assert member("D", M1, M3).ask().have == [("M", 0, [1, 3, 4])]
 
 
-def test_a_large_answer_goes_out_in_parts_in_the_order_the_messages_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synchronising, "ANSWER_BYTES_MAX", 2 * len(text(M1)))
-    a = member("A", M3, M1, M2)
-    a.receive_request(member("D").ask(), now_ms=0, wait_ms=0)
-    assert [ids(answer.messages) for answer in a.due(0)] == [[M3, M1], [M2]]
+def test_a_large_answer_goes_out_in_pages_in_the_order_the_messages_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synchronising, "PAGE_BYTES_MAX", 2 * len(text(M1)))
+    a, d = member("A", M3, M1, M2), member("D")
+    pages = []
+    for _ in range(3):
+        a.receive_request(d.ask(), now_ms=0, wait_ms=0)
+        for page in a.due(0):
+            pages.append((ids(page.messages), page.has_more))
+            d.receive_answer(page, now_ms=0)
+    assert pages == [([M3, M1], True), ([M2], False)]
+
+
+def test_what_is_forgotten_is_named_and_no_longer_waited_for() -> None:
+    a, d = member("A", M1, M2, M3, bytes_max=2 * (len(text(M1)) + 300)), member("D")
+    a.forget_old(lambda id_: True)
+    assert list(a.messages) == [M2, M3]
+    a.receive_request(d.ask(), now_ms=0, wait_ms=0)
+    (page,) = a.due(0)
+    d.receive_answer(page, now_ms=0)
+    assert (ids(page.messages), page.settled) == ([M2, M3], [("M", 0, 1)])
+    d.note_gone(("M", 0), 1, 1)
+    assert d.has(M1)
+    a.receive_request(d.ask(), now_ms=0, wait_ms=0)
+    assert a.due(0) == [], "D knows all there is to know"
+
+
+def test_what_waits_for_its_turn_is_not_forgotten() -> None:
+    a = member("A", M1, M2, M3, bytes_max=1)
+    a.forget_old(lambda id_: id_ != M2)
+    assert list(a.messages) == [M2]
+    assert a.ask().have == [("M", 0, 3)]
+
+
+def test_a_newcomer_is_told_the_membership_records_even_if_there_are_no_messages() -> None:
+    a, b, d = member("A"), member("B"), member("D")
+    a.set_controls([b"create", b"join"])
+    b.set_controls([b"create", b"join"])
+    request = d.ask()
+    for one, wait_ms in ((a, 1), (b, 2)):
+        one.receive_request(request, now_ms=0, wait_ms=wait_ms)
+    (page,) = a.due(1)
+    assert page.controls == [b"create", b"join"]
+    b.receive_answer(page, now_ms=1)
+    assert b.due(2) == [], "A has told them"
+    d.set_controls(page.controls)
+    a.receive_request(d.ask(), now_ms=3, wait_ms=0)
+    assert a.due(3) == []
+
+
+def test_what_is_on_its_way_anyway_is_not_sent_at_once() -> None:
+    a, d = Synchroniser("A", 0, "G", grace_ms=300), member("D")
+    a.store(M1, text(M1), now_ms=0)
+    a.store(M2, text(M2), now_ms=200)
+    a.receive_request(d.ask(), now_ms=300, wait_ms=0)
+    assert [ids(answer.messages) for answer in a.due(300)] == [[M1]]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +258,7 @@ def test_runs_that_are_none_are_the_peers_fault(runs: int | list[int]) -> None:
 
 
 def test_a_request_naming_endless_runs_is_the_peers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synchronising, "RUNS_MAX", 10)
+    monkeypatch.setattr(sync_messages, "RUNS_MAX", 10)
     lawful = SyncRequest(SyncId("D", 0, "G", 1), [(f"M{at}", 0, 1) for at in range(10)])
     assert member("A").receive_request(lawful, now_ms=0, wait_ms=0)
     request = SyncRequest(SyncId("D", 0, "G", 1), [*lawful.have, ("M", 0, 1)])
@@ -239,12 +290,12 @@ def synchronise(
     peers: list[Synchroniser], asking: str, random: Random, *, wait_ms: int, slow_ms: int = 10, loss: float = 0.0
 ) -> list[Id]:
     """One member asks over a slow, lossy broadcast medium; returns every message sent in answer."""
-    events: list[tuple[int, int, str, SyncRequest | SyncAnswer | None]] = []
+    events: list[tuple[float, int, str, SyncRequest | SyncAnswer | None]] = []
     number = count()
     sent: list[Id] = []
     by_name = {peer.name: peer for peer in peers}
 
-    def broadcast(what: SyncRequest | SyncAnswer, by: str, now_ms: int) -> None:
+    def broadcast(what: SyncRequest | SyncAnswer, by: str, now_ms: float) -> None:
         for name in by_name:
             if name != by and random.random() >= loss:
                 heappush(events, (now_ms + random.randint(1, slow_ms), next(number), name, what))

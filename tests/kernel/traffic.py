@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from precede.udfs.limits import Limits
+from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
 from tests.kernel.oracle_clocks import BY_CLOCKS
 
@@ -224,3 +225,28 @@ class _Writer:
             (b'{"kind":"tick"}', random.choice([None, key])),
         ]
         return rest[way - len(changes)]
+
+
+TICK = b'{"kind":"tick"}'
+
+
+def of_groups(random: Random, order: str, *, groups: int, partitions: int) -> tuple[list[LogRecord], Limits]:
+    """Traffic of several groups in their partitions, with ticks, and with some records in the wrong partition."""
+    drawn = log(random, order, length=70)
+    following = [0] * partitions
+    records: list[LogRecord] = []
+    for at, record in enumerate(drawn.records):
+        name = str(random.randrange(groups)).encode()
+        key, value = record.key, record.value
+        if value is not None:
+            value = value.replace(b'"g"', b'"g' + name + b'"')
+        if key == b"g":
+            key += name
+        partition = record.partition if key is None else (partition_of(key, partitions) + record.partition) % partitions
+        added: list[tuple[int, bytes | None, bytes | None]] = [(partition, key, value)]
+        if random.random() < 0.3:
+            added += [(number, None, TICK) for number in range(partitions)]
+        for where, one_key, one_value in added:
+            records.append(LogRecord(one_value, one_key, where, following[where], 1_000 + 10 * at))
+            following[where] += random.choice([1, 1, 1, 2])  # the mark of a transaction has an offset too
+    return records, drawn.limits

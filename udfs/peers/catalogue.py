@@ -50,6 +50,10 @@ class Catalogue:
     def __init__(self) -> None:
         self.groups: dict[str, Listing] = {}
 
+    def sorted(self) -> list[Listing]:
+        """All groups, by name."""
+        return [self.groups[group] for group in sorted(self.groups)]
+
     def learn(self, record: Mapping[str, Any]) -> Listing | None:
         """Take in an ordered record; returns its group if that is new, or its members may have changed."""
         group: str = record["group"]

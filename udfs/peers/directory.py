@@ -35,12 +35,18 @@ GROUPS_MAX = 10_000
 """How many groups get a row; further groups are ignored, not offered."""
 
 
+MEMBERS_MAX = 10_000
+"""How many names the view of one group may have; what would make it larger is ignored."""
+
+
 class GroupInfo(msgspec.Struct, frozen=True):
     """What processes tell each other about a group: its name, its purpose, its past and present members."""
 
     group: str
     description: str
     view: View
+    create: bytes | None = None
+    """Its `create` record, if it has one and peers tell of it without a log."""
 
 
 class Advertisement(msgspec.Struct, frozen=True, tag="advertisement"):
@@ -176,7 +182,9 @@ class Directory:
     def _merge(self, group: str, view: View) -> None:
         info = self.known[group]
         merged = merge(info.view, view)
-        self.known[group] = GroupInfo(group, info.description, merged)
+        if len(merged) > MEMBERS_MAX:
+            return
+        self.known[group] = GroupInfo(group, info.description, merged, info.create)
         if self.rows[group] is RowState.MEMBER and merged[self.name][1] is OUT:
             self._close(group)  # others evicted it
 

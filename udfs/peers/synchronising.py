@@ -21,52 +21,29 @@ What the printed protocol leaves open or gets wrong, and the solution here:
 - An answer is never sent twice. A member that still lacks something asks again, under the next number.
 - A member also takes messages it lacks from answers to others. If a request names messages that a member lacks, the
   member learns so and may ask in turn: only then does "every member has the same messages" hold.
-- A member may drop the text of a message and remember its id; it then neither asks for that message nor sends it.
+- A member may drop the text of a message and remember its id; it then neither asks for that message nor sends it. Its
+  answers name what it has dropped, so that a newcomer does not wait for what no one keeps.
+- An answer is a page. A newcomer to a long history asks page by page, and does not drown in all of it at once.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import islice
+from zlib import crc32
 
 import msgspec
 
 from precede.udfs.engine.runs import Runs
-from precede.udfs.records.messages import SEQ_MAX, Id, Who
+from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX, KeptMessages
+from precede.udfs.peers.sync_messages import SyncAnswer, SyncId, SyncRequest, is_later, read_have
+from precede.udfs.records.messages import Id, Who
 
 TIME_TO_LIVE_MS = 60_000
 REQUESTERS_MAX = 10_000
 """How many requesters are remembered; beyond that, the one silent for longest is forgotten."""
-RUNS_MAX = 100_000
-"""How many runs one request may name in all."""
-ANSWER_BYTES_MAX = 1024 * 1024
-"""Larger answers are split."""
-
-
-class PeerFault(ValueError):
-    """A peer broke the rules; drop what it sent."""
-
-
-class SyncId(msgspec.Struct, frozen=True, array_like=True):
-    """Identifies a request; `number` counts from 1 in each epoch of the requester."""
-
-    name: str
-    epoch: int
-    group: str
-    number: int
-
-
-class SyncRequest(msgspec.Struct, frozen=True):
-    """Who asks, and what it has: [sender, epoch, runs], the runs as `Runs.dump` returns them."""
-
-    id: SyncId
-    have: list[tuple[str, int, int | list[int]]]
-
-
-class SyncAnswer(msgspec.Struct, frozen=True):
-    """Messages for the requester, each with its id, in the order in which the answering member has them."""
-
-    name: str
-    id: SyncId
-    messages: list[tuple[Id, bytes]]
+PAGE_BYTES_MAX = 64 * 1024
+"""One answer is a page of this size, or one larger message; the requester asks for the next one."""
+PAGE_MESSAGES_MAX = 1_000
+NOTES_MAX = 5_000
+"""How many messages are noted for one request."""
 
 
 class _Notes(msgspec.Struct):
@@ -74,78 +51,73 @@ class _Notes(msgspec.Struct):
 
     id: SyncId
     ids: set[Id]
-    due_ms: int | None
+    have: dict[Who, Runs]
+    """What the requester has."""
+    tells_more: bool
+    """Whether the requester also lacks membership records, or should know what is forgotten."""
+    due_ms: float | None
     """None while only answers have arrived: the request itself starts the counter."""
-    forget_ms: int
+    forget_ms: float
 
 
-class Synchroniser:
+class Synchroniser(KeptMessages):
     """One member's part of MSP for one group.
 
     The caller must send every result to all members, call `due` at `deadline_ms`, and draw `wait_ms` at random from a
     range wider than the delay of the medium; otherwise all members answer before they receive the first answer.
     """
 
-    def __init__(self, name: str, epoch: int, group: str, *, time_to_live_ms: int = TIME_TO_LIVE_MS) -> None:
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        group: str,
+        *,
+        time_to_live_ms: int = TIME_TO_LIVE_MS,
+        grace_ms: int = 0,
+        bytes_max: int = KEPT_BYTES_MAX,
+    ) -> None:
+        super().__init__(grace_ms=grace_ms, bytes_max=bytes_max)
         self.name = name
         self.epoch = epoch
         self.group = group
         self.time_to_live_ms = time_to_live_ms
         self.number = 0
         """The number of the last request sent."""
-        self.messages: dict[Id, bytes | None] = {}
-        """Received messages in order of arrival; None if the text was dropped."""
-        self._have: dict[Who, Runs] = {}
+        self.controls: list[bytes] = []
+        self.known_controls: frozenset[bytes] = frozenset()
+        self._checksum = crc32(b"")
+        """What every answer carries beside messages; the caller keeps it up to date."""
+        self._heartbeats: dict[str, tuple[tuple[int, int, int], bytes]] = {}
+        self.time = 0
+        """The linear time that the group has reached."""
         self._latest: dict[str, SyncId] = {}
         """The latest known request of each member: the document's PSSIT."""
         self._notes: dict[str, _Notes] = {}
         """By name of the requester; no entry once all is done."""
 
-    # ── what this member has ──────────────────────────────────────────────────────────────────────────────────────
+    def set_controls(self, controls: list[bytes]) -> None:
+        """These are the membership records that every answer carries from here on."""
+        self.controls = controls
+        self.known_controls = frozenset(controls)
+        self._checksum = crc32(b"\n".join(sorted(controls)))
 
-    def store(self, id_: Id, value: bytes) -> bool:
-        """Store a message of the group; returns whether it is new."""
-        if id_ in self.messages:
-            return False
-        self.messages[id_] = value
-        self._have.setdefault(id_[:2], Runs()).add(id_[2])
-        return True
-
-    def forget(self, id_: Id) -> None:
-        """Drop the text of a message to save memory; its id stays known."""
-        if id_ in self.messages:
-            self.messages[id_] = None
-
-    def _lacks_any_of(self, have: dict[Who, Runs]) -> bool:
-        """Whether these contain any message that is not here."""
-        nothing = Runs()
-        return any(
-            next(self._have.get(who, nothing).missing(low, high), None) is not None
-            for who, runs in have.items()
-            for low, high in runs.runs()
-        )
-
-    def _not_in(self, have: dict[Who, Runs]) -> Iterator[Id]:
-        """The messages that are here with their texts, and not among these."""
-        nothing = Runs()
-        for (name, epoch), runs in self._have.items():
-            theirs = have.get((name, epoch), nothing)
-            for low, high in runs.runs():
-                for seq in theirs.missing(low, high):
-                    if self.messages[name, epoch, seq] is not None:
-                        yield name, epoch, seq
+    def note_heartbeat(self, name: str, rank: tuple[int, int, int], value: bytes) -> None:
+        """Keep the latest heartbeat of a member, by epoch, seq and time, for those who come later."""
+        if name not in self._heartbeats or self._heartbeats[name][0] < rank:
+            self._heartbeats[name] = rank, value
 
     # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ask(self) -> SyncRequest:
         """Ask everyone for what is not here."""
         self.number += 1
-        have = [(name, epoch, runs.dump()) for (name, epoch), runs in self._have.items()]
-        return SyncRequest(SyncId(self.name, self.epoch, self.group, self.number), have)
+        id_ = SyncId(self.name, self.epoch, self.group, self.number)
+        return SyncRequest(id_, self.have(), self._checksum)
 
     # ── answering ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def receive_request(self, request: SyncRequest, *, now_ms: int, wait_ms: int) -> bool:
+    def receive_request(self, request: SyncRequest, *, now_ms: float, wait_ms: float) -> bool:
         """Note what to send unless others send it within `wait_ms`; returns whether to ask in turn.
 
         Raises PeerFault if the request is invalid.
@@ -153,37 +125,50 @@ class Synchroniser:
         id_ = request.id
         if id_.group != self.group or id_.name == self.name:
             return False
-        have = _runs_of(request)
+        have = read_have(request.have, id_.name)
+        self.grow_old(now_ms)
         latest = self._latest.get(id_.name)
-        if latest is None or _later(id_, latest):
-            self._note(id_, set(self._not_in(have)), now_ms, due_ms=now_ms + wait_ms)
+        if latest is None or is_later(id_, latest):
+            self._note(id_, set(islice(self.not_in(have), NOTES_MAX)), have, now_ms, due_ms=now_ms + wait_ms)
         elif id_ == latest:
             notes = self._notes.get(id_.name)
             if notes is None or notes.due_ms is not None:
                 return False  # a copy: its counter is running, or all is done
-            notes.ids.intersection_update(self._not_in(have))
+            notes.ids.intersection_update(self.not_in(have))
+            notes.have = have
             notes.due_ms = now_ms + wait_ms
         else:
             return False
+        if id_.name in self._notes:
+            differs = bool(self.controls) and request.controls != self._checksum
+            self._notes[id_.name].tells_more = differs or bool(self.gone_and_not_in(have))
         self._drop_empty(id_.name)
-        return self._lacks_any_of(have)
+        return self.lacks_any_of(have)
 
-    def receive_answer(self, answer: SyncAnswer, *, now_ms: int) -> list[tuple[Id, bytes]]:
+    def receive_answer(self, answer: SyncAnswer, *, now_ms: float) -> list[tuple[Id, bytes]]:
         """Take in an answer of another member; returns the messages that are new here, to be ordered and delivered."""
+        if not self.strike(answer, now_ms=now_ms):
+            return []
+        return [(one, value) for one, value in answer.messages if self.store(one, value, now_ms=now_ms)]
+
+    def strike(self, answer: SyncAnswer, *, now_ms: float) -> bool:
+        """Strike what another member sent from the own notes; returns whether the answer is one of this group."""
         id_ = answer.id
         if id_.group != self.group or answer.name == self.name:
-            return []
+            return False
         if id_.name != self.name:
             latest = self._latest.get(id_.name)
             sent = {one for one, _ in answer.messages}
-            if latest is None or _later(id_, latest):
-                self._note(id_, set(self._not_in({})) - sent, now_ms, due_ms=None)
+            if latest is None or is_later(id_, latest):
+                self._note(id_, set(islice(self.not_in({}), NOTES_MAX)) - sent, {}, now_ms, due_ms=None)
             elif id_ == latest and id_.name in self._notes:
                 self._notes[id_.name].ids -= sent
+                if self.known_controls <= frozenset(answer.controls):
+                    self._notes[id_.name].tells_more = False
             self._drop_empty(id_.name)
-        return [(one, value) for one, value in answer.messages if self.store(one, value)]
+        return True
 
-    def due(self, now_ms: int) -> list[SyncAnswer]:
+    def due(self, now_ms: float) -> list[SyncAnswer]:
         """The answers that are due now; their requests are then done."""
         answers: list[SyncAnswer] = []
         for notes in sorted(self._notes.values(), key=lambda one: (one.due_ms is None, one.due_ms)):
@@ -195,7 +180,7 @@ class Synchroniser:
                 del self._latest[notes.id.name]  # if the request still comes, it is new
         return answers
 
-    def deadline_ms(self) -> int | None:
+    def deadline_ms(self) -> float | None:
         """When to call `due` next, as far as known now."""
         times = [one.forget_ms if one.due_ms is None else one.due_ms for one in self._notes.values()]
         return min(times, default=None)
@@ -205,11 +190,11 @@ class Synchroniser:
         notes = self._notes.get(name)
         return set() if notes is None else set(notes.ids)
 
-    def _note(self, id_: SyncId, ids: set[Id], now_ms: int, *, due_ms: int | None) -> None:
+    def _note(self, id_: SyncId, ids: set[Id], have: dict[Who, Runs], now_ms: float, *, due_ms: float | None) -> None:
         """Start notes for a request that is later than all known ones of its sender; earlier notes are void."""
         self._latest.pop(id_.name, None)  # so that the member silent for longest comes first in the dict
         self._latest[id_.name] = id_
-        self._notes[id_.name] = _Notes(id_, ids, due_ms, now_ms + self.time_to_live_ms)
+        self._notes[id_.name] = _Notes(id_, ids, have, False, due_ms, now_ms + self.time_to_live_ms)
         if len(self._latest) > REQUESTERS_MAX:
             silent = next(iter(self._latest))
             del self._latest[silent]
@@ -218,52 +203,35 @@ class Synchroniser:
     def _drop_empty(self, name: str) -> None:
         """Drop running notes with nothing left to send."""
         notes = self._notes.get(name)
-        if notes is not None and notes.due_ms is not None and not notes.ids:
+        if notes is not None and notes.due_ms is not None and not notes.ids and not notes.tells_more:
             del self._notes[name]
 
-    def _answers(self, notes: _Notes) -> Iterator[SyncAnswer]:
-        part: list[tuple[Id, bytes]] = []
+    def _answers(self, notes: _Notes) -> list[SyncAnswer]:
+        page: list[tuple[Id, bytes]] = []
         size = 0
-        for id_, value in self._texts(notes.ids):
-            if part and size + len(value) > ANSWER_BYTES_MAX:
-                yield SyncAnswer(self.name, notes.id, part)
-                part, size = [], 0
-            part.append((id_, value))
-            size += len(value)
-        if part:
-            yield SyncAnswer(self.name, notes.id, part)
-
-    def _texts(self, ids: set[Id]) -> Iterator[tuple[Id, bytes]]:
-        """These messages in order of arrival, except those whose texts were dropped meanwhile."""
+        has_more = len(notes.ids) == NOTES_MAX
         for id_, value in self.messages.items():
-            if id_ in ids and value is not None:
-                yield id_, value
+            if id_ not in notes.ids:
+                continue
+            if page and (size + len(value) > PAGE_BYTES_MAX or len(page) >= PAGE_MESSAGES_MAX):
+                has_more = True
+                break
+            page.append((id_, value))
+            size += len(value)
+        settled = self.gone_and_not_in(notes.have)
+        first, *others = _pages_of(self.controls + [value for _, value in self._heartbeats.values()])
+        answers = [SyncAnswer(self.name, notes.id, page, has_more, settled, first, self.time)]
+        return answers + [SyncAnswer(self.name, notes.id, [], has_more, [], controls) for controls in others]
 
 
-def _later(one: SyncId, other: SyncId) -> bool:
-    return (one.epoch, one.number) > (other.epoch, other.number)
-
-
-def _runs_of(request: SyncRequest) -> dict[Who, Runs]:
-    """The runs in a request, checked, because another member sent them."""
-    found: dict[Who, Runs] = {}
-    count = 0
-    for name, epoch, dumped in request.have:
-        numbers = [dumped] if isinstance(dumped, int) else dumped
-        count += 1 + len(numbers) // 2
-        if count > RUNS_MAX:
-            raise PeerFault(f"The request of {request.id.name!r} names more than {RUNS_MAX} runs.")
-        if not _are_runs(numbers):
-            raise PeerFault(f"The request of {request.id.name!r} names invalid runs of {name!r} (epoch {epoch}).")
-        runs = Runs()
-        runs.fill(dumped)
-        found[name, epoch] = runs
-    return found
-
-
-def _are_runs(numbers: Iterable[int]) -> bool:
-    """A prefix, then growing bounds that do not touch what is before them."""
-    prefix, *beyond = list(numbers) or [-1]
-    bounds = [prefix + 1, *beyond]
-    grow = all(low < high for low, high in pairwise(bounds))
-    return 0 <= prefix <= SEQ_MAX and len(beyond) % 2 == 0 and grow and bounds[-1] <= SEQ_MAX + 1
+def _pages_of(controls: list[bytes]) -> list[list[bytes]]:
+    """Membership records in parts of which each fits into a page; one part at least."""
+    pages: list[list[bytes]] = [[]]
+    size = 0
+    for value in controls:
+        if size + len(value) > PAGE_BYTES_MAX and pages[-1]:
+            pages.append([])
+            size = 0
+        pages[-1].append(value)
+        size += len(value)
+    return pages

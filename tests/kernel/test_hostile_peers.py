@@ -1,0 +1,183 @@
+"""Hostile peers inside a segment: they have the key, and say what they like. Memory, time and answers stay bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+from random import Random
+from typing import Any
+
+import pytest
+
+from precede.udfs.peers import notes
+from precede.udfs.peers.directory import MEMBERS_MAX
+from precede.udfs.peers.events import RecordRefused
+from precede.udfs.peers.fragments import cut
+from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PAGE, SYNC, Codec, frame_bytes, make_origin
+from precede.udfs.peers.notes import Announcement, GroupNote
+from precede.udfs.peers.segment import OFFERED_BYTES_MAX
+from precede.udfs.peers.sync_messages import Have, SyncAnswer, SyncId, SyncRequest
+from tests.kernel.medium import Weather
+from tests.kernel.segments import GROUP, KEY, Segments
+
+CASES = 100_000 if os.environ.get("PRECEDE_EXPLORE") else 4_000
+
+
+class Insider:
+    """A process with the key that sends payloads of its own making."""
+
+    def __init__(self, segments: Segments) -> None:
+        self.segments = segments
+        self.origin = make_origin(b"insider!", 1)
+        self.seq = 0
+
+    def send(self, kind: int, payload: bytes) -> None:
+        self.seq += 1
+        datagram = Codec(7, KEY).encode(self.origin, [frame_bytes(kind, self.seq, payload)])
+        self.segments.medium.inject(datagram)
+
+
+def record(**fields: Any) -> bytes:
+    return json.dumps({"group": GROUP, **fields}).encode()
+
+
+def test_random_and_changed_payloads_harm_no_one() -> None:
+    segments = Segments("ann", "bob", weather=Weather(loss=0.02))
+    segments.together("ann", "bob", order="causal")
+    insider, chance = Insider(segments), Random(4)
+    good = [
+        (DATA, notes.write_data(b"G", record(sender="eve", seq=1, seen=[["eve", 0, 1]]))),
+        (DATA, notes.write_data(b"G", record(kind="join", sender="eve", epoch=3))),
+        (DATA, notes.write_data(b"G", record(kind="leave", sender="bob", epoch=2, last=0))),
+        (DATA, notes.write_data(b"G", record(kind="create", options={"order": "fifo"}, members=[]))),
+        (ANNOUNCEMENT, notes.encode(notes.Announcement("eve", False, True, [notes.GroupNote("H", None, {})]))),
+        (ANNOUNCEMENT, notes.encode(notes.JoinAnswer(GROUP, "bob", 2, "eve", 10**15))),
+        (ANNOUNCEMENT, notes.encode(notes.InLog(GROUP, "eve", b"{}", []))),
+        (SYNC, notes.encode(segments["bob"].groups[GROUP].catching_up.kept.ask())),
+        (PAGE, b"\x80"),
+    ]
+    said = []
+    for number in range(CASES):
+        kind, payload = chance.choice(good)
+        changed = bytearray(payload)
+        for _ in range(chance.randrange(1, 4)):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        insider.send(kind, bytes(changed))
+        if number % 200 == 0:
+            said.append(segments.say("ann", "x"))
+        segments.run(1)
+    segments.run(10_000)
+    assert set(said) <= set(segments.delivered("bob"))
+    assert set(said) <= set(segments.delivered("ann"))
+
+
+def test_a_record_that_is_none_of_this_group_is_refused_in_a_sentence() -> None:
+    segments = Segments("ann")
+    segments.create("ann", order="fifo")
+    segments.run(500)
+    insider = Insider(segments)
+    insider.send(DATA, notes.write_data(b"G", b"{"))
+    insider.send(DATA, notes.write_data(b"G", json.dumps({"group": "H", "sender": "eve", "seq": 1}).encode()))
+    insider.send(DATA, notes.write_data(b"G", record(kind="tick")))
+    insider.send(DATA, notes.write_data(b"unknown", record(sender="eve", seq=1)))
+    insider.send(DATA, b"\xffG")
+    insider.send(ANNOUNCEMENT, b"\x00")
+    segments.run(500)
+    assert [one.code for one in segments.of("ann", RecordRefused)] == ["malformed", "wrong_key"]
+    assert all(one.reason.endswith(".") for one in segments.of("ann", RecordRefused))
+    assert segments["ann"].groups[GROUP].counts["ticks"] == 1
+    assert segments["ann"].broadcast.counts["bad_body"] == 2
+
+
+def test_requests_and_pages_that_contradict_themselves_are_counted_or_passed_over() -> None:
+    segments = Segments("ann")
+    segments.create("ann", order="s_b")
+    segments.run(500)
+    said = segments.say("ann", "x")
+    insider = Insider(segments)
+    id_ = SyncId("eve", 1, GROUP, 1)
+    claims: list[list[Have]] = [
+        [("a", 1, 3), ("a", 1, [0, 5, 6])],
+        [("a", 1, [3, 2, 1])],
+        [("ann", 1, 10**15)],
+        [("", -1, 0)],
+    ]
+    for have in claims:
+        insider.send(SYNC, notes.encode(SyncRequest(id_, have)))
+        insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId("ann", 1, GROUP, 1), [], settled=have)))
+        insider.send(
+            PAGE, notes.encode(SyncAnswer("eve", id_, [(("a", 1, 1), b"{}")], time=10**18, controls=[b"", b"["]))
+        )
+    segments.run(10_000)
+    assert segments["ann"].broadcast.counts["peer_fault"] >= 2
+    again = segments.say("ann", "y", after=[said])
+    segments.run(100)
+    assert segments.delivered("ann") == [said, again]
+
+
+def test_no_one_can_make_a_member_pass_over_what_was_never_said() -> None:
+    segments = Segments("ann", "bob")
+    segments.together("ann", "bob", order="fifo")
+    segments.run(2_000)
+    insider = Insider(segments)
+    for name in ("ann", "bob"):
+        told: list[Have] = [("ann", 1, 10**6), ("bob", 2, 10**6)]
+        insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId(name, 1, GROUP, 1), [], settled=told)))
+    segments.run(10_000)
+    said = [segments.say(name, "x") for name in ("ann", "bob", "ann")]
+    segments.run(1_000)
+    assert set(segments.delivered("ann")) == set(segments.delivered("bob")) == set(said)
+
+
+def test_made_up_joins_and_groups_are_bounded() -> None:
+    segments = Segments("ann")
+    segments.create("ann", order="s_b")
+    segments.run(500)
+    insider = Insider(segments)
+    for number in range(3_000):
+        insider.send(DATA, notes.write_data(b"G", record(kind="join", sender="eve", epoch=number + 1)))
+        many = [notes.GroupNote(f"H{number}.{at}", None, {}) for at in range(10)]
+        insider.send(ANNOUNCEMENT, notes.encode(notes.Announcement("eve", False, False, many)))
+        segments.run(1)
+    segments.run(20_000)
+    peer = segments["ann"].groups[GROUP]
+    assert len(peer.records.all()) <= 20
+    assert len(peer._deferred) <= 1_000
+    assert len(segments["ann"].directory.rows) <= 10_000
+    assert len(segments["ann"].announcing._told) <= 10_000
+
+
+def test_offers_take_bounded_memory() -> None:
+    segments = Segments("ann")
+    segments.run(500)
+    insider = Insider(segments)
+    create = record(kind="create", options={}, members=["x" * 200] * 1_000)
+    for number in range(400):
+        view = {f"{number} {at}": (0, False) for at in range(50)}
+        large = Announcement(
+            "eve", False, False, [GroupNote(f"H{number}", create, view), GroupNote("same", None, view)]
+        )
+        for part in cut(ANNOUNCEMENT, notes.encode(large)):
+            insider.send(*part)
+        segments.run(1)
+    segments.run(1_000)
+    known = segments["ann"].directory.known
+    assert sum(len(info.create or b"") for info in known.values()) <= OFFERED_BYTES_MAX
+    assert 100 < len(known) < 400
+    assert len(known["same"].view) <= MEMBERS_MAX
+    assert segments["ann"].broadcast.counts["offers_crowded_out"] > 0
+
+
+@pytest.mark.parametrize("order", ["causal", "lamport"])
+def test_poisoned_clocks_and_vectors_move_no_one(order: str) -> None:
+    segments = Segments("ann", "bob")
+    segments.together("ann", "bob", order=order)
+    insider = Insider(segments)
+    for seq in (1, 2, 3):
+        stamps = {"seen": [["bob", 2, 10**9], ["eve", 0, seq]], "time": 10**12}
+        insider.send(DATA, notes.write_data(b"G", record(sender="eve", seq=seq, **stamps)))
+        insider.send(DATA, notes.write_data(b"G", record(kind="heartbeat", sender="bob", epoch=2, seq=1, time=10**12)))
+    segments.run(200)
+    said = [segments.say(name, "x") for name in ("ann", "bob", "ann")]
+    segments.run(1_000)
+    assert set(segments.delivered("ann")) == set(segments.delivered("bob")) == set(said)

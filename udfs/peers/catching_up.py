@@ -1,0 +1,163 @@
+"""When a peer asks for what it lacks of a group, and when it answers others (synchronising.py says what).
+
+A newcomer asks, takes a page, and asks for the next one, until no one answers: then it is synced. Later, every member
+of a group says now and then what it has, unless another one has just said the same. Who hears of something that it
+lacks asks a little later: mostly that is on its way.
+"""
+
+from collections.abc import Callable
+
+from precede.udfs.engine.runs import Runs
+from precede.udfs.peers.frames import PAGE, SYNC, Chance
+from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
+from precede.udfs.peers.notes import encode
+from precede.udfs.peers.sync_messages import SyncAnswer, SyncRequest, read_have
+from precede.udfs.peers.synchronising import Synchroniser
+from precede.udfs.records.messages import SEQ_MAX, Who
+
+GRACE_MS = 400
+"""Messages younger than this are on their way to all."""
+ANSWER_MS = (2.0, 40.0)
+"""An answer comes after so long; with more than PEERS_USUAL peers it takes longer in proportion."""
+ANSWER_AGAIN_MS = 2.0
+"""The one who sent a requester its last page sends the next one within this time."""
+PEERS_USUAL = 16
+UNANSWERED_MS = 200.0
+"""A newcomer that is not answered within this time asks again; SILENT_MAX such times, and it is synced."""
+SILENT_MAX = 2
+LACKING_MS = (450.0, 750.0)
+"""Who lacks something asks after so long."""
+PERIOD_MS = (4_000.0, 8_000.0)
+"""Every member says what it has this often, if no other one says the same."""
+
+Out = tuple[int, bytes]
+"""kind and payload."""
+
+
+class CatchingUp:
+    """One peer's questions and answers in one group."""
+
+    def __init__(self, name: str, epoch: int, group: str, chance: Chance, *, bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self.kept = Synchroniser(name, epoch, group, grace_ms=GRACE_MS, bytes_max=bytes_max)
+        self._chance = chance
+        self.ask_ms: float | None = None
+        """When to ask next."""
+        self.synced = False
+        self._silent = 0
+        self._last_answered: str | None = None
+        self._forgotten: dict[Who, Runs] = {}
+        """What others have settled and forgotten, as they told a newcomer."""
+        self._forgotten_since: dict[Who, Runs] = {}
+        """The same, as they told it later: it counts only as far as there are such messages."""
+        self.reached_time = 0
+        """The linear time that the group has reached, as others say."""
+        self.pages_sent = 0
+
+    def begin(self, now_ms: float) -> None:
+        """Ask for everything, from now on."""
+        self.synced = False
+        self._silent = 0
+        self.ask_ms = now_ms
+
+    def begin_alone(self, now_ms: float) -> None:
+        """No one else can have anything of the group."""
+        self.synced = True
+        self.ask_ms = now_ms + self._chance.uniform(*PERIOD_MS)
+
+    def lacks(self, now_ms: float) -> None:
+        """Something seems to be missing here."""
+        due_ms = now_ms + self._chance.uniform(*LACKING_MS)
+        if self.ask_ms is None or self.ask_ms > due_ms:
+            self.ask_ms = due_ms
+
+    def deadline_ms(self) -> float | None:
+        """When to call `due`."""
+        times = [time for time in (self.ask_ms, self.kept.deadline_ms()) if time is not None]
+        return min(times, default=None)
+
+    def due(self, now_ms: float) -> tuple[list[Out], bool]:
+        """What to send now, and whether this peer has just become synced."""
+        out: list[Out] = []
+        for answer in self.kept.due(now_ms):
+            self._last_answered = answer.id.name
+            self.pages_sent += 1
+            out.append((PAGE, encode(answer)))
+        became_synced = False
+        if self.ask_ms is not None and self.ask_ms <= now_ms:
+            if not self.synced and self._silent == SILENT_MAX:
+                self.synced = became_synced = True
+            self._silent += 1
+            pause_ms = self._chance.uniform(*PERIOD_MS) if self.synced else UNANSWERED_MS
+            self.ask_ms = now_ms + pause_ms
+            if not became_synced:
+                out.append((SYNC, encode(self.kept.ask())))
+        return out, became_synced
+
+    # ── received ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def receive_request(self, request: SyncRequest, peers: int, now_ms: float) -> None:
+        """Somebody says what it has. Raises PeerFault."""
+        low, high = ANSWER_MS
+        wait_ms = self._chance.uniform(low, low + (high - low) * max(1.0, peers / PEERS_USUAL))
+        if self._last_answered == request.id.name:
+            wait_ms = self._chance.uniform(0, ANSWER_AGAIN_MS)
+        theirs = {(name, epoch): runs for name, epoch, runs in request.have}
+        has_all = theirs == {(name, epoch): runs for name, epoch, runs in self.kept.have()}
+        if self.kept.receive_request(request, now_ms=now_ms, wait_ms=wait_ms):
+            self.lacks(now_ms)
+        elif has_all and self.synced:
+            self.ask_ms = now_ms + self._chance.uniform(*PERIOD_MS)  # this peer would have said the same
+
+    def receive_answer(self, answer: SyncAnswer, take: Callable[[bytes], bool], now_ms: float) -> None:
+        """A page came: `take` is called for each record, and says whether it is new. Raises PeerFault."""
+        told = read_have(answer.settled, answer.name)
+        if not self.kept.strike(answer, now_ms=now_ms):
+            return
+        is_mine = answer.id.name == self.kept.name
+        if self._last_answered == answer.id.name:
+            self._last_answered = None
+        if not self.synced:
+            self.reached_time = min(max(self.reached_time, answer.time), SEQ_MAX)
+        here = self.kept.known_controls
+        news = sum([take(value) for value in answer.controls if value not in here])
+        news += sum([take(value) for _, value in answer.messages])
+        forgotten = self._forgotten_since if self.synced else self._forgotten
+        for who, runs in told.items():
+            known = forgotten.setdefault(who, Runs())
+            for low, high in runs.runs():
+                known.add_range(low, high)
+        if is_mine and news:
+            self._silent = 0
+            if answer.has_more or not self.synced:
+                self.ask_ms = now_ms + (0.0 if answer.has_more else UNANSWERED_MS)
+
+    def forgotten(self, waited_for: Callable[[], dict[Who, int]]) -> list[tuple[Who, Runs]]:
+        """What others have settled and forgotten, and is not here; `waited_for` tells up to where anything is missing.
+
+        No one can make this peer pass over what no one is known to have said, nor what it says itself.
+        """
+        if not self.synced:
+            return []  # somebody else may still keep it
+        lacking: list[tuple[Who, Runs]] = []
+        for who, runs in self._forgotten.items():
+            if self._lacks(who, runs):
+                lacking.append((who, runs))
+        later = [(who, runs) for who, runs in self._forgotten_since.items() if self._lacks(who, runs)]
+        missing = waited_for() if later else {}
+        for who, runs in later:
+            clipped = Runs()
+            for low, high in runs.runs():
+                last = min(high, max(self.kept.highest(who), missing.get(who, 0)))
+                if low <= last:
+                    clipped.add_range(low, last)
+            if self._lacks(who, clipped):
+                lacking.append((who, clipped))
+        return lacking
+
+    def _lacks(self, who: Who, runs: Runs) -> bool:
+        return who != (self.kept.name, self.kept.epoch) and self.kept.lacks_any_of({who: runs})
+
+    def passed(self, passed: list[tuple[Who, int, int]]) -> None:
+        """These are not waited for any more."""
+        for who, first, last in passed:
+            self.kept.note_gone(who, first, last)

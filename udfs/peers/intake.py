@@ -1,0 +1,282 @@
+"""Takes in the records of one group at one peer: ordered by the kernel, kept for others, told to the application.
+
+Joins of a larger epoch wait a little: the kernel fences the older epoch where it was seen last, and what is still on
+its way of that should count. A newcomer takes the history in before all joins but the first of each member, its own
+included.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import UNSET
+
+from precede.udfs import codes
+from precede.udfs.holdback import CLOSING, OPENING, SPACE
+from precede.udfs.member.knowledge import Knowledge
+from precede.udfs.orders import ORDERS, Order
+from precede.udfs.peers.catching_up import CatchingUp
+from precede.udfs.peers.events import Accepted, Delivered, Event, Held, RecordRefused, ViewChanged
+from precede.udfs.peers.frames import Chance
+from precede.udfs.peers.joining import Joining
+from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
+from precede.udfs.peers.logged import Logged
+from precede.udfs.peers.membership_records import MembershipRecords
+from precede.udfs.peers.ordering import LIMITS, Ordering
+from precede.udfs.peers.speaking import Signer, Speaking
+from precede.udfs.peers.views import members
+from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record
+from precede.udfs.records.strict import Malformed
+from precede.udfs.records.wire import read
+
+DEFER_MS = 1_500.0
+"""So long a join of a larger epoch waits for what is on its way of the older one; meanwhile all say what they have."""
+DEFERRED_MAX = 1_000
+"""So many joins and leaves may wait; one more comes again when members synchronise."""
+EARLY_MAX = 1_000
+"""Of so many who are no members yet a heartbeat is kept."""
+GONE_FOR_GOOD = frozenset({codes.FENCED, codes.LATE, codes.NOT_MEMBER, codes.ORPHAN, codes.CYCLE, codes.SELF_PARENT})
+"""What was refused under these codes would be refused again, so it need not come again."""
+
+
+ControlRecord = Create | Join | Leave | Evict | Abandon
+
+
+class Intake:
+    """What arrives of one group."""
+
+    def __init__(
+        self,
+        group: str,
+        name: str,
+        epoch: int,
+        chance: Chance,
+        events: list[Event],
+        *,
+        signer: Signer | None = None,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+    ) -> None:
+        self.group = group
+        self.name = name
+        self.key = group.encode()
+        self.records = MembershipRecords()
+        self.ordering = Ordering(group, name, "s_b")
+        self.speaking = Speaking(group, name, epoch, ORDERS["s_b"], signer)
+        self.catching_up = CatchingUp(name, epoch, group, chance, bytes_max=kept_bytes_max)
+        self.events = events
+        """What to tell the application; all groups of a process share it."""
+        self.out: list[tuple[int, bytes]] = []
+        """What to broadcast, as kind and payload."""
+        self.counts: dict[str, int] = {}
+        self.is_gateway = False
+        """Whether to tell of each record that is new, and to leave answers to joins to the caller."""
+        self.joining = Joining(name)
+        self.logged = Logged(name)
+        self._deferred: list[tuple[float, int, bytes, Join | Leave]] = []
+        """Joins that wait, each with its time and epoch, and the leaves behind them."""
+        self._early: dict[str, tuple[bytes, Heartbeat]] = {}
+        """The last heartbeat of each who is no member yet."""
+
+    @property
+    def order(self) -> type[Order]:
+        return self.ordering.order
+
+    @property
+    def members(self) -> dict[str, int]:
+        """The members as far as this peer knows, each with its epoch."""
+        return members(self.speaking.knowledge.view)
+
+    # ── taking records ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, value: bytes, now_ms: float, *, is_from_log: bool = False, is_page: bool = False) -> bool:
+        """Take in a record of the group, from anyone who has it; returns whether it is new."""
+        if not value or value[0] != OPENING or value[-1] != CLOSING:
+            value = value.strip(SPACE)
+        try:
+            record = read(value, LIMITS)
+        except Malformed as error:
+            self._refuse(None, codes.MALFORMED, error.reason)
+            return False
+        if isinstance(record, Message) and record.group == self.group:
+            return self._take_message(value, record, now_ms)
+        if record.group != self.group:
+            self._refuse(None, codes.WRONG_KEY, "The record is of another group than its frame says.")
+            return False
+        match record:
+            case Heartbeat():
+                self._take_heartbeat(value, record, now_ms)
+                return False
+            case Evict() | Abandon() if not is_from_log:
+                self._count("not_from_log")
+                return False
+            case Create() | Join() | Leave() | Evict() | Abandon():
+                return self._take_control(value, record, now_ms, is_page=is_page)
+        self._count("ticks")
+        return False
+
+    def _take_message(self, value: bytes, record: Message, now_ms: float) -> bool:
+        id_: Id = (record.sender, record.epoch, record.seq)  # type: ignore[assignment]  # the reader has set the epoch
+        kept = self.catching_up.kept
+        if kept.has(id_) and kept.messages.get(id_, value) == value:
+            self._count("copies")
+            return False
+        refused = self._feed(value, record, now_ms)
+        if refused is None:
+            return kept.store(id_, value, now_ms=now_ms)
+        if refused in GONE_FOR_GOOD:
+            kept.note_gone(id_[:2], id_[2], id_[2])
+        return False
+
+    def _take_heartbeat(self, value: bytes, record: Heartbeat, now_ms: float) -> None:
+        """Under clocks only members' heartbeats count; one that comes before its sender's join counts with that."""
+        knowledge = self.speaking.knowledge
+        if knowledge.closed and not knowledge.is_in(record.sender, record.epoch):
+            if len(self._early) < EARLY_MAX and not knowledge.is_out(record.sender, record.epoch):
+                self._early[record.sender] = value, record
+        elif self._feed(value, record, now_ms) is None and record.time is not UNSET:
+            self.catching_up.kept.note_heartbeat(record.sender, (record.epoch, record.seq, record.time), value)
+
+    def _take_control(self, value: bytes, record: ControlRecord, now_ms: float, *, is_page: bool) -> bool:
+        if self.records.has(record, value):
+            if isinstance(record, Join):
+                self.join_taken(record)
+            return False
+        if isinstance(record, Create) and self.ordering.has_begun:
+            self._count("other_creates")  # the segment decides which one stands (adopt)
+            return False
+        if isinstance(record, Join | Leave) and self._must_wait(record, is_page=is_page):
+            if len(self._deferred) < DEFERRED_MAX and all(other != value for _, _, other, _ in self._deferred):
+                self._deferred.append((now_ms, record.epoch, value, record))
+                if self.catching_up.synced:
+                    self.catching_up.lacks(now_ms)
+                return True
+            return False
+        return self._take_control_now(value, record, now_ms)
+
+    def _must_wait(self, record: Join | Leave, *, is_page: bool) -> bool:
+        """Whether what is on its way should count before this record."""
+        name = record.sender
+        if isinstance(record, Leave):
+            return any(epoch <= record.epoch and one.sender == name for _, epoch, _, one in self._deferred)
+        if not self.catching_up.synced:
+            return not is_page or self.records.has_join_of(name)
+        known = self.speaking.knowledge.view.get(name)
+        return known is not None and known[0] < record.epoch
+
+    def take_deferred(self, now_ms: float) -> None:
+        """Take in the joins that have waited long enough."""
+        if not self.catching_up.synced:
+            return
+        for one in sorted(self._deferred, key=lambda one: (one[1], one[0])):
+            if self._ready_ms(one) <= now_ms:
+                self._deferred.remove(one)
+                _, _, value, record = one
+                if not self.records.has(record, value):
+                    self._take_control_now(value, record, now_ms)
+
+    def deferred_until_ms(self) -> float | None:
+        """When to call `take_deferred`."""
+        return min(map(self._ready_ms, self._deferred), default=None) if self.catching_up.synced else None
+
+    def _ready_ms(self, one: tuple[float, int, bytes, Join | Leave]) -> float:
+        """A join waits only where an older epoch of its sender is known."""
+        arrived_ms, epoch, _, record = one
+        known = self.speaking.knowledge.view.get(record.sender)
+        is_older_known = known is not None and known[0] < epoch
+        return arrived_ms + DEFER_MS if is_older_known else arrived_ms
+
+    def _take_control_now(self, value: bytes, record: Any, now_ms: float) -> bool:
+        code = self._feed(value, record, now_ms)
+        if code is not None:
+            if code == codes.FENCED and isinstance(record, Join):
+                self.records.keep(record, value)  # newcomers may need it to know what was said under it
+            return False
+        self.records.keep(record, value)
+        self.catching_up.kept.set_controls(self.records.all())
+        if self.speaking.learn(value):
+            self.events.append(ViewChanged(self.group, self.members))
+        if isinstance(record, Create):
+            self._adopt_order()
+        if isinstance(record, Join):
+            self.join_taken(record)
+            early = self._early.pop(record.sender, None)
+            if early is not None:
+                self._take_heartbeat(*early, now_ms)
+        return True
+
+    def _feed(self, value: bytes, record: Record, now_ms: float) -> str | None:
+        """Give a record to the kernel; returns the code under which it was refused."""
+        before = len(self.events)
+        delivered, refused = self.ordering.feed(value, record, now_ms)
+        self._deliver(delivered)
+        id_ = _id_of(record)
+        code = next((one.code for one in refused if one.id == id_ or id_ is None), None)
+        if code != codes.FENCED or not isinstance(record, Join):  # a join that is outdated harms no one
+            self.events += refused
+        if code is None:
+            self.speaking.accepted(record, now_ms)
+            if id_ is not None and self.ordering.took_to_hold(record):
+                self.ordering.note_held(id_, now_ms)
+                self.events.append(Held(self.group, id_))
+            if self.is_gateway:
+                self.events.insert(before, Accepted(self.group, value, record))
+        return code
+
+    def join_taken(self, join: Join) -> None:
+        """A join is taken into account here, now or before."""
+
+    def _deliver(self, delivered: Iterable[Delivered]) -> None:
+        for one in delivered:
+            self.speaking.delivered(one)
+            self.events.append(one)
+        self.catching_up.kept.time = self.speaking.knowledge.time
+
+    def _adopt_order(self) -> None:
+        """The `create` record says what the order is."""
+        knowledge = self.speaking.knowledge
+        order = ORDERS[knowledge.order or "s_b"]
+        self.ordering.adopt_order(order)
+        self.speaking.adopt_order(order)
+
+    def _refuse(self, id_: Id | None, code: str, reason: str) -> None:
+        self._count(code)
+        self.events.append(RecordRefused(self.group, id_, code, reason))
+
+    def _count(self, code: str) -> None:
+        self.counts[code] = self.counts.get(code, 0) + 1
+
+    def adopt(self, create: bytes, now_ms: float) -> None:
+        """Another `create` of this group stands: order everything again under it; nothing is delivered twice."""
+        kept, before = self.catching_up.kept, self.ordering
+        values = [*self.records.all(), *kept.messages.values()]
+        if self.records.create is not None:
+            reason = "The group was created elsewhere before, and that counts; it is ordered again under that."
+            self._refuse(None, codes.BAD_STAMP, reason)
+        self.records = MembershipRecords()
+        self.ordering = Ordering(self.group, self.name, "s_b")
+        self.speaking.knowledge = Knowledge()
+        first = len(self.events)
+        kept.clear()
+        for value in [create, *values]:
+            record = read(value, LIMITS)
+            if not isinstance(record, Create) or value == create:
+                self.take(value, now_ms, is_from_log=True, is_page=True)
+        again = [one for one in self.events[first:] if isinstance(one, Delivered | Held | Accepted)]
+        told = [one for one in again if isinstance(one, Delivered) and _is_new(one, before)]
+        self.events[first:] = [one for one in self.events[first:] if one not in again or one in told]
+
+    def load_records(self, controls: list[bytes]) -> None:
+        """Take the membership records of an earlier start, which the kernel's state covers."""
+        for value in controls:
+            record = read(value, LIMITS)
+            if isinstance(record, Create | Join | Leave | Evict | Abandon):
+                self.records.keep(record, value)
+        self.catching_up.kept.set_controls(self.records.all())
+
+
+def _is_new(one: Delivered, before: Ordering) -> bool:
+    id_ = _id_of(one.record)
+    return id_ is not None and not before.is_settled(id_)
+
+
+def _id_of(record: Record) -> Id | None:
+    return (record.sender, record.epoch, record.seq) if isinstance(record, Message) else None  # type: ignore[return-value]

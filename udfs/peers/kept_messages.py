@@ -1,0 +1,143 @@
+"""What a member keeps of its group's messages for those who lack them, within bounds; all ids that were ever here."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+
+from precede.udfs.engine.runs import Runs
+from precede.udfs.peers.sync_messages import Have
+from precede.udfs.records.messages import Id, Who
+
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""How many bytes of messages a member keeps; beyond it, the oldest settled ones are forgotten."""
+KEPT_COST = 300
+"""What one message takes in memory beside its bytes."""
+SETTLED_MAX = 1_000
+"""How many runs of forgotten messages are named at once."""
+
+
+class KeptMessages:
+    """Messages under their ids. What was forgotten stays known by its id, as runs of seqs."""
+
+    def __init__(self, *, grace_ms: int = 0, bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self.grace_ms = grace_ms
+        """Messages younger than this are not sent: they are on their way to the requester anyway."""
+        self.bytes_max = bytes_max
+        self.messages: OrderedDict[Id, bytes] = OrderedDict()
+        """The messages that are kept, in order of arrival."""
+        self.size = 0
+        """How many bytes they take."""
+        self._have: dict[Who, Runs] = {}
+        """All that was ever here."""
+        self._gone: dict[Who, Runs] = {}
+        """What of that is kept no longer."""
+        self._young: deque[tuple[float, Id]] = deque()
+
+    def has(self, id_: Id) -> bool:
+        """Whether this message was ever here."""
+        runs = self._have.get(id_[:2])
+        return runs is not None and id_[2] in runs
+
+    def highest(self, who: Who) -> int:
+        """The largest seq of a sender that was ever here."""
+        runs = self._have.get(who)
+        if runs is None:
+            return 0
+        return runs.beyond[-1] - 1 if runs.beyond else runs.prefix
+
+    def store(self, id_: Id, value: bytes, *, now_ms: float = 0) -> bool:
+        """Store a message of the group; returns whether it is new."""
+        who = id_[:2]
+        runs = self._have.get(who)
+        if runs is None:
+            runs = self._have[who] = Runs()
+        elif id_[2] in runs:
+            return False
+        runs.add(id_[2])
+        self.messages[id_] = value
+        self.size += len(value) + KEPT_COST
+        if self.grace_ms:
+            self._young.append((now_ms + self.grace_ms, id_))
+            if self._young[0][0] <= now_ms:
+                self.grow_old(now_ms)
+        return True
+
+    def note_gone(self, who: Who, first: int, last: int) -> None:
+        """These messages need not come: they were refused for good, or are kept by no one any more."""
+        have = self._have.setdefault(who, Runs())
+        gone = self._gone.setdefault(who, Runs())
+        for low, high in list(have.gaps(first, last)):
+            have.add_range(low, high)
+            gone.add_range(low, high)
+
+    def clear(self) -> None:
+        """Nothing was ever here."""
+        self.messages.clear()
+        self._have.clear()
+        self._gone.clear()
+        self._young.clear()
+        self.size = 0
+
+    def forget(self, id_: Id) -> None:
+        """Drop the text of a message to save memory; its id stays known."""
+        value = self.messages.pop(id_, None)
+        if value is not None:
+            self.size -= len(value) + KEPT_COST
+            self._gone.setdefault(id_[:2], Runs()).add(id_[2])
+
+    def forget_old(self, is_settled: Callable[[Id], bool]) -> None:
+        """Forget the oldest messages beyond the limit; one that still waits for its turn is kept."""
+        waiting: list[Id] = []
+        while self.size > self.bytes_max and len(waiting) < len(self.messages):
+            id_ = next(iter(self.messages))
+            if is_settled(id_):
+                self.forget(id_)
+            else:
+                self.messages.move_to_end(id_)
+                waiting.append(id_)
+
+    def grow_old(self, now_ms: float) -> None:
+        """Messages that have become old enough may be sent from here on."""
+        young = self._young
+        while young and young[0][0] <= now_ms:
+            young.popleft()
+
+    def have(self) -> list[Have]:
+        """All that was ever here, as plain data."""
+        return [(name, epoch, runs.dump()) for (name, epoch), runs in self._have.items()]
+
+    def lacks_any_of(self, have: dict[Who, Runs]) -> bool:
+        """Whether these contain any message that is not here."""
+        nothing = Runs()
+        return any(
+            next(self._have.get(who, nothing).missing(low, high), None) is not None
+            for who, runs in have.items()
+            for low, high in runs.runs()
+        )
+
+    def not_in(self, have: dict[Who, Runs]) -> Iterator[Id]:
+        """The messages that are kept here, and not among these."""
+        nothing = Runs()
+        young = {id_ for _, id_ in self._young}
+        for who, runs in self._have.items():
+            theirs, gone = have.get(who, nothing), self._gone.get(who, nothing)
+            for low, high in runs.runs():
+                for first, last in theirs.gaps(low, high):
+                    for seq in gone.missing(first, last):
+                        id_ = (*who, seq)
+                        if id_ in self.messages and id_ not in young:
+                            yield id_
+
+    def gone_and_not_in(self, have: dict[Who, Runs]) -> list[Have]:
+        """The forgotten messages that are not among these."""
+        nothing = Runs()
+        found: list[Have] = []
+        count = 0
+        for (name, epoch), gone in self._gone.items():
+            lacking = Runs()
+            for low, high in gone.runs():
+                for first, last in have.get((name, epoch), nothing).gaps(low, high):
+                    lacking.add_range(first, last)
+            count += lacking.run_count()
+            if lacking.run_count() and count <= SETTLED_MAX:
+                found.append((name, epoch, lacking.dump()))
+        return found

@@ -1,0 +1,110 @@
+"""What peers tell each other beside records, as MessagePack in the payloads of the broadcast.
+
+data            the group's name, and a raw record as it is (`write_data`, `read_data`)
+announcement    one of the types below
+sync, page      sync_messages.py
+"""
+
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from precede.udfs.peers.frames import BAD_BODY, FrameFault
+from precede.udfs.peers.sync_messages import Have, SyncAnswer, SyncRequest
+from precede.udfs.peers.views import View
+from precede.udfs.records.messages import Id
+
+
+class GroupNote(msgspec.Struct, frozen=True, array_like=True):
+    """A group that the sender of an announcement is in."""
+
+    group: str
+    create: bytes | None
+    """Its `create` record; None if it has none, and then it has the default order."""
+    view: View
+
+
+class Announcement(msgspec.Struct, frozen=True, tag="here"):
+    """Who is there, and in which groups: the document's advMsg and grpsInfoList in one."""
+
+    name: str
+    is_gateway: bool
+    asks: bool
+    """Whether all others should say what they are in."""
+    groups: list[GroupNote]
+
+
+class JoinAnswer(msgspec.Struct, frozen=True, tag="welcome"):
+    """A member has taken a join into account; nothing that it will deliver before the joiner speaks lies above this."""
+
+    group: str
+    joiner: str
+    epoch: int
+    name: str
+    time: int
+    members: list[str] = []
+    """Who is in the group, as far as this member knows: the joiner waits for their answers, too."""
+
+
+class InLog(msgspec.Struct, frozen=True, tag="in_log"):
+    """A gateway tells what of a group the log has."""
+
+    group: str
+    name: str
+    create: bytes | None
+    """The `create` record in the log, if there is one: it counts before any other."""
+    have: list[Have]
+
+
+class RefusedByLog(msgspec.Struct, frozen=True, tag="refused"):
+    """A gateway tells that the log refused a record."""
+
+    group: str
+    id: Id | None
+    code: str
+    reason: str
+
+
+Note: TypeAlias = Announcement | JoinAnswer | InLog | RefusedByLog
+
+Said = TypeVar("Said")
+
+encode = msgspec.msgpack.Encoder().encode
+_notes: msgspec.msgpack.Decoder[Note] = msgspec.msgpack.Decoder(Note)
+_requests = msgspec.msgpack.Decoder(SyncRequest)
+_answers = msgspec.msgpack.Decoder(SyncAnswer)
+
+
+def read_note(payload: bytes) -> Note:
+    """An announcement. Raises FrameFault."""
+    return _read(_notes, payload)
+
+
+def read_request(payload: bytes) -> SyncRequest:
+    """What somebody lacks. Raises FrameFault."""
+    return _read(_requests, payload)
+
+
+def read_answer(payload: bytes) -> SyncAnswer:
+    """A page. Raises FrameFault."""
+    return _read(_answers, payload)
+
+
+def _read(decoder: msgspec.msgpack.Decoder[Said], payload: bytes) -> Said:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # a text that is not UTF-8 is a ValueError
+        raise FrameFault(BAD_BODY) from error
+
+
+def write_data(group: bytes, record: bytes) -> bytes:
+    """A record of a group, as a payload."""
+    return bytes([len(group)]) + group + record
+
+
+def read_data(payload: bytes) -> tuple[bytes, bytes]:
+    """The group and the record of a payload. Raises FrameFault."""
+    end = 1 + payload[0] if payload else 1
+    if len(payload) <= end or end == 1:
+        raise FrameFault(BAD_BODY)
+    return payload[1:end], payload[end:]

@@ -1,0 +1,198 @@
+"""Puts the records of one group into order: the kernel, fed by a peer instead of a log.
+
+A peer's offsets count what arrived here, so positions mean nothing to others and are left out. The log's time does not
+pass here: no peer releases by time.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from precede.udfs.engine.held import Held as HeldMessage
+from precede.udfs.engine.runs import Runs
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS, Order
+from precede.udfs.peers.events import Delivered, RecordRefused
+from precede.udfs.peers.peer_kernel import PeerKernel
+from precede.udfs.records.messages import Id, Message, Record, Who
+from precede.udfs.records.wire import read
+
+LIMITS = Limits()
+POSITION = b',"position":'
+ABANDONED = b'"status":"abandoned"'
+STAMPS = ("seen", "sent", "to", "time")
+
+
+class _Letter(msgspec.Struct):
+    """The fields of a dead letter that matter here."""
+
+    code: str
+    reason: str
+    sender: str | None = None
+    epoch: int | None = None
+    seq: int | None = None
+
+    @property
+    def id(self) -> Id | None:
+        if self.sender is None or self.epoch is None or self.seq is None:
+            return None
+        return self.sender, self.epoch, self.seq
+
+
+class _Tail(msgspec.Struct):
+    destination: str | None = None
+
+
+_letters = msgspec.json.Decoder(_Letter)
+_tails = msgspec.json.Decoder(_Tail)
+
+
+class Ordering:
+    """The kernel of one group, at one peer."""
+
+    def __init__(self, group: str, name: str, order: str) -> None:
+        self.group = group
+        self.name = name
+        self.kernel = PeerKernel(order=order)
+        self._key = group.encode()
+        self._offset = 0
+        self._arrived_ms: dict[Id, float] = {}
+        """When each held message came."""
+        self.order: type[Order] = ORDERS[order]
+        self._reads_once = False
+        """Whether the kernel may have the very message that this peer has read; some orders change its stamps."""
+        self._held_before = 0
+        """How much the kernel held before the last record."""
+
+    def feed(self, value: bytes, record: Record, now_ms: float) -> tuple[list[Delivered], list[RecordRefused]]:
+        """Take in a record; returns what is delivered here, and what is refused."""
+        self._offset += 1
+        kernel = self.kernel
+        self._held_before = kernel.held_growth
+        if self._reads_once and isinstance(record, Message) and kernel.receive_read(record, value, self._offset):
+            ordered = kernel.ordered
+            if not kernel.dead and (
+                not ordered or (len(ordered) == 1 and ordered[0].startswith(value[:-1] + POSITION))
+            ):
+                delivered = [Delivered(self.group, value, record, False, 0.0)] if ordered else []  # the usual case
+                kernel.clear()
+                return delivered, []
+        else:
+            kernel.receive(value, self._key, 0, self._offset, 0)
+        return self._take(now_ms, value, record)
+
+    def pass_over(
+        self, settled: Iterable[tuple[Who, Runs]], time: int, now_ms: float
+    ) -> tuple[list[tuple[Who, int, int]], list[Delivered]]:
+        """Wait no longer for what others have settled and forgotten; returns that, and what is delivered now."""
+        self._offset += 1
+        passed = self.kernel.pass_over(self.group, settled, time=time, offset=self._offset)
+        delivered, _ = self._take(now_ms)
+        passed_ids = {(who, first, last) for who, first, last in passed}
+        return passed, [
+            one
+            for one in delivered
+            if not (one.is_abandoned and isinstance(one.record, Message) and _is_in(one.record, passed_ids))
+        ]
+
+    def adopt_order(self, order: type[Order]) -> None:
+        """The group's `create` record has named its order."""
+        self.order = order
+        self._reads_once = order.name != "causal_p2p"
+
+    def is_settled(self, id_: Id) -> bool:
+        """Whether a message was delivered or abandoned."""
+        return self.kernel.is_settled(self.group, id_)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything of the group was accepted."""
+        return next(iter(self.kernel.homes()), None) is not None
+
+    def took_to_hold(self, record: Record) -> bool:
+        """Whether the record that was fed last is held, and is for this peer."""
+        if self.kernel.held_growth <= self._held_before or not isinstance(record, Message):
+            return False
+        return self.order.name != "causal_p2p" or (record.to is not UNSET and self.name in record.to)
+
+    def is_held(self, id_: Id) -> bool:
+        """Whether a message waits for its turn."""
+        return id_ in self._arrived_ms
+
+    def note_held(self, id_: Id, now_ms: float) -> None:
+        """A message was taken in and not delivered."""
+        self._arrived_ms[id_] = now_ms
+
+    def held(self) -> list[HeldMessage]:
+        """What waits here, and for what."""
+        return [one for one in self.kernel.held(self.group) if one.destination in (None, self.name)]
+
+    def waited_for(self) -> dict[Who, int]:
+        """Of each sender the largest seq that is missing here."""
+        found: dict[Who, int] = {}
+        for one in self.held():
+            for name, epoch, seq in one.missing:
+                found[name, epoch] = max(seq, found.get((name, epoch), 0))
+        return found
+
+    @property
+    def held_count(self) -> int:
+        return len(self._arrived_ms)
+
+    def _take(
+        self, now_ms: float, value: bytes = b"", record: Record | None = None
+    ) -> tuple[list[Delivered], list[RecordRefused]]:
+        kernel = self.kernel
+        delivered: list[Delivered] = []
+        for entry in kernel.ordered:
+            cut = entry.rfind(POSITION)
+            tail = entry[cut + 1 :]
+            if b'"destination":' in tail and _tails.decode(b"{" + tail).destination != self.name:
+                continue
+            raw = entry[:cut] + b"}"
+            one = record if raw == value and record is not None else read(raw, LIMITS)
+            waited_ms = 0.0
+            if isinstance(one, Message):
+                arrived_ms = self._arrived_ms.pop((one.sender, one.epoch, one.seq), None)  # type: ignore[arg-type]
+                waited_ms = 0.0 if arrived_ms is None else now_ms - arrived_ms
+            delivered.append(Delivered(self.group, raw, one, ABANDONED in tail, waited_ms))
+        refused: list[RecordRefused] = []
+        for letter in map(_letters.decode, kernel.dead):
+            refused.append(RecordRefused(self.group, letter.id, letter.code, letter.reason))
+            if letter.id is not None:
+                self._arrived_ms.pop(letter.id, None)
+        kernel.clear()
+        return delivered, refused
+
+    def dump(self) -> dict[str, Any]:
+        """Everything that is kept, as plain data."""
+        blob = self.kernel.dump().get(self._key)
+        return {"offset": self._offset, "blob": blob, "order": self.order.name, "held": list(self._arrived_ms)}
+
+    def load(self, dumped: dict[str, Any], now_ms: float) -> None:
+        """Take what `dump` returned."""
+        self._offset = dumped["offset"]
+        self.adopt_order(ORDERS[dumped["order"]])
+        if dumped["blob"] is not None:
+            self.kernel.load({self._key: dumped["blob"]})
+        self._arrived_ms = dict.fromkeys(dumped["held"], now_ms)
+
+
+def stamps_in(one: Delivered, order: str) -> dict[str, Any]:
+    """What the stamps of a member observe of a delivered message."""
+    record = one.record
+    assert isinstance(record, Message)
+    status = "abandoned" if one.is_abandoned else "delivered"
+    fields = {"order": order, "status": status, "sender": record.sender, "epoch": record.epoch, "seq": record.seq}
+    for name in STAMPS:
+        found = getattr(record, name)
+        if found is not UNSET:
+            fields[name] = found
+    return fields
+
+
+def _is_in(record: Message, passed: set[tuple[Who, int, int]]) -> bool:
+    who = record.sender, record.epoch
+    return any(who == other and first <= record.seq <= last for other, first, last in passed)

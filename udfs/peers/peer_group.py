@@ -1,0 +1,179 @@
+"""One group at one peer: what arrives is ordered by the kernel and kept for others; what the peer says is stamped.
+
+a record of the broadcast or of a page   -> `take` (intake.py) -> kernel -> events
+what the application says                -> `send` -> stamped, signed -> `take`, and out to all
+time                                     -> `due` -> heartbeats, questions, pages
+"""
+
+from functools import partial
+from typing import Any
+
+from precede.udfs import errors
+from precede.udfs.peers.events import Joined, Synced
+from precede.udfs.peers.frames import ANNOUNCEMENT, DATA
+from precede.udfs.peers.intake import Intake
+from precede.udfs.peers.notes import JoinAnswer, encode, write_data
+from precede.udfs.peers.ordering import LIMITS
+from precede.udfs.peers.speaking import HEARTBEAT_MS
+from precede.udfs.peers.sync_messages import SyncAnswer, SyncRequest
+from precede.udfs.peers.views import IN
+from precede.udfs.records.messages import Id, Join
+
+
+class PeerGroup(Intake):
+    """A group that this peer is in, or is entering."""
+
+    # ── saying ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def send(
+        self,
+        data: bytes,
+        *,
+        after: list[Id],
+        to: list[str] | None,
+        object_: dict[str, Any] | None,
+        clock_ms: int,
+        now_ms: float,
+    ) -> Id:
+        """Say something. Raises Refused while this peer may not, and ValueError for what it does not know."""
+        if self.joining.left:
+            raise errors.Refused(f"{self.name} has left {self.group}: join it again to come back.")
+        if not self.joining.joined:
+            raise errors.Refused(f"{self.name} is not in {self.group} yet: wait until its join counts.")
+        if to is None and self.order.name == "causal_p2p":
+            raise ValueError("in causal_p2p a message needs `to`, the members it is for")
+        if to is not None and self.order.name not in ("causal_p2p", "object"):
+            raise ValueError(f"in {self.order.name} every message is for the whole group: leave `to` out")
+        if self.ordering.held_count >= LIMITS.held_max * 9 // 10:
+            raise errors.Refused(f"{self.group} holds {self.ordering.held_count:,} messages: wait until some go.")
+        for id_ in after:
+            if not self._has(id_):
+                raise ValueError(
+                    f"{id_} has not been delivered to {self.name}: a message can only answer what its sender knows"
+                )
+        self.logged.check_room(len(data))
+        id_, value = self.speaking.message(data, after, to, object_, clock_ms)
+        self.logged.said(id_, len(value))
+        self._say(value, now_ms)
+        return id_
+
+    def _has(self, id_: Id) -> bool:
+        """Whether a message was delivered here, or is an own one."""
+        own = id_[:2] == (self.name, self.speaking.epoch) and id_[2] <= self.speaking.stamps.seq
+        return own or self.speaking.knowledge.has(id_) or self.ordering.is_settled(id_)
+
+    def _say(self, value: bytes, now_ms: float) -> None:
+        self.take(value, now_ms)
+        self.out.append((DATA, write_data(self.key, value)))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Say everything in a larger epoch from here on."""
+        self.speaking.begin_epoch(epoch)
+        kept = self.catching_up.kept
+        kept.epoch, kept.number = epoch, 0
+
+    def create(self, options: dict[str, Any], now_ms: float) -> None:
+        """Begin the group by its `create` record."""
+        value = self.speaking.control({"kind": "create", "options": options, "members": []})
+        self._say(value, now_ms)
+
+    def enter(self, now_ms: float) -> None:
+        """Say that this peer joins; `due` sees to it that the join counts."""
+        value = self.speaking.join()
+        self.joining.begin(value, now_ms)
+        self._say(value, now_ms)
+
+    def leave(self, now_ms: float) -> None:
+        """Say that this peer leaves; what it said so far counts."""
+        self._say(self.speaking.leave(), now_ms)
+        self.joining.end()
+        self.speaking.heartbeat_ms = None
+
+    # ── what others lack ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def receive_request(self, request: SyncRequest, peers: int, now_ms: float) -> None:
+        """Somebody says what it has. Raises PeerFault."""
+        self.catching_up.receive_request(request, peers, now_ms)
+        if self.joining.joined and self.order.waits_for_members and request.id.name != self.name:
+            self.speaking.tell_soon(now_ms)  # who lacks something may wait for this clock, too
+
+    def receive_answer(self, answer: SyncAnswer, now_ms: float, *, is_from_log: bool) -> None:
+        """A page for somebody. Raises PeerFault."""
+        take = partial(self.take, now_ms=now_ms, is_from_log=is_from_log, is_page=True)
+        self.catching_up.receive_answer(answer, take, now_ms)
+
+    # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def join_taken(self, join: Join) -> None:
+        waits = self.order.waits_for_members and self.joining.is_in
+        if waits and join.sender != self.name and not self.is_gateway:
+            self.answer_join(join.sender, join.epoch)
+
+    def answer_join(self, joiner: str, epoch: int) -> None:
+        """Tell a joiner that its join is taken into account; a gateway does so once the log has it."""
+        answer = JoinAnswer(self.group, joiner, epoch, self.name, self.speaking.time, list(self.members))
+        self.out.append((ANNOUNCEMENT, encode(answer)))
+
+    def receive_join_answer(self, answer: JoinAnswer, now_ms: float) -> None:
+        """A member answers; the own clock goes above its."""
+        if not self.joining.receive_answer(answer, self.speaking.epoch):
+            return
+        stamps: Any = self.speaking.stamps
+        if self.order.waits_for_members and answer.time <= self.speaking.knowledge.time + LIMITS.window:
+            stamps.catch_up(answer.time)
+        self.speaking.tell_soon(now_ms)
+
+    def check_join(self, present: set[str] | None, gateways: set[str], now_ms: float) -> None:
+        """Whether the own join counts now; `present` are the names of all who are there, None if not all are known."""
+        if self.speaking.knowledge.view.get(self.name, (-1, IN))[0] < self.speaking.epoch:
+            return  # it waits for the history
+        waits_for: set[str] | None = set()
+        if self.order.waits_for_members:
+            is_known = present is not None and self.catching_up.synced
+            waits_for = None
+            if present is not None and is_known:
+                waits_for = (self.members.keys() | gateways | self.joining.named) & present
+        if self.joining.counts_now(waits_for):
+            self.events.append(Joined(self.group, self.speaking.epoch))
+            if self.order.waits_for_members:
+                self.speaking.tell_soon(now_ms)
+        elif self.joining.record is not None and self.joining.is_due(now_ms):
+            self.out.append((DATA, write_data(self.key, self.joining.record)))
+
+    # ── time ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def due(self, clock_ms: int, now_ms: float) -> None:
+        """Do what is due."""
+        speaking = self.speaking
+        if speaking.heartbeat_ms is not None and speaking.heartbeat_ms <= now_ms:
+            speaking.heartbeat_ms = None
+            if self.joining.joined and self.order.waits_for_members:
+                self._say(speaking.heartbeat(clock_ms, now_ms), now_ms)
+                if not self.ordering.held_count:
+                    speaking.heartbeat_ms = None
+        if speaking.heartbeat_ms is None and self.order.waits_for_members and self.joining.joined:
+            speaking.heartbeat_ms = now_ms + HEARTBEAT_MS if self.ordering.held_count else None
+        out, became_synced = self.catching_up.due(now_ms)
+        self.out += out
+        if became_synced:
+            self.events.append(Synced(self.group))
+        self.take_deferred(now_ms)
+        told = self.catching_up.forgotten(self.ordering.waited_for)
+        if told:
+            passed, delivered = self.ordering.pass_over(told, self.catching_up.reached_time, now_ms)
+            self.catching_up.passed(passed)
+            self._deliver(delivered)
+        self.catching_up.kept.forget_old(self._may_forget)
+
+    def _may_forget(self, id_: Id) -> bool:
+        return not self.ordering.is_held(id_) and not self.logged.keeps(id_)
+
+    def deadline_ms(self) -> float | None:
+        """When to call `due`."""
+        times = [
+            self.speaking.heartbeat_ms,
+            self.catching_up.deadline_ms(),
+            self.joining.again_ms,
+            self.deferred_until_ms(),
+        ]
+        return min((time for time in times if time is not None), default=None)

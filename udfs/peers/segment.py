@@ -1,0 +1,389 @@
+"""A peer on a segment: groups are discovered, created, joined and left, and spoken in, without a log (M2MC, chapter 3).
+
+It has the three calls of a process on a broadcast medium, `receive`, `due` and `deadline_ms`, and those of the
+application; what happens is told as events (events.py). It does no I/O: bytes and time come in, bytes go out.
+
+Duties of the caller, beside those of the broadcast (broadcast.py):
+- `clock_offset_ms` is what the wall clock shows beyond `now_ms`; keep it up to date for groups with physical clocks.
+- `dump` is everything. A later start that is given it goes on where this one was, if nothing was said since; otherwise
+  it is told so (`is_clean=False`) and takes a new epoch.
+- `epoch` is larger than any that this name has used in a group that the state does not know: seconds of the wall clock
+  do.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import UNSET
+
+from precede.udfs.engine.held import Held
+from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.peers import notes
+from precede.udfs.peers.announcing import Announcing
+from precede.udfs.peers.broadcast import Arrival, Broadcast
+from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
+from precede.udfs.peers.events import Event, Offered, RecordRefused
+from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, SYNC, Chance, Codec, FrameFault
+from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
+from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog
+from precede.udfs.peers.peer_group import PeerGroup
+from precede.udfs.peers.segment_state import dump_group, load_group
+from precede.udfs.peers.speaking import Signer
+from precede.udfs.peers.sync_messages import PeerFault, read_have
+from precede.udfs.peers.views import IN
+from precede.udfs.records.messages import Create, Id
+from precede.udfs.records.wire import read
+
+LIMITS = Limits()
+OFFERED_BYTES_MAX = 64 * 1024 * 1024
+"""What the groups that are offered may take in memory."""
+
+
+class Segment:
+    """One process on a segment, under one name."""
+
+    def __init__(
+        self,
+        name: str,
+        origin: bytes,
+        codec: Codec,
+        chance: Chance,
+        *,
+        now_ms: float,
+        epoch: int,
+        clock_offset_ms: float = 0,
+        signer: Signer | None = None,
+        is_gateway: bool = False,
+        state: dict[str, Any] | None = None,
+        is_clean: bool = True,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+    ) -> None:
+        self.name = name
+        self.broadcast = Broadcast(origin, codec, chance, now_ms=now_ms)
+        self.epoch = epoch
+        self.clock_offset_ms = clock_offset_ms
+        self.is_gateway = is_gateway
+        self.groups: dict[str, PeerGroup] = {}
+        self._by_key: dict[bytes, PeerGroup] = {}
+        self.events: list[Event] = []
+        self.directory = Directory(name, epoch=epoch)
+        self.announcing = Announcing(name, chance, now_ms, is_gateway=is_gateway)
+        self._chance = chance
+        self._signer = signer
+        self._kept_bytes_max = kept_bytes_max
+        self._unsent: list[tuple[int, bytes]] = []
+        self._lost = 0
+        self._offered_bytes = 0
+        if state is not None:
+            for group, dumped in state["groups"].items():
+                self._restore(group, dumped, now_ms, is_clean=is_clean)
+
+    def _restore(self, group: str, dumped: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
+        peer = self._add(group)
+        load_group(peer, dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
+        self.directory.remember(GroupInfo(group, "", peer.speaking.knowledge.view, peer.records.create))
+        peer.catching_up.begin(now_ms)
+        if not peer.joining.joined and not peer.joining.left:
+            peer.enter(now_ms)
+
+    # ── calls of the application ──────────────────────────────────────────────────────────────────────────────────
+
+    def discover(self, now_ms: float) -> None:
+        """Ask everyone what they are in; what is offered comes as events."""
+        self.directory.advertise()
+        self.announcing.ask(now_ms)
+
+    def create(self, group: str, options: dict[str, Any], now_ms: float) -> PeerGroup:
+        """Create a group and enter it. Raises Refused if it cannot be."""
+        if group in self.groups or group in self.directory.rows:
+            raise Refused(f"There is a group {group} on this segment: join it, or choose another name.")
+        _check_order(options.get("order", "s_b"), options.get("conflicts"))
+        self.directory.create(group)
+        peer = self._add(group)
+        peer.catching_up.begin_alone(now_ms)
+        peer.create(options, now_ms)
+        peer.enter(now_ms)
+        self._settle(peer, now_ms)
+        self.announcing.tell_soon(now_ms)
+        return peer
+
+    def join(self, group: str, now_ms: float) -> PeerGroup:
+        """Enter a group that was offered; it may be spoken in once `Joined` is told. Raises Refused if it cannot be."""
+        known = self.directory.known.get(group)
+        before = self.groups.get(group)
+        if known is None or (before is not None and not before.joining.left):
+            raise Refused(f"No group {group} is offered on this segment: discover first, or create it.")
+        if known.create is not None:
+            _check_create(known.create)
+        self.directory.join(group)
+        peer = self._add(group)
+        if known.create is not None:
+            peer.take(known.create, now_ms)
+        used = max(known.view.get(self.name, (-1, IN))[0], -1 if before is None else before.speaking.epoch)
+        if used >= peer.speaking.epoch:
+            peer.begin_epoch(used + 1)
+        peer.catching_up.begin(now_ms)
+        peer.enter(now_ms)
+        self._settle(peer, now_ms)
+        return peer
+
+    def attend(self, group: str, now_ms: float, *, create: bytes | None = None) -> PeerGroup:
+        """As a gateway: take part in a group without being a member; `create` is its record in the log, if it has one.
+
+        Raises Refused if the group needs the log and cannot be on a segment.
+        """
+        if group in self.groups:
+            return self.groups[group]
+        known = self.directory.known.get(group)
+        create = create or (None if known is None else known.create)
+        if create is not None:
+            _check_create(create)
+        self.directory.remember(GroupInfo(group, "", {self.name: (0, IN)}, create))
+        peer = self._add(group)
+        if create is not None:
+            peer.take(create, now_ms, is_from_log=True)
+        peer.catching_up.begin(now_ms)
+        self.announcing.tell_soon(now_ms)
+        return peer
+
+    def decline(self, group: str) -> None:
+        """Say no to an offer; it is made again after the next `discover`."""
+        self.directory.decline(group)
+
+    def leave(self, group: str, now_ms: float) -> None:
+        """Leave a group; this process goes on answering for it until it is `forget`-ed."""
+        peer = self._peer(group)
+        self.directory.leave(group)
+        peer.leave(now_ms)
+        self._settle(peer, now_ms)
+
+    def forget(self, group: str) -> None:
+        """Have nothing to do with a group any more."""
+        self.groups.pop(group, None)
+        self._by_key.pop(group.encode(), None)
+
+    def send(
+        self,
+        group: str,
+        data: bytes,
+        *,
+        now_ms: float,
+        after: Iterable[Id] = (),
+        to: list[str] | None = None,
+        object_: dict[str, Any] | None = None,
+    ) -> Id:
+        """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument."""
+        peer = self._peer(group)
+        if self._unsent or not self.broadcast.has_room(len(data)):
+            raise Refused("The peers of the segment cannot follow: wait, and send it again.")
+        id_ = peer.send(data, after=list(after), to=to, object_=object_, clock_ms=self._clock_ms(now_ms), now_ms=now_ms)
+        self._settle(peer, now_ms)
+        return id_
+
+    def inject(self, group: str, value: bytes, now_ms: float) -> None:
+        """As a gateway: tell all a record that the log has."""
+        peer = self._peer(group)
+        peer.take(value, now_ms, is_from_log=True)
+        peer.out.append((DATA, notes.write_data(peer.key, value)))
+        self._settle(peer, now_ms)
+
+    def tell(self, note: InLog | RefusedByLog | JoinAnswer, now_ms: float) -> None:
+        """As a gateway: tell all what the log has, what it refused, or that it has a join."""
+        peer = self._peer(note.group)
+        peer.out.append((ANNOUNCEMENT, notes.encode(note)))
+        self._settle(peer, now_ms)
+
+    def held(self, group: str) -> list[Held]:
+        """What waits for its turn in a group, and for what."""
+        return self._peer(group).ordering.held()
+
+    def take_events(self) -> list[Event]:
+        """What happened since the last call."""
+        events = self.events.copy()
+        self.events.clear()
+        return events
+
+    def is_confirmed(self, now_ms: float) -> bool:
+        """Whether all that was said is with every present peer."""
+        return not self._unsent and self.broadcast.is_confirmed(now_ms)
+
+    def dump(self) -> dict[str, Any]:
+        """Everything that a later start needs, as plain data; groups that were left are not in it."""
+        groups = {group: dump_group(peer) for group, peer in self.groups.items() if not peer.joining.left}
+        return {"v": 1, "name": self.name, "groups": groups}
+
+    def _peer(self, group: str) -> PeerGroup:
+        peer = self.groups.get(group)
+        if peer is None:
+            raise Refused(f"{self.name} is not in {group}: join it first.")
+        return peer
+
+    def _add(self, group: str) -> PeerGroup:
+        keeps = self._kept_bytes_max
+        peer = PeerGroup(
+            group, self.name, self.epoch, self._chance, self.events, signer=self._signer, kept_bytes_max=keeps
+        )
+        peer.is_gateway = self.is_gateway
+        self.groups[group] = self._by_key[peer.key] = peer
+        return peer
+
+    def _clock_ms(self, now_ms: float) -> int:
+        return int(now_ms + self.clock_offset_ms)
+
+    # ── the medium ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, datagram: bytes, now_ms: float) -> None:
+        """Take in a datagram."""
+        for arrival in self.broadcast.receive(datagram, now_ms):
+            try:
+                self._dispatch(arrival, now_ms)
+            except FrameFault as fault:
+                self._count(fault.code)
+            except PeerFault:
+                self._count("peer_fault")
+
+    def due(self, now_ms: float) -> list[bytes]:
+        """The datagrams to send now."""
+        if self.announcing.due_ms <= now_ms:
+            here = [(group, peer) for group, peer in self.groups.items() if not peer.joining.left]
+            mine = [GroupNote(group, peer.records.create, peer.speaking.knowledge.view) for group, peer in here]
+            self._unsent += [(ANNOUNCEMENT, note) for note in self.announcing.write(mine, now_ms)]
+        if self.broadcast.lost != self._lost:
+            self._lost = self.broadcast.lost
+            for peer in self.groups.values():
+                peer.catching_up.lacks(now_ms)
+        present = self._present(now_ms)
+        for peer in self.groups.values():
+            peer.due(self._clock_ms(now_ms), now_ms)
+            peer.check_join(present, self.announcing.gateways, now_ms)
+            self._settle(peer, now_ms)
+        self._flush(now_ms)
+        return self.broadcast.due(now_ms)
+
+    def deadline_ms(self) -> float:
+        """When to call `due` next, as far as known now."""
+        times = [self.broadcast.deadline_ms(), self.announcing.due_ms]
+        return min(times + [time for peer in self.groups.values() if (time := peer.deadline_ms()) is not None])
+
+    def _dispatch(self, arrival: Arrival, now_ms: float) -> None:
+        origin, kind, payload = arrival
+        is_from_log = self.announcing.is_gateways(origin)
+        if kind == DATA:
+            key, value = notes.read_data(payload)
+            peer = self._by_key.get(key)
+            if peer is not None:
+                peer.take(value, now_ms, is_from_log=is_from_log)
+        elif kind == ANNOUNCEMENT:
+            peer = self._take_note(origin, notes.read_note(payload), now_ms)
+        elif kind == SYNC:
+            request = notes.read_request(payload)
+            peer = self.groups.get(request.id.group)
+            if peer is not None:
+                peer.receive_request(request, self.broadcast.peers, now_ms)
+        else:
+            answer = notes.read_answer(payload)
+            peer = self.groups.get(answer.id.group)
+            if peer is not None:
+                peer.receive_answer(answer, now_ms, is_from_log=is_from_log)
+        if peer is not None:
+            self._settle(peer, now_ms)
+
+    def _take_note(self, origin: bytes, note: notes.Note, now_ms: float) -> PeerGroup | None:
+        if isinstance(note, Announcement):
+            self._take_announcement(origin, note, now_ms)
+            return None
+        peer = self.groups.get(note.group)
+        if isinstance(note, JoinAnswer):
+            if peer is not None:
+                peer.receive_join_answer(note, now_ms)
+                peer.check_join(self._present(now_ms), self.announcing.gateways, now_ms)
+            return peer
+        if not self.announcing.is_gateways(origin):
+            self._count("not_from_log")
+            return None
+        if isinstance(note, RefusedByLog):
+            self.events.append(RecordRefused(note.group, note.id, note.code, note.reason))
+            if peer is not None and note.id is not None:
+                peer.logged.drop([note.id])
+        elif peer is not None:
+            peer.logged.tell(note.create, read_have(note.have, note.name))
+            if note.create is not None:
+                self._meet(peer, note.create, now_ms, is_from_log=True)
+        return peer
+
+    def _take_announcement(self, origin: bytes, note: Announcement, now_ms: float) -> None:
+        self.announcing.take(origin, note, self.broadcast.streams, now_ms)
+        infos = []
+        for one in note.groups:
+            peer = self.groups.get(one.group)
+            if peer is None or peer.joining.left:
+                infos.append(GroupInfo(one.group, "", one.view, one.create))
+            elif one.create is not None and one.create != peer.records.create:
+                self._meet(peer, one.create, now_ms, is_from_log=False)
+                self._settle(peer, now_ms)
+        for offer in self.directory.receive(GroupsInfo(note.name, infos)):
+            if isinstance(offer, Offer):
+                self._offer(offer.info)
+
+    def _offer(self, info: GroupInfo) -> None:
+        """Tell the application of a group, unless what is offered already takes too much memory."""
+        self._offered_bytes += _size_of(info)
+        if self._offered_bytes > OFFERED_BYTES_MAX:
+            self._offered_bytes = sum(map(_size_of, self.directory.known.values()))  # some were joined or declined
+        if self._offered_bytes > OFFERED_BYTES_MAX:
+            self.directory.decline(info.group)
+            self._count("offers_crowded_out")
+            return
+        self.events.append(Offered(info))
+
+    def _meet(self, peer: PeerGroup, create: bytes, now_ms: float, *, is_from_log: bool) -> None:
+        """Another `create` of a group: the log's stands, else the one whose bytes are the least."""
+        mine = peer.records.create
+        if mine == create or (peer.logged.create is not None and create != peer.logged.create):
+            return
+        if is_from_log or mine is None or create < mine:
+            peer.adopt(create, now_ms)
+
+    def _present(self, now_ms: float) -> set[str] | None:
+        return self.announcing.present(self.broadcast.streams, now_ms)
+
+    def _settle(self, peer: PeerGroup, now_ms: float) -> None:
+        """Pass on what a group has to send."""
+        if peer.out:
+            self._unsent += peer.out
+            peer.out.clear()
+            self._flush(now_ms)
+
+    def _flush(self, now_ms: float) -> None:
+        sent = 0
+        try:
+            for kind, payload in self._unsent:
+                self.broadcast.send(kind, payload, now_ms)
+                sent += 1
+        except Refused:
+            pass  # the rest goes when there is room
+        del self._unsent[:sent]
+
+    def _count(self, code: str) -> None:
+        self.broadcast.counts[code] = self.broadcast.counts.get(code, 0) + 1
+
+
+def _size_of(info: GroupInfo) -> int:
+    return 200 + len(info.create or b"") + 100 * len(info.view)
+
+
+def _check_create(create: bytes) -> None:
+    record = read(create, LIMITS)
+    if isinstance(record, Create):
+        _check_order("s_b" if record.options.order is UNSET else record.options.order, record.options.conflicts)
+
+
+def _check_order(order: Any, conflicts: Any) -> None:
+    if order not in ORDERS:
+        raise Refused(f"There is no order {order!r}: choose one of {', '.join(ORDERS)}.")
+    if order == "total":
+        raise Refused("The order total is the log's own, so it needs the log: choose lamport for one sequence here.")
+    if order == "object" and conflicts not in (None, UNSET) and conflicts:
+        raise Refused("In the order object, declared conflicts need the log: leave them out, or use Kafka.")

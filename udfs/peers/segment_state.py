@@ -1,0 +1,61 @@
+"""What a peer keeps of a group from one start to the next, as plain data."""
+
+from typing import Any
+
+import msgspec
+
+from precede.udfs.engine.runs import Runs
+from precede.udfs.peers.peer_group import PeerGroup
+
+
+def dump_group(peer: PeerGroup) -> dict[str, Any]:
+    """Everything of one group. Of messages only the own ones: what others said comes from others again."""
+    kept = peer.catching_up.kept
+    own = [[*id_, value] for id_, value in kept.messages.items() if id_[0] == peer.name]
+    return {
+        "epoch": peer.speaking.epoch,
+        "speaking": peer.speaking.dump(),
+        "ordering": peer.ordering.dump(),
+        "controls": peer.records.all(),
+        "have": kept.have(),
+        "own": own,
+        "number": kept.number,
+        "unlogged": peer.logged.lacking,
+        "joined": peer.joining.joined,
+        "left": peer.joining.left,
+    }
+
+
+def load_group(peer: PeerGroup, dumped: dict[str, Any], now_ms: float, *, new_epoch: int | None) -> None:
+    """Go on where `dump_group` was; with a new epoch if more may have been said since."""
+    peer.load_records(dumped["controls"])
+    peer.ordering.load(dumped["ordering"], now_ms)
+    peer.speaking.adopt_order(peer.ordering.order)
+    peer.speaking.load(dumped["speaking"])
+    kept = peer.catching_up.kept
+    kept.number = dumped["number"]
+    unlogged = {tuple(id_) for id_ in dumped["unlogged"]}
+    for name, epoch, seq, value in dumped["own"]:
+        kept.store((name, epoch, seq), value, now_ms=now_ms)
+        if (name, epoch, seq) in unlogged:
+            peer.logged.said((name, epoch, seq), len(value))
+    for name, epoch, dumped_runs in dumped["have"]:
+        runs = Runs()
+        runs.fill(dumped_runs)
+        for low, high in runs.runs():
+            kept.note_gone((name, epoch), low, high)
+    peer.joining.joined, peer.joining.left = dumped["joined"], dumped["left"]
+    if new_epoch is not None:
+        peer.begin_epoch(new_epoch)
+        peer.joining.joined = False
+
+
+def decode_state(text: bytes) -> dict[str, Any]:
+    """What `encode_state` wrote."""
+    found: dict[str, Any] = msgspec.msgpack.decode(text)
+    return found
+
+
+def encode_state(state: dict[str, Any]) -> bytes:
+    """What `Segment.dump` returned, as bytes for a file."""
+    return msgspec.msgpack.encode(state)

@@ -1,0 +1,127 @@
+"""Sends a peer's own frames: several in one datagram, at a pace, and no more than the others can follow.
+
+Without a window, peers that send faster than some can read drown in requests for what these lost. So at most `window`
+frames are under way that a present peer has not confirmed. Peers that confirm nothing for STALL_MS are not waited for:
+they have crashed, are cut off, or lie.
+"""
+
+from collections import deque
+
+from precede.udfs.peers.frame_store import FrameStore
+from precede.udfs.peers.frames import BUNDLE_BYTES_MAX, FRAME, frame_bytes
+
+LINGER_MS = 1.0
+"""So long a frame waits for others to share its datagram."""
+PER_MS_MAX = 32
+"""The pace: so many frames in a millisecond, and twice as many at once."""
+WINDOW_MAX = 1_024
+WINDOW_IN_ALL = 3_000
+"""The window of one peer is this, divided by the number of peers, but at most WINDOW_MAX."""
+STALL_MS = 500.0
+ROOM = BUNDLE_BYTES_MAX - 36
+
+
+class _Follower:
+    """How far another peer has confirmed this one's frames."""
+
+    __slots__ = ("confirmed", "moved_ms")
+
+    def __init__(self, confirmed: int, now_ms: float) -> None:
+        self.confirmed = confirmed
+        self.moved_ms = now_ms
+
+
+class Sending:
+    """The frames that one peer has to send, and those under way."""
+
+    def __init__(self, own: bytes, store: FrameStore) -> None:
+        self._own = own
+        self._store = store
+        self.seq = 0
+        """The last seq that was sent."""
+        self._queue: deque[tuple[int, bytes]] = deque()
+        self.queued_bytes = 0
+        self._flush_ms: float | None = None
+        self._tokens = float(2 * PER_MS_MAX)
+        self._refilled_ms = 0.0
+        self._followers: dict[bytes, _Follower] = {}
+        self.sent_frames = 0
+
+    def put(self, frames: list[tuple[int, bytes]], now_ms: float) -> None:
+        """Queue frames, each as kind and body."""
+        if not self._queue:
+            self._flush_ms = now_ms + LINGER_MS
+        self._queue += frames
+        self.queued_bytes += sum(len(body) for _, body in frames)
+
+    def confirm(self, origin: bytes, prefix: int, now_ms: float) -> bool:
+        """Another peer has all frames up to this one; returns whether that can be true."""
+        if prefix > self.seq:
+            return False
+        follower = self._followers.get(origin)
+        if follower is None:
+            self._followers[origin] = _Follower(prefix, now_ms)
+        elif prefix > follower.confirmed:
+            follower.confirmed = prefix
+            follower.moved_ms = now_ms
+        return True
+
+    def forget(self, present: set[bytes]) -> None:
+        """Wait only for these peers."""
+        for origin in self._followers.keys() - present:
+            del self._followers[origin]
+
+    def confirmed(self, now_ms: float) -> int:
+        """Up to this seq every peer that counts has all frames."""
+        counting = [
+            one.confirmed
+            for one in self._followers.values()
+            if one.moved_ms + STALL_MS > now_ms and one.confirmed < self.seq
+        ]
+        return min(counting, default=self.seq)
+
+    def _room(self, peers: int, now_ms: float) -> int:
+        """How many frames may go now."""
+        self._tokens = min(2 * PER_MS_MAX, self._tokens + (now_ms - self._refilled_ms) * PER_MS_MAX)
+        self._refilled_ms = now_ms
+        window = min(WINDOW_MAX, WINDOW_IN_ALL // max(1, peers))
+        return min(int(self._tokens), window - (self.seq - self.confirmed(now_ms)))
+
+    def deadline_ms(self) -> float | None:
+        """When to call `due`; where the window is full, a confirmation comes first or a peer stops counting."""
+        if not self._queue or self._flush_ms is None:
+            return None
+        return self._flush_ms
+
+    def due(self, peers: int, now_ms: float) -> list[list[bytes]]:
+        """What may be sent now, as the frames of one datagram each; the last may have room for more."""
+        queue = self._queue
+        if not queue or self._flush_ms is None:
+            return []
+        if now_ms < self._flush_ms and self.queued_bytes < ROOM:
+            return []
+        count = self._room(peers, now_ms)
+        if count <= 0:
+            self._flush_ms = now_ms + LINGER_MS
+            return []
+        for follower in self._followers.values():
+            if follower.confirmed == self.seq:
+                follower.moved_ms = now_ms  # nothing was under way to it, so nothing was overdue
+        datagrams: list[list[bytes]] = []
+        room = 0
+        while queue and count:
+            kind, body = queue.popleft()
+            count -= 1
+            self._tokens -= 1
+            self.queued_bytes -= len(body)
+            self.seq += 1
+            self._store.put(self._own, self.seq, kind, body)
+            size = len(body) + FRAME.size
+            if size > room:
+                datagrams.append([])
+                room = ROOM
+            datagrams[-1].append(frame_bytes(kind, self.seq, body))
+            room -= size
+            self.sent_frames += 1
+        self._flush_ms = now_ms + LINGER_MS if queue else None
+        return datagrams
