@@ -13,7 +13,7 @@ CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-shard test-spark test-system check format docs bench soak clean
+.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-shard test-spark test-system check format docs bench bench-peers soak clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ docs: $(DOCS_STAMP) ## Build the site into build/site; a broken link or referenc
 
 bench: setup ## Compare with the plain ways of doing the same, as ratios; ARGS="beside COMMIT" compares with another commit
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-peers: setup ## Compare with Kafka Streams and Flink on one broker, sequences checked; ARGS="--messages 200000" makes it short
+	@$(BIN)/python -m bench.peers $(ARGS)
 
 soak: setup ## Run for half an hour at 70 % of capacity, with loss, changing members and restarts; ARGS="--minutes 10" makes it short
 	@$(BIN)/python -m bench.soak $(ARGS)

@@ -17,18 +17,23 @@ from rich.console import Console
 
 from bench import (
     beside,
+    engines,
     exactly_once,
     figures,
     growth,
     history,
     idle,
     latency,
+    live,
     machine,
     neighbour,
     order_query,
     orders,
+    partitions,
     replay,
+    restore,
     state,
+    state_topic,
 )
 from bench.figures import Report
 from bench.stage import Stage
@@ -39,11 +44,16 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "growth": growth.run,
     "state": state.run,
     "order-query": order_query.run,
+    "partitions": partitions.run,
+    "state-topic": state_topic.run,
     "exactly-once": exactly_once.run,
+    "restore": restore.run,
     "latency": latency.run,
+    "live": live.run,
     "history": history.run,
     "neighbour": neighbour.run,
     "idle": idle.run,
+    "engines": engines.run,
 }
 RESULTS = Path(__file__).with_name("figures.json")
 

@@ -1,10 +1,11 @@
 """Kafka to the ordered topic in transactions, against Spark's at-least-once sink with the identity function."""
 
 from functools import partial
+from typing import Any
 
 from bench import plain
 from bench.figures import Report, by_turns, ratio
-from bench.stage import PARTITIONS, Stage, drained, rate
+from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
 from precede.ingest.kafka.topics import describe
 from precede.streaming.job.settings import Settings
@@ -46,16 +47,27 @@ def measure_precede(stage: Stage, topic: Settings, count: int) -> float:
     return publish(stage, stage.again(topic), count)
 
 
-def publish(stage: Stage, settings: Settings, count: int) -> float:
+def publish(stage: Stage, settings: Settings, count: int, *, writes_state: bool = True) -> float:
     """Order everything into the ordered topic; returns messages per second."""
+    return rate(published(stage, settings, count, writes_state=writes_state))
+
+
+def published(stage: Stage, settings: Settings, count: int, *, writes_state: bool = True) -> list[dict[str, Any]]:
+    """The same; returns what Spark says of each batch."""
     topics = describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()
+    sink.follow_horizon(is_fresh=True)
     try:
         query = order_query.start(
-            stage.spark, settings, lambda batch, _: sink.publish(batch), partitions=PARTITIONS, drain=True
+            stage.spark,
+            settings,
+            lambda batch, _: sink.publish(batch),
+            partitions=topics[settings.raw_topic].partitions,
+            state=sink.state if writes_state else None,
+            drain=True,
         )
-        return rate(drained(query, count))
+        return drained(query, count)
     finally:
         sink.close()
 

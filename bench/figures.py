@@ -94,7 +94,7 @@ def show(report: Report, console: Console) -> None:
         sides = " · ".join(f"{side} {_number(value)}" for side, value in figure.sides.items())
         found = f"{_number(figure.value)} {figure.unit}"
         table.add_row(figure.what, found, target, verdict, f"{sides} {figure.sides_unit}" if sides else "")
-    console.print(table)
+    console.print(table if report.figures else f"{report.name}: {report.sizes}")
     for lookup in report.lookups:
         table = Table(title=lookup.title, title_justify="left")
         for column in lookup.columns:

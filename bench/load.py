@@ -1,4 +1,4 @@
-"""A process that sends at a steady rate and reads the output; latency.py starts it."""
+"""A process that sends at a steady rate and reads the output; latency.py and peers/measures.py start it."""
 
 import sys
 import time
@@ -62,6 +62,7 @@ def main() -> None:
 
 
 def _consumer(bootstrap: str, topic: str) -> Consumer:
+    """Reads what comes out from now on."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -72,7 +73,12 @@ def _consumer(bootstrap: str, topic: str) -> Consumer:
         }
     )
     partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    places = [TopicPartition(topic, partition) for partition in partitions]
+    for place in places:
+        ends = consumer.get_watermark_offsets(place, timeout=10)
+        assert ends is not None, f"{place} has no end"
+        place.offset = ends[1]
+    consumer.assign(places)
     return consumer
 
 

@@ -63,12 +63,10 @@ class Stage:
             dead_letter_topic=f"{name}.dead-letters",
             progress_topic=f"{name}.progress",
             control_topic=f"{name}.control",
+            partitions=PARTITIONS,
         )
         settings = msgspec.structs.replace(settings, **more)
-        topics.ensure(
-            settings.bootstrap,
-            msgspec.structs.replace(settings, partitions=PARTITIONS).topics(),
-        )
+        topics.ensure(settings.bootstrap, settings.topics())
         return settings
 
     def again(self, settings: Settings, **more: Any) -> Settings:

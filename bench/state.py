@@ -4,7 +4,7 @@ from bench import traffic
 from bench.figures import Figure, Report
 from bench.stage import Stage
 from precede.udfs.holdback import Holdback
-from precede.udfs.shard import encode_state
+from precede.udfs.shard import ShardState, encode_state
 
 GROUP_BYTES_MAX = 100
 SENDER_BYTES_MAX = 150
@@ -37,4 +37,4 @@ def _bytes(groups: int, count: int, senders: int) -> int:
         if offset % 10_000 == 0:
             holdback.clear()
     assert not any(holdback.held()), "something is held"
-    return len(encode_state(holdback.dump(), 0, {}))
+    return len(encode_state(ShardState(0, holdback.dump())))

@@ -1,6 +1,6 @@
 """What `pip install precede` leaves out, and what to install where something is missing.
 
-The kernel, the client and the command line need five small packages; everything heavy is in an extra.
+The kernel, the client and the command line need six small packages; everything heavy is in an extra.
 """
 
 from importlib.util import find_spec
@@ -8,13 +8,18 @@ from importlib.util import find_spec
 from precede.udfs.errors import Refused
 
 EXTRAS = {
-    "spark": ("pyspark", "py4j", "delta", "deltalake", "pandas", "pyarrow", "numpy", "prometheus_client"),
+    "spark": ("pyspark", "py4j", "delta", "deltalake", "pandas", "pyarrow", "numpy", "xxhash"),
     "delta": ("deltalake", "pyarrow"),
     "keys": ("cryptography",),
     "plot": ("matplotlib",),
     "kafka-python": ("kafka",),
 }
 """The modules that each extra brings."""
+
+
+def is_there(extra: str) -> bool:
+    """Whether everything of this extra is installed."""
+    return all(find_spec(module) is not None for module in EXTRAS[extra])
 
 
 def need(extra: str, purpose: str) -> None:

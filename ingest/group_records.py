@@ -47,13 +47,22 @@ class Writer:
     """
 
     def __init__(
-        self, publisher: Publisher, log: str, state_file: Path | None, name: str, key: "Ed25519PrivateKey | None" = None
+        self,
+        publisher: Publisher,
+        log: str,
+        state_file: Path | None,
+        name: str,
+        key: "Ed25519PrivateKey | None" = None,
+        *,
+        senders: str | None = None,
     ) -> None:
+        """`senders` is the file of `precede send`, if the setting `state` names it."""
         self.name = name
         self._key = key
         self._publisher = publisher
         self._log = log
         self._state_file = state_file
+        self._senders = senders
 
     def create(self, group: str, *, members: list[str], options: dict[str, Any]) -> Written:
         """Create a group; the members named in it may send with epoch 0, this one included."""
@@ -147,7 +156,8 @@ class Writer:
 
     def _opened(self, group: str) -> AbstractContextManager[SenderState]:
         if self._state_file is None:  # a member that is open holds its lock
-            return sender_state.opened(sender_state.member_file(self._log, group, self.name), wait=False)
+            path = sender_state.member_file(self._log, group, self.name, self._senders)
+            return sender_state.opened(path, wait=False)
         return sender_state.opened(self._state_file)
 
     def _publish(self, group: str, value: bytes, epoch: int) -> Written:

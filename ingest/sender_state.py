@@ -89,10 +89,10 @@ def default_file() -> Path:
     return (Path(home) if home else Path.home() / ".local" / "state") / STATE_FILE
 
 
-def member_file(log: str, group: str, name: str) -> Path:
-    """The state file of one member, beside the one of `precede send`."""
+def member_file(log: str, group: str, name: str, senders: str | None = None) -> Path:
+    """The state file of one member, beside the one of `precede send`, which the setting `state` may name."""
     whose = hashlib.sha256(msgspec.json.encode((log, group, name))).hexdigest()[:24]
-    return default_file().with_name("members") / f"{whose}.json"
+    return (Path(senders) if senders else default_file()).with_name("members") / f"{whose}.json"
 
 
 @contextlib.contextmanager

@@ -10,13 +10,16 @@ if TYPE_CHECKING:
     from precede.groups.manager import Groups as Groups
     from precede.ingest.kafka.access import Access as Access
     from precede.ingest.kafka.access import Address as Address
+    from precede.looking.answer import Answer as Answer
+    from precede.looking.why import why as why
     from precede.member.member import Member as Member
     from precede.member.object_host import Call as Call
     from precede.member.object_host import ObjectHost as ObjectHost
-    from precede.reading.following import Delivery as Delivery
+    from precede.reading.delivery import Delivery as Delivery
     from precede.reading.following import follow as follow
     from precede.udfs.errors import AccessDenied as AccessDenied
     from precede.udfs.errors import CallFailed as CallFailed
+    from precede.udfs.errors import Difference as Difference
     from precede.udfs.errors import Hole as Hole
     from precede.udfs.errors import PrecedeError as PrecedeError
     from precede.udfs.errors import Refused as Refused
@@ -29,13 +32,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ERRORS = ("AccessDenied", "CallFailed", "Hole", "PrecedeError", "Refused", "Unconfirmed", "Unreachable")
+_ERRORS = ("AccessDenied", "CallFailed", "Difference", "Hole", "PrecedeError", "Refused", "Unconfirmed", "Unreachable")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "precede.udfs.errors"),
     "Access": "precede.ingest.kafka.access",
     "Address": "precede.ingest.kafka.access",
+    "Answer": "precede.looking.answer",
     "Call": "precede.member.object_host",
-    "Delivery": "precede.reading.following",
+    "Delivery": "precede.reading.delivery",
     "Groups": "precede.groups.manager",
     "Holdback": "precede.udfs.holdback",
     "Limits": "precede.udfs.limits",
@@ -44,15 +48,18 @@ _HOMES = {
     "Order": "precede.udfs.orders",
     "follow": "precede.reading.following",
     "register": "precede.udfs.orders",
+    "why": "precede.looking.why",
 }
 
 __all__ = [  # noqa: RUF100, F822
     "Access",
     "AccessDenied",
     "Address",
+    "Answer",
     "Call",
     "CallFailed",
     "Delivery",
+    "Difference",
     "Groups",
     "Holdback",
     "Hole",
@@ -67,6 +74,7 @@ __all__ = [  # noqa: RUF100, F822
     "__version__",
     "follow",
     "register",
+    "why",
 ]
 
 

@@ -1,8 +1,8 @@
 """The command `precede`: what all commands have in common, which is help, exit status, and one sentence per error.
 
-Each command is a file of `precede/commands/`. Exit status: 0 done, 1 failed, 2 wrong use. The commands import Spark,
-Kafka and pandas only where they need them, so that `precede replay` and `precede --help` start in a quarter of a
-second.
+Each command is a file of `precede/commands/`. Exit status: 0 done, 1 failed, 2 wrong use, 3 another job took
+over. The commands import Spark, Kafka and pandas only where they need them, so that `precede replay` and
+`precede --help` start in a quarter of a second.
 """
 
 import os
@@ -14,9 +14,9 @@ import typer
 
 import precede
 from precede.command_options import WrongUse, say
-from precede.udfs.errors import PrecedeError
+from precede.udfs.errors import PrecedeError, TakenOver
 
-DONE, FAILED, WRONG_USE = 0, 1, 2
+DONE, FAILED, WRONG_USE, TAKEN_OVER = 0, 1, 2, 3
 
 ABOUT = """Messages of a group, delivered in the order they depend on each other.
 
@@ -40,6 +40,7 @@ per group to another topic, exactly once, and to Delta tables.
   precede send travel bob --after ann:1 "I do."
   precede tail travel                 what was delivered, in order
   precede held travel                 what waits, and for what
+  precede why travel bob:1            what became of one message
   precede groups                      the groups, and their members
   precede dead-letters --since 1d     what was refused, and why
 """
@@ -52,6 +53,7 @@ COMMANDS = (
     "send",
     "tail",
     "held",
+    "why",
     "groups",
     "dead-letters",
     "key",
@@ -105,6 +107,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except WrongUse as error:
         say(str(error))
         sys.exit(WRONG_USE)
+    except TakenOver as error:
+        say(str(error))
+        sys.exit(TAKEN_OVER)
     except Exception as error:
         if os.environ.get("PRECEDE_DEBUG"):
             raise

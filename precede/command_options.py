@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,6 +60,13 @@ Key = Annotated[
 Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help="Stop after N seconds.")]
 
 
+class Engine(StrEnum):
+    """What runs the kernel."""
+
+    spark = "spark"
+    process = "process"
+
+
 class WrongUse(PrecedeError):
     """The command line cannot mean anything; the text of the error is the sentence that the caller reads."""
 
@@ -68,13 +76,21 @@ def load_settings(config: Path | None, *, reaches_kafka: bool = True, **flags: A
 
     Raises WrongUse for what cannot be a setting.
     """
+    return load_given_settings(config, reaches_kafka=reaches_kafka, **flags)[0]
+
+
+def load_given_settings(
+    config: Path | None, *, reaches_kafka: bool = True, **flags: Any
+) -> tuple["Settings", set[str]]:
+    """The same, with the names of the settings that were given anywhere."""
     from precede.streaming.job import settings
 
     for name, meant in settings.likely_slips(os.environ):
         say(f"The variable {name} is not a setting of precede and has no effect: did you mean {meant}?")
     try:
         file = config or os.environ.get("PRECEDE_CONFIG")
-        return settings.load(flags, os.environ, file, reaches_kafka=reaches_kafka)
+        given = set(settings.given(flags, os.environ, file))
+        return settings.load(flags, os.environ, file, reaches_kafka=reaches_kafka), given
     except Refused as error:
         raise WrongUse(str(error)) from error
 

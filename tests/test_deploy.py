@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from precede.command_line import COMMANDS
+from precede.ingest.kafka.retention import Retention
 from precede.streaming.job.broker_watch import BrokerWatch
+from precede.streaming.job.retention_watch import RetentionWatch
 from precede.streaming.job.settings import Settings, host_and_port
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring.counts import Counts
@@ -129,6 +131,7 @@ def told_metrics() -> dict[str, set[str]]:
     metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
     metrics.broker.ends[0] = (0, 1)
     metrics.sink = SimpleNamespace(counts=Counts(), token={}, is_token_known=True)  # type: ignore[assignment]
+    metrics.retention = RetentionWatch(settings, Retention(1, None), dict)
     metrics.watches = [QueryWatch("order", lambda: None, print, 1, print)]  # type: ignore[arg-type, return-value]
     metrics.watches[0].progress_at, metrics.watches[0].behind = 1.0, 0
     metrics.observe("order", "triggerExecution", 1.0)

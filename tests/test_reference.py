@@ -11,9 +11,12 @@ import typer
 
 import precede
 from precede.command_line import COMMANDS, application
+from precede.looking.answer import Cause, Delivery
+from precede.looking.findings import Copy, Refusal
 from precede.member.object_host import Invocation
 from precede.streaming.history.tables import COLUMNS
 from precede.streaming.job.settings import OTHER_VARIABLES
+from precede.udfs.analysis.one_message import AwaitedMember, Wait
 from precede.udfs.codes import CODES
 from precede.udfs.limits import Limits
 from precede.udfs.records.dead_letters import DeadLetter
@@ -105,6 +108,14 @@ def test_the_page_of_records_names_every_field_and_code_of_a_dead_letter() -> No
     fields, _, codes = section(page("records"), "## Dead letters").partition("| code | meaning |")
     assert first_cells(codes) == set(CODES)
     assert first_cells(fields) == set(DeadLetter.__struct_fields__)
+
+
+def test_the_page_of_records_names_every_field_of_an_answer() -> None:
+    text = section(page("records"), "## Answers of `precede why`")
+    assert first_cells(text) == set(precede.Answer.__struct_fields__)
+    named = set(re.findall(r"`(\w+)`", text))
+    for part in (Delivery, Cause, Refusal, Copy, Wait, AwaitedMember):
+        assert named >= set(part.__struct_fields__)
 
 
 def test_the_page_of_records_names_every_column_of_the_tables() -> None:

@@ -13,7 +13,7 @@ FOLDERS = ("precede", "streaming", "ingest", "udfs")
 
 # The rooms of udfs/ from the lowest to the highest. A file may import from its own room and from lower ones.
 DIRECTION = (
-    {"limits", "codes", "errors", "partitioner"},
+    {"limits", "codes", "errors", "partitioner", "rules"},
     {"records"},
     {"engine", "analysis.relation"},
     {"membership"},
@@ -22,8 +22,10 @@ DIRECTION = (
     {"ticks"},
     {"analysis"},
     {"holdback"},
-    {"member", "peers", "sizes"},
+    {"member", "peers", "sizes", "state_log"},
+    {"steps"},
     {"shard"},
+    {"initial_state"},
 )
 
 

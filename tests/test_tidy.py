@@ -52,13 +52,13 @@ ROOMS = {
     "precede": {"precede", "streaming", "ingest", "udfs"},
 }
 
-ERRORS = ("Refused", "Unreachable", "AccessDenied", "Unconfirmed", "Hole", "CallFailed")
+ERRORS = ("Refused", "Unreachable", "AccessDenied", "Unconfirmed", "Hole", "Difference", "CallFailed")
 
 # The kernel only computes. Other modules reach outside (files, clocks, chance, threads) or write what another version
 # cannot read (pickle), and then the same log would no longer give the same bytes.
 KERNEL_MAY_IMPORT = {
     *("__future__", "abc", "base64", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum", "functools"),
-    *("hashlib", "heapq", "itertools", "json", "math", "operator", "re", "string", "struct", "typing", "zlib"),
+    *("hashlib", "heapq", "hmac", "itertools", "json", "math", "operator", "re", "string", "struct", "typing", "zlib"),
     *("udfs", "msgspec"),
 }
 KERNEL_MAY_NOT_CALL = {
@@ -71,7 +71,8 @@ KERNEL_MAY_NOT_CALL = {
 }  # hash of a string differs from process to process
 VERIFYING = {"cryptography"}  # for udfs/records/signatures.py alone: Ed25519 computes, but slowly without a library
 FACING_SPARK = {"gc", "numpy", "pandas", "pyarrow", "pyspark"}  # for udfs/shard.py alone
-MORE_FOR = {"shard.py": FACING_SPARK, "signatures.py": VERIFYING}
+HASHING = {"xxhash"}  # for udfs/initial_state.py alone: it tells the shard of a key as Spark does
+MORE_FOR = {"shard.py": FACING_SPARK, "signatures.py": VERIFYING, "initial_state.py": HASHING}
 
 LINES_MAX = 450
 

@@ -15,6 +15,10 @@ class Refused(PrecedeError):
     """What was asked cannot be done as things are, and a person must change something first."""
 
 
+class TakenOver(Refused):
+    """Another job took over what this one wrote; it must not be started again by itself."""
+
+
 class Unreachable(PrecedeError):
     """No broker answered. This may pass by itself: the same call may succeed later."""
 
@@ -38,6 +42,19 @@ class Hole(PrecedeError):
         first, end = last + 1, delivery.position - 1
         missing = f"position {first} is" if first == end else f"positions {first} to {end} are"
         super().__init__(f"In group {place} {missing} missing: after {last} came {delivery.position}.")
+
+
+class Difference(PrecedeError):
+    """A live reader made another record than the job: what it has delivered of this group lately may be wrong."""
+
+    def __init__(self, group: str, where: str) -> None:
+        """`where` is the first place at which the two differ."""
+        self.group = group
+        super().__init__(
+            f"Live reading of group {group} has ended: what this reader made from the raw topic is not what the "
+            f"ordered topic has ({where}). What it delivered of this group shortly before may be wrong: compare it "
+            "with the ordered topic. From here on the group is read from there."
+        )
 
 
 class CallFailed(PrecedeError):

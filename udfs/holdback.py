@@ -5,10 +5,8 @@ partition in offset order, each once, with the time the log took it. Bad input i
 never raises.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, MutableMapping
 from operator import attrgetter
-
-from msgspec import UnsetType
 
 from precede.udfs import codes
 from precede.udfs.analysis.inspection import OpenGap, held_messages, oldest_and_gaps, open_gaps
@@ -35,6 +33,8 @@ from precede.udfs.records.messages import (
     Message,
     Record,
     Tick,
+    identity_of,
+    own_key,
 )
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
@@ -70,7 +70,9 @@ class Holdback:
         partitions: int | None = None,
         partitioner: str = DEFAULT_PARTITIONER,
         home: bool = True,
+        blobs: MutableMapping[bytes, bytes] | None = None,
     ) -> None:
+        """`blobs` is where groups that are not decoded are kept; by default in memory."""
         if order not in ORDERS:
             raise ValueError(f"there is no order {order!r}: choose one of {', '.join(ORDERS)}")
         if partitions is not None and partitions < 1:
@@ -94,9 +96,15 @@ class Holdback:
         self.clear = self.outbox.clear
         self._groups: dict[str, Group] = {}
         """The groups that were touched, by name, because a record brings the name."""
+        self._resting: dict[str, Group] = {}
+        """Decoded groups that were not touched since the last `rest`."""
         self._record_bytes_max = self.limits.record_bytes_max
-        self._blobs: dict[bytes, bytes] = {}
+        self._blobs: MutableMapping[bytes, bytes] = {} if blobs is None else blobs
         """What was loaded; of a group that was touched since, the one in `_groups` counts."""
+        self._covered: dict[bytes, int] = {}
+        """Groups whose state reaches further than the records that come: those below this offset are passed over."""
+        self.changed: dict[bytes, tuple[int, int, int]] = {}
+        """The groups reached since `note_written`: partition, offset and time of the first record that reached it."""
         self._deadlines: dict[bytes, int] | None = None
         """When time may matter to the groups that are not decoded; looked up when the first tick comes."""
 
@@ -132,12 +140,12 @@ class Holdback:
         except Malformed as error:
             refusal = Refusal(codes.MALFORMED, error.reason)
             if isinstance(key, OwnKey):
-                key = _own_key(error.identity.group)
+                key = own_key(error.identity.group)
             return self._refuse(refusal, error.identity, LogRecord(value, key, partition, offset, timestamp_ms))
         group = self._groups.get(record.group)  # type: ignore[arg-type]
         if group is None or (key is not OWN_KEY and key != group.key) or partition != group.plain_partition:
             if isinstance(key, OwnKey):
-                key = _own_key(record.group)
+                key = own_key(record.group)
             found = self._find_group(record, LogRecord(value, key, partition, offset, timestamp_ms))
             if found is None:
                 return None
@@ -145,7 +153,7 @@ class Holdback:
         if record.__class__ is Message:
             group.receive_message(record, trimmed, offset, timestamp_ms)
         elif record.__class__ is Tick:  # with a key, as where its group was not touched before
-            self._refuse(KEYED_TICK, _identity(record), LogRecord(value, group.key, partition, offset, timestamp_ms))
+            self._refuse(KEYED_TICK, identity_of(record), LogRecord(value, group.key, partition, offset, timestamp_ms))
         else:
             self._receive_control(group, record, trimmed, offset, timestamp_ms)
         return None
@@ -180,11 +188,15 @@ class Holdback:
             group = self._group(came.key, came.partition)
             if came.partition != group.partition:
                 refusal = Refusal(codes.WRONG_PARTITION, self._where_it_lives(group))
+            elif self._is_covered(came.key, came.offset):
+                return None
             elif group.keyring is not None:
                 refusal = judge(group, group.keyring, record, came.value.strip(SPACE))  # type: ignore[union-attr]  # it was read
         if refusal is None:
+            assert group is not None
+            self._note_change(group, came.offset, came.timestamp_ms)
             return group
-        self._refuse(refusal, _identity(record), came)
+        self._refuse(refusal, identity_of(record), came)
         return None
 
     def _refuse(self, refusal: Refusal, identity: Identity, came: LogRecord) -> None:
@@ -205,8 +217,24 @@ class Holdback:
             if due_ms is None:
                 if not group.held:
                     holding.discard(group)
-            elif due_ms <= timestamp_ms and group.partition == partition:
+            elif due_ms <= timestamp_ms and group.partition == partition and not self._is_covered(group.key, offset):
+                self._note_change(group, offset, timestamp_ms)
                 passing_time.pass_time(group, self.patience, offset, timestamp_ms)
+
+    def _is_covered(self, key: bytes, offset: int) -> bool:
+        """Whether the group's state has everything up to this offset of its partition already."""
+        covered = self._covered.get(key)
+        if covered is None:
+            return False
+        if offset < covered:
+            return True
+        del self._covered[key]
+        return False
+
+    def _note_change(self, group: Group, offset: int, now_ms: int) -> None:
+        """The first change since the state was written; what follows in this group is not looked at any more."""
+        self.changed.setdefault(group.key, (group.partition, offset, now_ms))
+        group.take_at_once()
 
     def _group(self, key: bytes, partition: int) -> Group:
         """The group of this key: known, to be decoded, or new."""
@@ -215,6 +243,8 @@ class Holdback:
         if group is not None and not group.begun and self.partitions is None:
             del self._groups[name]  # nothing of it was accepted, so it does not live anywhere yet
             group = None
+        if group is None and name in self._resting:
+            group = self._groups[name] = self._resting.pop(name)
         if group is None:
             blob = self._blobs.get(key)
             if blob is not None:
@@ -223,6 +253,7 @@ class Holdback:
                 if self.partitions is not None:
                     partition = partition_of(key, self.partitions, self.partitioner)
                 group = Group(key, order=self.order, partition=partition, shared=self.shared)
+                group.plain_partition = None  # this record may be refused, and the first accepted one is a change
             self._groups[name] = group
         return group
 
@@ -234,7 +265,11 @@ class Holdback:
 
     def _keys(self) -> list[bytes]:
         """The keys of all groups, in order."""
-        return sorted({group.key for group in self._groups.values()} | self._blobs.keys())
+        return sorted({group.key for group in self._decoded()} | self._blobs.keys())
+
+    def _decoded(self) -> Iterator[Group]:
+        yield from self._groups.values()
+        yield from self._resting.values()
 
     def _receive_control(self, group: Group, record: Record, value: bytes, offset: int, now_ms: int) -> None:
         """Membership, abandoning, signs of life."""
@@ -253,7 +288,7 @@ class Holdback:
             case Evict():
                 refusal = evict(group, record)
         if refusal is not None:
-            group.refuse(refusal, _identity(record), value, offset, now_ms)
+            group.refuse(refusal, identity_of(record), value, offset, now_ms)
             return
         group.deadline = None
         if not isinstance(record, Abandon | Heartbeat):
@@ -276,6 +311,10 @@ class Holdback:
         for known in self._look(group):
             yield from open_gaps(known)
 
+    def group(self, name: str) -> Group | None:
+        """One group, to be looked at and not touched; None where nothing of it was accepted."""
+        return next((group for group in self._look(name) if group.begun), None)
+
     def homes(self) -> Iterator[tuple[bytes, int]]:
         """The key of each group, and the partition where it lives."""
         for group in self._look(None):
@@ -285,51 +324,124 @@ class Holdback:
     def _look(self, group: str | None) -> Iterator[Group]:
         """One group or all, to be looked at and not touched."""
         for key in self._keys() if group is None else [group.encode()]:
-            known = self._groups.get(key.decode())
+            known = self.decoded_group(key)
             if known is None and key in self._blobs:
                 known = restore(key, self._blobs[key], Shared(self.limits, ORDERS))
             if known is not None:
                 yield known
 
-    def load(self, blobs: dict[bytes, bytes]) -> None:
-        """Take the state of groups, by key, as `dump` returned it; each is decoded when it is first touched."""
+    def load(
+        self,
+        blobs: Mapping[bytes, bytes],
+        covered: Mapping[bytes, int] | None = None,
+        deadlines: Mapping[bytes, int] | None = None,
+    ) -> None:
+        """Take the state of groups, by key, as `dump` returned it; each is decoded when it is first touched.
+
+        `covered` says, for groups whose state reaches further than the records that come next, up to which offset:
+        what comes for them below it, ticks too, is passed over. `deadlines` says, where it is known, when time may
+        matter to which groups; without it the first tick looks at the states of all.
+        """
         self._blobs.update(blobs)
-        self._deadlines = None
+        self._covered.update(covered or {})
+        self._deadlines = None if deadlines is None else dict(deadlines)
 
     def dump(self) -> dict[bytes, bytes]:
         """The state of all groups, by key; only those that were touched are encoded again. The dict is the caller's."""
-        blobs = self._blobs.copy()
-        for group in self._groups.values():
+        blobs = dict(self._blobs)
+        for group in self._decoded():
             if group.begun:
-                blobs[group.key] = snapshot(group, passing_time.deadline_ms(group, self.patience))
+                blobs[group.key] = self._snapshot(group)
         return blobs
 
-    def note_waiting(self, waiting: dict[bytes, tuple[int, int]]) -> None:
-        """Update, for the groups that were touched, since when something waits and how many gaps there are."""
-        for group in self._groups.values():
+    def state_of(self, key: bytes) -> bytes | None:
+        """The state of one group; None where nothing of it was accepted."""
+        group = self.decoded_group(key)
+        if group is None:
+            return self._blobs.get(key)
+        return self._snapshot(group) if group.begun else None
+
+    def _snapshot(self, group: Group) -> bytes:
+        return snapshot(group, passing_time.deadline_ms(group, self.patience))
+
+    def note_written(self, key: bytes) -> None:
+        """The state of this group is kept elsewhere as it is now: its next record counts as a change again."""
+        self.changed.pop(key, None)
+        group = self.decoded_group(key)
+        if group is not None:
+            group.plain_partition = None
+
+    def forget_changes(self) -> None:
+        """For callers that do not write state: do not remember more of what changed."""
+        self.changed.clear()
+
+    def take_changes(self) -> dict[bytes, tuple[int, int, int]]:
+        """What `changed` has of groups with a state; of the others, the next record is a change again."""
+        changed, self.changed = self.changed, {}
+        for key in list(changed):
+            group = self.decoded_group(key)
+            if group is not None and not group.begun:
+                del changed[key]
+                group.plain_partition = None
+        return changed
+
+    def decoded_group(self, key: bytes) -> Group | None:
+        """The group, to be looked at; None where it is put away, or new."""
+        name = key.decode()
+        return self._groups.get(name) or self._resting.get(name)
+
+    def covered(self) -> dict[bytes, int]:
+        """The groups that still pass over records, and up to which offset."""
+        return self._covered.copy()
+
+    def rest(self, unwritten: Container[bytes] | None = None) -> int:
+        """Put away, as blobs, the groups that no record reached since the last call but one; how many they are.
+
+        Called now and then, this bounds how many groups are decoded at the same time. With `unwritten` only the groups
+        that are not in it are put away, and `blobs` has their states as they are now.
+        """
+        put_away = 0
+        stay: dict[str, Group] = {}
+        for name, group in self._resting.items():
+            if unwritten is not None and group.key in unwritten:
+                stay[name] = group
+                continue
+            self.shared.holding.discard(group)
+            if group.begun:
+                due_ms = passing_time.deadline_ms(group, self.patience)
+                if unwritten is None:
+                    self._blobs[group.key] = snapshot(group, due_ms)
+                if due_ms is not None and self._deadlines is not None:
+                    self._deadlines[group.key] = due_ms
+                put_away += 1
+            group.close()
+        self._resting, self._groups = stay | self._groups, {}
+        return put_away
+
+    @property
+    def decoded(self) -> int:
+        """How many groups are decoded now."""
+        return len(self._groups) + len(self._resting)
+
+    def waiting_of(self, key: bytes) -> tuple[int, int, int] | None:
+        """When the oldest held message arrived, how many gaps there are, and how many are held; None if none is."""
+        for group in self._look(key.decode()):
             if group.held:
-                waiting[group.key] = oldest_and_gaps(group)
+                return (*oldest_and_gaps(group), len(group.held))
+        return None
+
+    def note_waiting(self, waiting: dict[bytes, tuple[int, int, int]]) -> None:
+        """Update, for the groups that were touched, what they wait for: see `waiting_of`."""
+        for group in self._decoded():
+            if group.held:
+                waiting[group.key] = (*oldest_and_gaps(group), len(group.held))
             else:
                 waiting.pop(group.key, None)
 
     def close(self) -> None:
         """Let go of all groups at once; without this, only looking for cycles would free them."""
-        for group in self._groups.values():
+        for group in self._decoded():
             group.close()
         self._groups.clear()
+        self._resting.clear()
         self.shared.holding.clear()
-
-
-def _own_key(group: str | UnsetType | None) -> bytes | None:
-    return group.encode() if isinstance(group, str) else None
-
-
-def _identity(record: Record) -> Identity:
-    """The sender and id of a record, for its dead letter; a seq that was not read is not named."""
-    sender = record.sender if isinstance(record.sender, str) else None
-    return Identity(
-        group=record.group if isinstance(record.group, str) else None,
-        sender=sender,
-        epoch=record.epoch if isinstance(record.epoch, int) and sender is not None else None,
-        seq=record.seq if isinstance(record.seq, int) else None,
-    )

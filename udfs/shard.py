@@ -5,11 +5,12 @@ group key -> snapshot, each snapshot decoded only when its group is touched and 
 
 Rows leave packed, up to about a mebibyte of records in one: between here and the driver a row costs more than a record.
 A packed row names the raw partition and the last raw offset behind it, and for each record the offset that released it,
-so that the publisher can leave out what it has published already.
+so that the publisher can leave out what it has published already. The states that are due for the state topic leave in
+packed rows too; they are published whatever was published before.
 """
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,8 +20,9 @@ import pandas as pd
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
-from precede.udfs.partitioner import DEFAULT_PARTITIONER
-from precede.udfs.records.job_records import JobRecord
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, partition_of
+from precede.udfs.state_log import NO_WAITING, DumpedStateLog, StateLog, StateSettings, Waiting
+from precede.udfs.steps import Records, Row, ShardWaiting, StateRecord, state_records, steps, waiting_of_all
 from precede.udfs.ticks.patience import Patience
 
 if TYPE_CHECKING:
@@ -29,47 +31,31 @@ if TYPE_CHECKING:
 HOME_SHARD = 0
 """Where records without a key are refused."""
 
-STATE_VERSION = 2
-"""Version 1 lacked what the groups wait for; it is known of each group again once the group is touched."""
+STATE_VERSION = 3
+"""Version 1 lacked what the groups wait for; version 2 how many they hold, and what of them the state topic has."""
 
 STATE_TYPE = "blob binary"
 ROW_TYPE = "shard int, part int, partition int, offset long, bytes int, records binary"
 
-ROWS_MAX = 8192  # records in a packed row
-BYTES_MAX = 1024 * 1024  # bytes of records in a packed row; the last record may reach over it
 FRAME_BYTES_MAX = 16 * 1024 * 1024  # bytes of packed rows handed to Spark in one frame
 
-Row = tuple[int, int, bytes | None, bytes | None, int]
-"""Partition, offset, key, value, and when the log took it."""
 
-Waiting = tuple[int, int]
-"""When the oldest held message arrived, in milliseconds of the log, and how many gaps there are."""
+class ShardState(msgspec.Struct, array_like=True):
+    """What Spark keeps of a shard."""
 
-NOTHING_WAITS: Waiting = (0, 0)
-
-
-class Records(msgspec.Struct, array_like=True, gc=False):
-    """What a packed row carries: parallel lists, and what a person wants to know of the records read."""
-
-    ordered: list[bytes]
-    ordered_keys: list[bytes]
-    ordered_offsets: list[int]
-    dead: list[bytes]
-    dead_keys: list[bytes | None]
-    dead_offsets: list[int]
-    read: int  # raw records behind this row
-    duplicates: int
-    held: int  # messages the whole shard holds after this row
-    waiting: Waiting | None = None  # of the whole shard after the batch; in a shard's last row alone
-    state_bytes: int = 0  # what Spark keeps of the shard after the batch; in a shard's last row alone
-    own: list[JobRecord] = []  # what the job itself has to say, each with the raw offset that made it
-    dead_codes: list[str] = []  # why, for each dead letter
+    held: int = 0
+    groups: dict[bytes, bytes] = {}
+    waiting: dict[bytes, Waiting] = {}
+    log: DumpedStateLog | None = None
+    """What the state topic lacks; None where nothing was ever written there."""
+    covered: dict[bytes, int] = {}
+    """Of groups whose state was restored, the raw offset up to which they pass over what comes."""
 
 
 _encode = msgspec.msgpack.encode
 _decode_state_1 = msgspec.msgpack.Decoder(tuple[int, dict[bytes, bytes]]).decode
-_decode_state = msgspec.msgpack.Decoder(tuple[int, dict[bytes, bytes], dict[bytes, Waiting]]).decode
-unpack = msgspec.msgpack.Decoder(Records).decode
+_decode_state_2 = msgspec.msgpack.Decoder(tuple[int, dict[bytes, bytes], dict[bytes, ShardWaiting]]).decode
+_decode_state = msgspec.msgpack.Decoder(ShardState).decode
 
 
 class Shard:
@@ -83,13 +69,20 @@ class Shard:
         *,
         partitions: int | None = None,
         partitioner: str = DEFAULT_PARTITIONER,
+        state: StateSettings | None = None,
+        initial: Callable[[int], ShardState | None] | None = None,
     ) -> None:
-        """`partitions` is how many the raw topic has."""
+        """`partitions` is how many the raw topic has; without `state` none is written to the state topic.
+
+        `initial` gives the state that a shard begins with where it was restored.
+        """
         self.order = order
         self.limits = limits
         self.patience = Patience() if patience is None else patience
         self.partitions = partitions
         self.partitioner = partitioner
+        self.state = state
+        self.initial = initial
 
     def __call__(
         self, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: "GroupState"
@@ -102,8 +95,26 @@ class Shard:
 
     def _step(self, shard: int, frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
         kept = state.get[0] if state.exists else None
-        before, held, waiting = decode_state(kept) if kept is not None else ({}, 0, {})
-        blob = kept
+        restored = self.initial(shard) if kept is None and self.initial is not None else None
+        before = (restored or ShardState()) if kept is None else decode_state(kept)
+        holdback = self._holdback(shard, before)
+        arrived = in_log_order(frames)
+        packer = _Packer(shard)
+        state_after: bytes | None = None  # None where it stays as it is
+        for partition, offset, records, is_last in steps(holdback, arrived, before.held):
+            if is_last:
+                blob, states = self._finish(holdback, before, arrived, records, is_new=restored is not None)
+                for piece in state_records(states, records.held):
+                    yield from packer.add(partition, offset, piece)
+                records.state_bytes = len(blob or kept or b"")
+                state_after = blob
+            yield from packer.add(partition, offset, records)
+        yield from packer.rest()
+        holdback.close()
+        if state_after is not None:
+            state.update((state_after,))
+
+    def _holdback(self, shard: int, before: ShardState) -> Holdback:
         holdback = Holdback(
             order=self.order,
             limits=self.limits,
@@ -112,29 +123,77 @@ class Shard:
             partitioner=self.partitioner,
             home=shard == HOME_SHARD,
         )
-        holdback.load(before)
-        arrived = in_log_order(frames)
-        rows: list[tuple[int, int, int, int, int, bytes]] = []
-        size = 0
-        for part, (partition, offset, records, is_last) in enumerate(_receive(holdback, arrived, held)):
-            if is_last:
-                after = holdback.dump()
-                if after != before:
-                    holdback.note_waiting(waiting)
-                    blob = encode_state(after, held + holdback.held_growth, waiting)
-                records.waiting = _of_all(waiting)
-                records.state_bytes = 0 if blob is None else len(blob)
-            packed = _encode(records)
-            rows.append((shard, part, partition, offset, len(packed), packed))
-            size += len(packed)
-            if size >= FRAME_BYTES_MAX:
-                yield _frame(rows)
-                rows, size = [], 0
-        if rows:
-            yield _frame(rows)
-        holdback.close()
-        if blob is not kept:
-            state.update((blob,))
+        holdback.load(before.groups, before.covered)
+        return holdback
+
+    def _finish(
+        self, holdback: Holdback, before: ShardState, arrived: list[Row], records: Records, *, is_new: bool
+    ) -> tuple[bytes | None, list[StateRecord]]:
+        """What Spark is to keep, or None if that stays as it is, and what goes into the state topic.
+
+        What a person wants to know of the shard is noted in its last records. With `is_new` Spark does not have the
+        state yet with which the batch began.
+        """
+        groups, waiting = holdback.dump(), before.waiting
+        covered = self._still_covered(holdback.covered(), arrived)
+        changed = {key: change for key, change in holdback.changed.items() if groups.get(key) != before.groups.get(key)}
+        if changed:
+            holdback.note_waiting(waiting)
+        states: list[StateRecord] = []
+        log = None if self.state is None else self._state_log(self.state, holdback, before)
+        if log is not None:
+            for key, (partition, offset, now_ms) in changed.items():
+                log.changed(key, partition, (offset, now_ms))
+            states = _take_due(log, groups, waiting, arrived)
+            records.uncovered = log.uncovered()
+        records.waiting = waiting_of_all(waiting)
+        if not (is_new or changed) and covered == before.covered and (log is None or not log.has_changed):
+            return None, states
+        dumped = before.log if log is None else log.dump()
+        return encode_state(ShardState(records.held, groups, waiting, dumped, covered)), states
+
+    def _still_covered(self, covered: dict[bytes, int], arrived: list[Row]) -> dict[bytes, int]:
+        """Those that may still pass over something, after the offsets that the batch has reached."""
+        if not covered or self.partitions is None:
+            return covered
+        reached = {row[0]: row[1] for row in arrived}
+        most = max(reached.values())
+        return {
+            key: upto
+            for key, upto in covered.items()
+            if upto > most + 1 or upto > reached.get(partition_of(key, self.partitions, self.partitioner), -1) + 1
+        }
+
+    def _state_log(self, settings: StateSettings, holdback: Holdback, before: ShardState) -> StateLog:
+        if before.log is not None and before.log.topic == settings.topic:
+            return StateLog(settings, before.log)
+        if not before.groups:
+            return StateLog(settings)
+        log = StateLog(settings, self._nothing_written(holdback, before))
+        log.has_changed = True
+        return log
+
+    def _nothing_written(self, holdback: Holdback, before: ShardState) -> DumpedStateLog:
+        """Older releases wrote no state, or the topic is a new one: all of it is due."""
+        unwritten: dict[int, dict[bytes, tuple[int, int]]] = {}
+        for key in before.groups:
+            partition = partition_of(key, self.partitions or 1, self.partitioner)
+            unwritten.setdefault(partition, {})[key] = (0, 0)
+            if key in before.waiting:
+                before.waiting[key] = holdback.waiting_of(key) or NO_WAITING
+        return DumpedStateLog(unwritten)
+
+
+def _take_due(
+    log: StateLog, groups: dict[bytes, bytes], waiting: dict[bytes, Waiting], arrived: list[Row]
+) -> list[StateRecord]:
+    """The state that is due in each partition which the batch has reached."""
+    last = {row[0]: row for row in arrived}
+    return [
+        (partition, key, value)
+        for partition, (_, offset, _, _, now_ms) in last.items()
+        for key, value in log.take_due(partition, offset + 1, now_ms, groups.__getitem__, waiting)
+    ]
 
 
 def in_log_order(frames: Iterable[pd.DataFrame]) -> list[Row]:
@@ -147,80 +206,29 @@ def in_log_order(frames: Iterable[pd.DataFrame]) -> list[Row]:
     return rows
 
 
-def _of_all(waiting: dict[bytes, Waiting]) -> Waiting:
-    """What the groups of a shard wait for, taken together."""
-    if not waiting:
-        return NOTHING_WAITS
-    oldest, gaps = zip(*waiting.values(), strict=True)
-    return min(oldest), sum(gaps)
+class _Packer:
+    """Packs the rows of one shard into frames of bounded size."""
 
+    def __init__(self, shard: int) -> None:
+        self._shard = shard
+        self._part = 0
+        self._size = 0
+        self._rows: list[tuple[int, int, int, int, int, bytes]] = []
 
-def _receive(holdback: Holdback, rows: list[Row], held: int) -> Iterator[tuple[int, int, Records, bool]]:
-    """Step through the rows; give what came out of them in pieces of one raw partition and bounded size."""
-    receive = holdback.receive
-    ordered, dead = holdback.ordered, holdback.dead
-    ordered_offsets: list[int] = []
-    dead_offsets: list[int] = []
-    ordered_count = dead_count = first = duplicates = 0
-    last = len(rows) - 1
-    for index, (partition, offset, key, value, timestamp_ms) in enumerate(rows):
-        receive(value, key, partition, offset, timestamp_ms)
-        count = len(ordered)
-        if count != ordered_count:
-            if count - ordered_count == 1:
-                ordered_offsets.append(offset)
-            else:
-                ordered_offsets += [offset] * (count - ordered_count)
-            ordered_count = count
-        count = len(dead)
-        if count != dead_count:
-            dead_offsets += [offset] * (count - dead_count)
-            dead_count = count
-        if index == last or ordered_count + dead_count >= ROWS_MAX or rows[index + 1][0] != partition:
-            read = index + 1 - first
-            if not holdback.home:  # what has no key is seen by every shard, and counts where it may be refused
-                read -= [row[2] for row in rows[first : index + 1]].count(None)
-            counts = (read, holdback.duplicates - duplicates, held + holdback.held_growth)
-            for records, is_last in _pieces(holdback, ordered_offsets, dead_offsets, counts):
-                yield partition, offset, records, is_last and index == last
-            duplicates = holdback.duplicates
-            holdback.clear()
-            ordered_offsets, dead_offsets = [], []
-            ordered_count = dead_count = 0
-            first = index + 1
+    def add(self, partition: int, offset: int, records: Records) -> Iterator[pd.DataFrame]:
+        """Add a row; a frame that is full is yielded."""
+        packed = _encode(records)
+        self._rows.append((self._shard, self._part, partition, offset, len(packed), packed))
+        self._part += 1
+        self._size += len(packed)
+        if self._size >= FRAME_BYTES_MAX:
+            yield from self.rest()
 
-
-def _pieces(
-    holdback: Holdback, ordered_offsets: list[int], dead_offsets: list[int], counts: tuple[int, int, int]
-) -> Iterator[tuple[Records, bool]]:
-    """What is in the holdback's lists now, in as many rows as its bytes ask for; the last one carries the counts."""
-    ordered, ordered_keys, dead, dead_keys = holdback.ordered, holdback.ordered_keys, holdback.dead, holdback.dead_keys
-    own, codes = holdback.own, holdback.dead_codes
-    if sum(map(len, ordered)) + sum(map(len, dead)) + sum(len(one.value) for one in own) <= BYTES_MAX:
-        lists = (ordered, ordered_keys, ordered_offsets, dead, dead_keys, dead_offsets)
-        yield Records(*lists, *counts, own=own, dead_codes=codes), True
-        return
-    nothing = (0, 0, counts[2])
-    for cut in _cuts(ordered):
-        yield Records(ordered[cut], ordered_keys[cut], ordered_offsets[cut], [], [], [], *nothing), False
-    for cut in _cuts(dead):
-        lists = ([], [], [], dead[cut], dead_keys[cut], dead_offsets[cut])
-        yield Records(*lists, *nothing, dead_codes=codes[cut]), False
-    for cut in _cuts([one.value for one in own]):
-        yield Records([], [], [], [], [], [], *nothing, own=own[cut]), False
-    yield Records([], [], [], [], [], [], *counts), True
-
-
-def _cuts(values: list[bytes]) -> Iterator[slice]:
-    """Where to cut a list so that each piece stays within the bound, or is one large record."""
-    start = size = 0
-    for index, value in enumerate(values):
-        if size + len(value) > BYTES_MAX and index > start:
-            yield slice(start, index)
-            start, size = index, 0
-        size += len(value)
-    if start < len(values):
-        yield slice(start, len(values))
+    def rest(self) -> Iterator[pd.DataFrame]:
+        """The last frame, if there are rows left."""
+        if self._rows:
+            yield _frame(self._rows)
+            self._rows, self._size = [], 0
 
 
 def _frame(rows: list[tuple[int, int, int, int, int, bytes]]) -> pd.DataFrame:
@@ -237,20 +245,23 @@ def _frame(rows: list[tuple[int, int, int, int, int, bytes]]) -> pd.DataFrame:
     )
 
 
-def encode_state(groups: dict[bytes, bytes], held: int, waiting: dict[bytes, Waiting]) -> bytes:
-    """The shard's groups, how many messages they hold, and what those wait for, as the one blob Spark keeps."""
-    return bytes((STATE_VERSION,)) + _encode((held, groups, waiting))
+def encode_state(state: ShardState) -> bytes:
+    """The state of a shard as the one blob that Spark keeps."""
+    return bytes((STATE_VERSION,)) + _encode(state)
 
 
-def decode_state(blob: bytes) -> tuple[dict[bytes, bytes], int, dict[bytes, Waiting]]:
-    """The snapshots of a shard's groups by group key, how many messages they hold, and what those wait for."""
-    if blob[0] > STATE_VERSION:
+def decode_state(blob: bytes) -> ShardState:
+    """The state of a shard, of this version or an older one."""
+    version, rest = blob[0], memoryview(blob)[1:]
+    if version > STATE_VERSION:
         raise Refused(
-            f"The checkpoint's state has version {blob[0]}, written by a newer precede; this one reads up to "
+            f"The checkpoint's state has version {version}, written by a newer precede; this one reads up to "
             f"{STATE_VERSION}."
         )
-    if blob[0] == 1:
-        held, groups = _decode_state_1(memoryview(blob)[1:])
-        return groups, held, {}
-    held, groups, waiting = _decode_state(memoryview(blob)[1:])
-    return groups, held, waiting
+    if version == STATE_VERSION:
+        return _decode_state(rest)
+    if version == 1:
+        held, groups = _decode_state_1(rest)
+        return ShardState(held, groups)
+    held, groups, waiting = _decode_state_2(rest)
+    return ShardState(held, groups, {key: (oldest_ms, gaps, 0) for key, (oldest_ms, gaps) in waiting.items()})

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -56,8 +57,15 @@ LISTEN_S, LISTEN_PAUSE_S = 3.0, 0.3
 REQUEST_S_MAX = 10.0
 
 
-def unreachable(bootstrap: Address | str) -> AccessDenied | Unreachable:
-    """Why no broker answered: asks once more, and looks at the errors that the client reports."""
+def unreachable(bootstrap: Address | str, noticed: Sequence[KafkaError] = ()) -> AccessDenied | Unreachable:
+    """Why no broker answered: from the errors that a client reported, else asks once more and looks at those."""
+    if noticed:
+        known = [why for error in noticed if (why := _why_rejected(bootstrap, error)) is not None]
+        return known[0] if known else Unreachable(f"Cannot reach Kafka at {bootstrap}.")
+    return _ask_again(bootstrap)
+
+
+def _ask_again(bootstrap: Address | str) -> AccessDenied | Unreachable:
     noticed: list[KafkaError] = []
     client = AdminClient(settings(bootstrap) | {"error_cb": noticed.append})
     deadline = time.monotonic() + LISTEN_S
@@ -94,13 +102,16 @@ def _why_rejected(bootstrap: Address | str, error: KafkaError) -> AccessDenied |
     return None
 
 
-def unreadable(bootstrap: Address | str, topic: str, error: KafkaError) -> PrecedeError:
+def unreadable(
+    bootstrap: Address | str, topic: str, error: KafkaError, noticed: Sequence[KafkaError] = ()
+) -> PrecedeError:
     """Why a topic could not be read, with the access rule that is missing."""
     if error.code() in AWAY:
-        return unreachable(bootstrap)
-    needed = (
-        ", who needs Read and Describe on that topic" if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else ""
-    )
+        return unreachable(bootstrap, noticed)
+    needed = {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED: ", who needs Read and Describe on that topic",
+        KafkaError.GROUP_AUTHORIZATION_FAILED: ", who needs Read on the consumer group",
+    }.get(error.code(), "")
     return refused(bootstrap, error, f"Kafka at {bootstrap} did not allow reading {topic}", needed)
 
 

@@ -9,7 +9,7 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol
 
 from precede.ingest.extras import need
-from precede.ingest.kafka import clients
+from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import TLS, Access, Address, access_to
 from precede.ingest.kafka.reading import BATCH_RECORDS, REQUEST_S, TopicReader
 from precede.udfs.records.messages import LogRecord
@@ -25,6 +25,9 @@ class LogReader(Protocol):
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
         """The first, or the next, offset of each partition; empty if the topic does not exist yet."""
+
+    def topic_id(self, topic: str) -> str | None:
+        """What tells the topic from a deleted one of the same name; None if it does not exist."""
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
         """Read these partitions from these offsets."""
@@ -115,6 +118,9 @@ class KafkaPythonReader:
             return {}
         offsets = self._consumer.end_offsets(partitions) if at_end else self._consumer.beginning_offsets(partitions)
         return {partition.partition: offset for partition, offset in offsets.items()}
+
+    def topic_id(self, topic: str) -> str | None:
+        return topics.id_of(self._bootstrap, topic)
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
         from kafka import TopicPartition

@@ -6,11 +6,12 @@ This is the only place that handles the end of a partition. Nothing is committed
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from precede.ingest.kafka import clients
+from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.retry import retry
 from precede.udfs.errors import PrecedeError, Unreachable
@@ -19,6 +20,7 @@ from precede.udfs.records.messages import LogRecord
 REQUEST_S = 10.0  # how long one request to the broker may take
 RETRY_S = 0.1
 BATCH_RECORDS = 1000
+NOTICED_MAX = 10
 
 
 class End(NamedTuple):
@@ -28,12 +30,27 @@ class End(NamedTuple):
     offset: int
 
 
+SHOWS_ENDS = {"enable.partition.eof": True}
+"""A consumer with this setting says where each partition ends: see `end_of`."""
+
+
+def end_of(message: Message) -> End | None:
+    """The end of a partition, if a consumer says it by this message; None for a record and for an error."""
+    error = message.error()
+    if error is None or error.code() != KafkaError._PARTITION_EOF:
+        return None
+    return End(cast(int, message.partition()), cast(int, message.offset()))
+
+
 class TopicReader:
     """Reads partitions of one topic, and knows which of them it has read to their end.
 
     With `patient`, the client retries if a broker does not answer; otherwise its error is raised.
     `wait_ms` is how long the broker may wait for more records, and so how late the end of a partition is seen.
     """
+
+    never_passes = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED})
+    """Errors that are raised even by a patient reader."""
 
     def __init__(
         self,
@@ -43,24 +60,32 @@ class TopicReader:
         committed: bool = True,
         patient: bool = True,
         wait_ms: int = 100,
+        consumer_group: str = "precede-reads",  # the client requires one; without `subscribe` it has no effect
     ) -> None:
         self._bootstrap = bootstrap
         self._request_s = request_s
         self._patient = patient
+        self._noticed: list[KafkaError] = []
         self._consumer = Consumer(
             clients.settings(bootstrap)
             | {
-                "group.id": "precede-reads",  # the client requires it; without subscribe and commit it has no effect
+                "error_cb": self._notice,
+                "group.id": consumer_group,
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": wait_ms,
-                "enable.partition.eof": True,
+                "fetch.queue.backoff.ms": 10,  # the default of a second shows as pauses where there is much to read
+                **SHOWS_ENDS,
             }
         )
         self._topic = ""
         self._assigned: set[int] = set()
         self._ended: set[int] = set()
+
+    def _notice(self, error: KafkaError) -> None:
+        """Keep why no broker can be reached, as the client says it."""
+        self._noticed = [*self._noticed[-NOTICED_MAX:], error]
 
     def partitions(self, topic: str, timeout_s: float) -> list[int]:
         """The numbers of the partitions; none if the topic does not exist."""
@@ -76,17 +101,27 @@ class TopicReader:
             for partition in partitions
         }
 
+    def offsets_at(
+        self, topic: str, partitions: Iterable[int], time_ms: int, timeout_s: float
+    ) -> dict[int, int | None]:
+        """In each of these partitions the first offset that the log took at this time or later, if there is one."""
+        asked = [TopicPartition(topic, partition, time_ms) for partition in partitions]
+        found = self._consumer.offsets_for_times(asked, timeout=timeout_s)
+        return {place.partition: place.offset if place.offset >= 0 else None for place in found}
+
     def all_ends(self, topic: str) -> dict[int, tuple[int, int]]:
         """The same for all partitions; waits for one that is new."""
+        reach_s = min(self._request_s, topics.REACH_S_MAX)
         try:
             found = retry(
-                lambda: self.ends(topic, self.partitions(topic, self._request_s), self._request_s),
+                lambda: self.ends(topic, self.partitions(topic, reach_s), self._request_s),
                 passes=clients.lacks_leader,
                 for_s=self._request_s,
                 pause_s=RETRY_S,
             )
         except KafkaException as error:
-            raise clients.unreadable(self._bootstrap, topic, error.args[0]) from error
+            self._consumer.poll(0)  # calls `_notice` for what came up while this waited
+            raise clients.unreadable(self._bootstrap, topic, error.args[0], self._noticed) from error
         return found or {}
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
@@ -95,6 +130,10 @@ class TopicReader:
         if not found:
             time.sleep(timeout_s)
         return {partition: offsets[at_end] for partition, offsets in found.items()}
+
+    def topic_id(self, topic: str) -> str | None:
+        """What tells the topic from a deleted one of the same name; None if it does not exist."""
+        return topics.id_of(self._bootstrap, topic)
 
     def assign(self, topic: str, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets on."""
@@ -115,10 +154,11 @@ class TopicReader:
         if error is None:
             self._ended.discard(partition)
             return LogRecord(message.value(), message.key(), partition, offset, message.timestamp()[1])
-        if error.code() == KafkaError._PARTITION_EOF:
+        end = end_of(message)
+        if end is not None:
             self._ended.add(partition)
-            return End(partition, offset)
-        if not self._patient or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return end
+        if not self._patient or error.code() in self.never_passes:
             raise KafkaException(error)
         return None
 
@@ -218,6 +258,17 @@ def records_to_end(
     except KafkaException as error:
         why = error.args[0].str()
         raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}: {why}.") from error
+    finally:
+        reader.close()
+
+
+def has_records(bootstrap: Address | str, topic: str, partition: int, first: int, end: int) -> bool:
+    """Whether a partition has committed records at these offsets; the marks of transactions are none."""
+    reader = TopicReader(bootstrap, patient=False, wait_ms=10)
+    try:
+        return any(record.offset < end for record in islice(reader.to_end(topic, {partition: first}), 1))
+    except (TimeoutError, KafkaException) as error:
+        raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}.") from error
     finally:
         reader.close()
 

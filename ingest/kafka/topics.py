@@ -6,7 +6,7 @@ refused, with the command that corrects it. An existing topic is never altered h
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types forget to export them
@@ -28,10 +28,12 @@ ORDERED_TOPIC = "precede.ordered"
 DEAD_LETTER_TOPIC = "precede.dead-letters"
 PROGRESS_TOPIC = "precede.progress"
 CONTROL_TOPIC = "precede.control"
+STATE_TOPIC = "precede.state"
 
 RECORD_BYTES_MAX = 2 * 1024 * 1024
 BATCH_BYTES_MAX = RECORD_BYTES_MAX + 64 * 1024  # the limit of a topic created here: a record with its key and overhead
 PROGRESS_SEGMENT_BYTES = 4 * 1024 * 1024
+STATE_SEGMENT_BYTES = 64 * 1024 * 1024
 PARTITIONS = 4
 REQUEST_S_MAX = 10.0
 REACH_S_MAX = 5.0  # after this time a person is told that no broker answers
@@ -50,6 +52,7 @@ class Wanted:
     at_least: dict[str, int]  # settings that may be larger
     created_with: dict[str, str] = field(default_factory=dict)  # never below `at_least`
     note: str = ""  # what a person should know who creates it
+    like: str | None = None  # the topic that must have as many partitions; where that one exists, it decides
 
     @property
     def settings(self) -> dict[str, str]:
@@ -64,15 +67,10 @@ class Wanted:
 
 
 def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS, *, limits: Limits = DEFAULTS) -> Wanted:
-    """The log itself: the broker sets the arrival time, and nothing is ever deleted, because positions are counted."""
-    log = {
-        "cleanup.policy": "delete",
-        "message.timestamp.type": "LogAppendTime",
-        "retention.ms": "-1",
-        "retention.bytes": "-1",
-    }
+    """The log itself: the broker sets the arrival time, and a new one is kept for ever."""
+    log = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
     # A new topic accepts more than the largest valid record, so that most oversize ones arrive and get a dead letter.
-    larger = {"max.message.bytes": str(BATCH_BYTES_MAX)}
+    larger = {"max.message.bytes": str(BATCH_BYTES_MAX), "retention.ms": "-1", "retention.bytes": "-1"}
     count = "1 partition" if partitions == 1 else f"{partitions} partitions"
     note = (
         f"The topic {name} has been created with {count}. This number is final, and it is the most jobs that can share "
@@ -106,6 +104,15 @@ def progress(name: str = PROGRESS_TOPIC) -> Wanted:
     return Wanted(name, 1, {"cleanup.policy": "compact"}, {}, {"segment.bytes": str(PROGRESS_SEGMENT_BYTES)})
 
 
+def state(name: str = STATE_TOPIC, partitions: int = PARTITIONS, *, raw_topic: str = RAW_TOPIC) -> Wanted:
+    """The state of each group: only the newest of each piece matters, and readers read the whole topic.
+
+    It has the partitions of the raw topic, because a group's state is in the partition of its records.
+    """
+    small = {"segment.bytes": str(STATE_SEGMENT_BYTES), "max.message.bytes": str(BATCH_BYTES_MAX)}
+    return Wanted(name, partitions, {"cleanup.policy": "compact"}, {}, small, like=raw_topic)
+
+
 def wanted(
     *,
     raw_topic: str = RAW_TOPIC,
@@ -113,16 +120,18 @@ def wanted(
     dead_letter_topic: str = DEAD_LETTER_TOPIC,
     progress_topic: str = PROGRESS_TOPIC,
     control_topic: str = CONTROL_TOPIC,
+    state_topic: str = STATE_TOPIC,
     partitions: int = PARTITIONS,
     limits: Limits = DEFAULTS,
 ) -> list[Wanted]:
-    """The five topics of a stream, which must accept the largest records that these limits allow."""
+    """The six topics of a stream, which must accept the largest records that these limits allow."""
     return [
         raw(raw_topic, partitions, limits=limits),
         ordered(ordered_topic, partitions, limits=limits),
         output(dead_letter_topic, partitions),
         progress(progress_topic),
         output(control_topic, partitions),
+        state(state_topic, partitions, raw_topic=raw_topic),
     ]
 
 
@@ -140,11 +149,20 @@ def ensure(
     """
     admin = clients.admin(bootstrap)
     present = names(admin, bootstrap)
+    topics = [_as_many_as(topic, present) for topic in topics]
     created = _create(admin, bootstrap, [topic for topic in topics if topic.name not in present], replicas)
     if say is not None:
         for note in [topic.note for topic in topics if topic.note and topic.name in created]:
             say(note)
     _check(admin, bootstrap, [topic for topic in topics if topic.name not in created])
+    for topic in topics:
+        has, wants = present.get(topic.name), present.get(topic.like or "")
+        if has is not None and wants is not None and has != wants:
+            raise Refused(
+                f"The topic {topic.name} has {has} partitions, but {topic.like} has {wants}, and the state of a group "
+                "must be in the partition of its records: choose another state_topic, or delete this one if it is "
+                "not needed."
+            )
 
 
 def ensure_patiently(
@@ -174,10 +192,16 @@ def ensure_patiently(
         say(f"Kafka answers at {bootstrap}.")
 
 
-def names(admin: AdminClient, bootstrap: Address | str) -> set[str]:
-    """The names of all topics."""
+def _as_many_as(topic: Wanted, present: dict[str, int]) -> Wanted:
+    """With the number of partitions that the topic must share."""
+    return replace(topic, partitions=present.get(topic.like or "", topic.partitions))
+
+
+def names(admin: AdminClient, bootstrap: Address | str) -> dict[str, int]:
+    """All topics, and how many partitions each has."""
     try:
-        return set(admin.list_topics(timeout=REACH_S_MAX).topics)
+        found = admin.list_topics(timeout=REACH_S_MAX).topics
+        return {name: len(topic.partitions) for name, topic in found.items()}
     except KafkaException as error:
         raise clients.unreachable(bootstrap) from error
 
@@ -215,6 +239,17 @@ def _wait_for_leaders(admin: AdminClient, new: set[str]) -> None:
         time.sleep(0.05)
 
 
+def record_bytes_max(bootstrap: Address | str, name: str) -> int:
+    """The largest batch that a topic takes."""
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    admin = clients.admin(bootstrap)  # it must outlive its answer
+    found = admin.describe_configs([resource], request_timeout=REQUEST_S_MAX)
+    try:
+        return int(found[resource].result()["max.message.bytes"].value or 0)
+    except KafkaException as error:
+        raise Unreachable(f"Kafka at {bootstrap} did not show the settings of {name}.") from error
+
+
 def _check(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted]) -> None:
     if not topics:
         return
@@ -249,11 +284,17 @@ class Topic:
     partitions: int
 
 
+def id_of(bootstrap: Address | str, name: str) -> str | None:
+    """The id of a topic; None if it does not exist."""
+    found = describe(bootstrap, [name]).get(name)
+    return None if found is None else found.id
+
+
 def describe(bootstrap: Address | str, names: list[str]) -> dict[str, Topic]:
     """The topics of these names that exist. Raises Unreachable if Kafka does not describe them."""
     try:
         admin = clients.admin(bootstrap)
-        admin.list_topics(timeout=REQUEST_S_MAX)
+        admin.list_topics(timeout=REACH_S_MAX)
         futures = admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_S_MAX)
     except KafkaException as error:
         raise Unreachable(f"Cannot reach Kafka at {bootstrap}.") from error

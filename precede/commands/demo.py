@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from precede.command_options import Engine
+
 
 def demo(
     seconds: Annotated[
@@ -14,21 +16,26 @@ def demo(
         ),
     ] = 60,
     seed: Annotated[int, typer.Option(help="Another seed gives other delays and losses.")] = 7,
+    engine: Annotated[
+        Engine, typer.Option(help="What orders: Spark, or one process, which starts in a second and writes no history.")
+    ] = Engine.spark,
 ) -> None:
     """See it all work: a Kafka broker, the streaming job, and a group whose messages arrive late, twice and out of
     order.
 
-    The first run fetches the jars of Kafka and Spark. Everything that is written stays in a folder that the summary
-    names, with commands to look at it. Ctrl-C ends the demo early, with the same summary.
+    The first run fetches the jars of Kafka, and those of Spark where they are needed. Everything that is written stays
+    in a folder that the summary names, with commands to look at it. Ctrl-C ends the demo early, with the same summary.
 
-    Example:
+    Examples:
 
       precede demo --seconds 30
+
+      precede demo --engine process
     """
     from precede.ingest.extras import need
 
-    need("spark", "precede demo")
+    need("spark", "precede demo")  # without Spark too: Kafka's jars are fetched by the Ivy that pyspark brings
     from precede.demo.stage import perform
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops it as Ctrl-C does
-    perform(seconds, seed)
+    perform(seconds, seed, engine.value)

@@ -1,10 +1,9 @@
 """`precede groups`: lists the groups; creates, joins and leaves them, and abandons missing messages."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,16 +19,15 @@ from precede.command_options import (
     state_file,
 )
 from precede.identifiers import check_name, id_text, parse_id
-from precede.terminal_text import plain, safe_text
+from precede.terminal_text import plain
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from precede.groups.manager import Answer, Groups
+    from precede.looking.holding import Holding
     from precede.streaming.job.settings import Settings
     from precede.udfs.peers.catalogue import Listing
 
-MEMBERS_SHOWN_MAX = 8  # in the table; --json names all
+TopBy = Literal["held", "wait", "bytes"]
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The member that does it, the SENDER of `precede send`.")]
@@ -45,8 +43,13 @@ def list_groups(
     context: typer.Context,
     delta: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Read the job's Delta tables rather than the ordered topic; needs no Kafka."),
+        typer.Option(metavar="DIR", help="Read the job's Delta tables rather than its topics; needs no Kafka."),
     ] = None,
+    top: Annotated[
+        TopBy | None,
+        typer.Option(help="Show the groups that hold most messages, wait longest, or have most state, instead."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="With --top: how many groups.")] = 20,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per line, with all options and members.")
     ] = False,
@@ -63,6 +66,8 @@ def list_groups(
 
       precede groups
 
+      precede groups --top wait           which groups have waited longest, and how much they hold
+
       precede groups --delta delta/ --json
 
       precede groups create travel ann --order causal --closed --member bob
@@ -74,28 +79,49 @@ def list_groups(
     if context.invoked_subcommand is not None:
         _refuse_options_before(context)
         return
+    if top is not None and delta is not None:
+        raise WrongUse("--top reads the state topic and --delta the tables: leave out one of the two.")
     settings = load_settings(config, bootstrap=bootstrap)
-    from precede.groups.catalogue import CatalogueReader, catalogue_of_delta
+    from precede.groups import tables
 
-    cut_off: set[str] = set()
+    with done_when_the_reader_leaves():
+        if top is not None:
+            holdings = _top(settings, top, count)
+            tables.show_top(holdings, as_json=as_json)
+            if not holdings and not as_json:
+                say("No group has any state yet." if top == "bytes" else "Nothing is held.")
+            return
+        listings = _listings(settings, delta)
+        tables.show_listings(listings, as_json=as_json)
+        if not listings and not as_json:
+            say("There are no groups yet.")
+
+
+def _top(settings: "Settings", by: "TopBy", count: int) -> "list[Holding]":
+    from precede.looking import holding
+    from precede.looking.at_the_terminal import caught_up
+
+    return holding.top(caught_up(settings), by, count)
+
+
+def _listings(settings: "Settings", delta: Path | None) -> "list[Listing]":
+    from precede.groups.catalogue import CatalogueReader, catalogue_of_delta
+    from precede.looking import holding
+    from precede.looking.at_the_terminal import caught_up
+    from precede.looking.knowledge import NoStateError
+
     if delta is not None:
-        catalogue = catalogue_of_delta(delta)
-    else:
+        return catalogue_of_delta(delta).sorted()
+    try:
+        return holding.listings(caught_up(settings))
+    except NoStateError:  # a job of an older release: its ordered topic has all of it
         reader = CatalogueReader(settings.bootstrap, settings.ordered_topic)
         reader.read_on()
-        catalogue, cut_off = reader.catalogue, reader.cut_off
         reader.close()
-    listings = [catalogue.groups[group] for group in sorted(catalogue.groups)]
-    with done_when_the_reader_leaves():
-        if as_json:
-            _write_lines(listings)
-        elif listings:
-            _print_table(listings)
-        else:
-            say("There are no groups yet.")
-    if cut_off:
-        named = ", ".join(sorted(cut_off)[:3])
+    if reader.cut_off:
+        named = ", ".join(sorted(reader.cut_off)[:3])
         say(f"The topic no longer has the beginning of {named}: members may be missing here; --delta reads all of it.")
+    return reader.catalogue.sorted()
 
 
 def _refuse_options_before(context: typer.Context) -> None:
@@ -347,14 +373,9 @@ def _opened(group: str, name: str, wait: float, settings: "Settings") -> "Iterat
 
     with Groups(
         name,
-        bootstrap=settings.bootstrap,
-        raw_topic=settings.raw_topic,
-        ordered_topic=settings.ordered_topic,
-        dead_letter_topic=settings.dead_letter_topic,
+        config=settings,
         state=state_file(settings),
-        key=None if settings.key is None else Path(settings.key),
         answer_s=wait,
-        partitioner=settings.partitioner,
     ) as manager:
         yield manager
 
@@ -375,43 +396,3 @@ def _parts(text: str, mark: str, flag: str) -> tuple[str, str]:
     if not found or not one.strip() or not other.strip():
         raise WrongUse(f"{flag} {text}: write two values with a {mark!r} between them.")
     return one.strip(), other.strip()
-
-
-def _write_lines(listings: "list[Listing]") -> None:
-    import msgspec
-
-    for listing in listings:
-        fields = {
-            "group": listing.group,
-            "order": listing.order,
-            "created": listing.created,
-            "closed": listing.closed,
-            "members": listing.members,
-            "options": listing.options,
-            "position": listing.position,
-        }
-        sys.stdout.buffer.write(msgspec.json.encode(fields) + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def _print_table(listings: "list[Listing]") -> None:
-    from rich.console import Console
-
-    Console().print(_table(listings))
-
-
-def _table(listings: "list[Listing]") -> "Table":
-    from rich.table import Table
-
-    table = Table("group", "order", "who may send", "members", "position")
-    for listing in listings:
-        named = [name if epoch == 0 else f"{name} (epoch {epoch})" for name, epoch in listing.members.items()]
-        more = f" and {len(named) - MEMBERS_SHOWN_MAX} more" if len(named) > MEMBERS_SHOWN_MAX else ""
-        table.add_row(
-            safe_text(listing.group),
-            safe_text(listing.order),
-            "its members" if listing.closed else "everyone",
-            safe_text(", ".join(named[:MEMBERS_SHOWN_MAX]) + more),
-            str(listing.position) if listing.position else "",
-        )
-    return table

@@ -3,26 +3,37 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from precede.command_options import Checkpoint, Config, done_when_the_reader_leaves, load_settings, say
+from precede.command_options import Bootstrap, Config, done_when_the_reader_leaves, load_settings, say
 from precede.identifiers import check_name, id_text
 from precede.terminal_text import safe_text
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from precede.streaming.job.settings import Settings
     from precede.udfs.analysis.inspection import OpenGap
     from precede.udfs.engine.held import Held
 
 NAMED_MAX = 3  # so many things that one message waits for are in the table; --json names all
 
 
+FromCheckpoint = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="DIR",
+        help="Read the job's checkpoint instead, as of its last batch. That needs no Kafka, and starts Spark.",
+    ),
+]
+
+
 def held(
     group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group; without it, all.")] = None,
-    checkpoint: Checkpoint = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per line, as `precede replay --held` writes it.")
     ] = False,
@@ -30,37 +41,57 @@ def held(
         bool,
         typer.Option("--gaps", help="Show what is missing instead: who waits for it, and how often it was requested."),
     ] = False,
+    bootstrap: Bootstrap = None,
+    checkpoint: FromCheckpoint = None,
     config: Config = None,
 ) -> None:
     """Show what is held now, what each message waits for, and since when.
 
-    This reads the job's checkpoint as of the last batch, whether the job runs or not. It starts Spark for a moment.
+    This reads the state topic and the raw records behind it, so it needs no Spark, knows what came a moment ago, and
+    works while the job is down. `precede why GROUP ID` tells more of one message.
 
-    Example:
+    Examples:
 
-      precede held travel --checkpoint checkpoints/
+      precede held
 
-      precede held --gaps                 what is missing, and since when
+      precede held travel --gaps          what is missing, and since when
+
+      precede held --checkpoint checkpoints/
     """
     if group is not None:
         check_name("GROUP", group)
-    settings = load_settings(config, reaches_kafka=False, checkpoint=checkpoint)
+    if checkpoint is None:
+        settings = load_settings(config, bootstrap=bootstrap)
+        missing, messages = _from_topics(settings, group, gaps=gaps)
+    else:
+        settings = load_settings(config, reaches_kafka=False, checkpoint=checkpoint)
+        missing, messages = _from_checkpoint(settings, group, gaps=gaps)
+    with done_when_the_reader_leaves():
+        if gaps:
+            _show(missing, lambda now_ms: table_of_gaps(missing, now_ms), as_json=as_json)
+        else:
+            _show(messages, lambda now_ms: table_of_held(messages, now_ms), as_json=as_json)
+        if not as_json and not (missing if gaps else messages):
+            say(f"Nothing is {'missing' if gaps else 'held'}{'' if group is None else f' in {group}'}.")
+
+
+def _from_topics(settings: "Settings", group: str | None, *, gaps: bool) -> "tuple[list[OpenGap], list[Held]]":
+    from precede.looking import holding
+    from precede.looking.at_the_terminal import caught_up
+
+    knowledge = caught_up(settings, group)
+    return (list(holding.gaps(knowledge)), []) if gaps else ([], list(holding.held(knowledge)))
+
+
+def _from_checkpoint(settings: "Settings", group: str | None, *, gaps: bool) -> "tuple[list[OpenGap], list[Held]]":
     from precede.ingest.extras import need
 
-    need("spark", "precede held")
+    need("spark", "precede held --checkpoint")
     from precede.streaming.job import checkpoint_reader as reader
 
     if sys.stderr.isatty():
         say("Reading the checkpoint ...")
-    with done_when_the_reader_leaves():
-        if gaps:
-            missing = list(reader.gaps(settings, group))
-            _show(missing, lambda now_ms: table_of_gaps(missing, now_ms), as_json=as_json)
-        else:
-            messages = list(reader.read(settings, group))
-            _show(messages, lambda now_ms: table_of_held(messages, now_ms), as_json=as_json)
-        if not as_json and not (missing if gaps else messages):
-            say(f"Nothing is {'missing' if gaps else 'held'}{'' if group is None else f' in {group}'}.")
+    return (list(reader.gaps(settings, group)), []) if gaps else ([], list(reader.read(settings, group)))
 
 
 def _show(found: "Sequence[Held | OpenGap]", table: "Callable[[float], Table]", *, as_json: bool) -> None:

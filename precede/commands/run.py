@@ -1,13 +1,15 @@
 """`precede run`: runs the streaming job."""
 
 import signal
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from precede.command_options import Bootstrap, Checkpoint, Config, Order, load_settings, say
+from precede.command_options import Bootstrap, Checkpoint, Config, Engine, Order, load_given_settings, say
+from precede.ingest.extras import need
 
 if TYPE_CHECKING:
     from precede.streaming.job.announcer import Announcer
@@ -38,6 +40,20 @@ def run(
     only: Annotated[
         Query | None, typer.Option(help="Run only one of the two queries; the other may run elsewhere.")
     ] = None,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(
+            help="What orders: Spark, or this process alone, without Spark and history. Default: PRECEDE_ENGINE, else "
+            "spark."
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --engine process: a copy of the state, for a fast start. Default: PRECEDE_CACHE, else cache/.",
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Handle what is there, Delta included, and stop.")] = False,
     rebuild_delta: Annotated[
         bool, typer.Option("--rebuild-delta", help="Throw the Delta tables away and write them again from the topics.")
@@ -47,7 +63,8 @@ def run(
     """Run the streaming job: it orders what is in the raw topic, and keeps the history in Delta.
 
     Ctrl-C stops it between two batches. Started again with the same checkpoint it continues where it stopped, and no
-    reader of committed records sees a position twice.
+    reader of committed records sees a position twice. A second job with the same topics takes over: the first one then
+    ends with exit status 3.
 
     Examples:
 
@@ -56,11 +73,10 @@ def run(
       precede run --once                  handle what is there, then stop
 
       precede run --only order            history may run elsewhere
-    """
-    from precede.ingest.extras import need
 
-    need("spark", "precede run")
-    settings = load_settings(
+      precede run --engine process        order on this machine, without Spark
+    """
+    settings, given = load_given_settings(
         config,
         bootstrap=bootstrap,
         checkpoint=checkpoint,
@@ -68,15 +84,21 @@ def run(
         order=order,
         shards=shards,
         only=None if only is None else only.value,
+        engine=None if engine is None else engine.value,
+        cache=cache,
         once=once or None,
         rebuild_delta=rebuild_delta or None,
     )
+    if not settings.runs_without_spark:
+        need("spark", "precede run")
     from precede.ingest.signing import key_in
     from precede.streaming.job.announcer import Announcer
     from precede.udfs.errors import PrecedeError
 
     announcer = Announcer(say if settings.log_format == "text" else typer.echo, settings.log_format)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the job handles it
+    for sentence in without_effect(settings, given):
+        announcer(sentence)
     try:
         service_key = key_in(settings.service_key)
         _make_topics(settings, announcer)
@@ -88,6 +110,17 @@ def run(
     from precede.streaming.job import run as job
 
     job.run(settings, key=service_key)
+
+
+def without_effect(settings: "Settings", given: set[str]) -> Iterator[str]:
+    """What was given and does nothing with this engine."""
+    from precede.streaming.job.settings import SPARK_ONLY
+
+    unused = [name for name in SPARK_ONLY if name in given]
+    if settings.runs_without_spark and unused:
+        yield f"Only Spark needs {', '.join(unused)}; with engine = process this has no effect."
+    if settings.runs_without_spark and settings.only is None:
+        yield "This engine writes no history; `precede run --only history` writes it beside."
 
 
 def _make_topics(settings: "Settings", announcer: "Announcer") -> None:

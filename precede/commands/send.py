@@ -14,9 +14,7 @@ def send(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
     after: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID", help='The message that this one answers: sender:seq, or JSON ["sender", epoch, seq].'
-        ),
+        typer.Option(metavar="ID", help="The message that this one answers: sender:seq or sender@epoch:seq."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="TEXT is a JSON value and is carried as it is.")] = False,
     state: State = None,

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -13,7 +13,7 @@ from precede.identifiers import check_name, id_text
 from precede.terminal_text import plain
 
 if TYPE_CHECKING:
-    from precede.reading.following import Delivery
+    from precede.reading.delivery import Delivery
     from precede.streaming.job.settings import Settings
 
 LOOK_S = 0.25
@@ -21,11 +21,23 @@ SPACES = str.maketrans("\r\n\t", "   ")
 """The white space that may stand between the parts of JSON text; a record is printed on one line."""
 
 
+class _Asked(NamedTuple):
+    group: str | None
+    from_beginning: bool
+    as_json: bool
+    live: bool
+    end_s: float
+    """When to stop, by the clock that only counts."""
+
+
 def tail(
     group: Annotated[str | None, typer.Argument(metavar="GROUP", help="One group; without it, all.")] = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Also what is there already.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The records themselves, one per line.")] = False,
     dead_letters: Annotated[bool, typer.Option("--dead-letters", help="What can never be delivered, and why.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Run the kernel here: in milliseconds, without the job.")
+    ] = False,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N records.")] = None,
     seconds: Seconds = None,
     bootstrap: Bootstrap = None,
@@ -33,7 +45,8 @@ def tail(
 ) -> None:
     """Follow what is delivered, in order, until Ctrl-C.
 
-    Each position of a group is shown once. If positions are missing, standard error says which.
+    Each position of a group is shown once. If positions are missing, standard error says which. With --live the kernel
+    runs in this command, over the raw topic: messages show in milliseconds, and also while the job is down.
 
     Examples:
 
@@ -41,14 +54,17 @@ def tail(
 
       precede tail --from-beginning --json --count 100 > first.jsonl
 
+      precede tail --live travel
+
       precede tail --dead-letters
     """
     if group is not None:
         check_name("GROUP", group)
     settings = load_settings(config, bootstrap=bootstrap)
-    lines = (_dead_letters if dead_letters else _deliveries)(
-        settings, group=group, from_beginning=from_beginning, as_json=as_json, end_s=_end_s(seconds)
-    )
+    if live and dead_letters:
+        raise typer.BadParameter("--live shows what is delivered: leave out --dead-letters")
+    asked = _Asked(group, from_beginning, as_json, live, _end_s(seconds))
+    lines = (_dead_letters if dead_letters else _deliveries)(settings, asked)
     with done_when_the_reader_leaves(), suppress(KeyboardInterrupt):
         for shown, line in enumerate(lines, start=1):
             sys.stdout.buffer.write(line + b"\n")
@@ -68,26 +84,25 @@ def _request_s(end_s: float) -> float:
     return max(LOOK_S, min(REQUEST_S, end_s - time.monotonic()))
 
 
-def _deliveries(
-    settings: "Settings", *, group: str | None, from_beginning: bool, as_json: bool, end_s: float
-) -> Iterator[bytes]:
+def _deliveries(settings: "Settings", asked: _Asked) -> Iterator[bytes]:
     from precede.reading.following import follow
     from precede.reading.log_lines import one_line_each
-    from precede.udfs.errors import Hole
+    from precede.udfs.errors import Difference, Hole
 
-    start: Literal["beginning", "end"] = "beginning" if from_beginning else "end"
-    request_s = _request_s(end_s)
-    with follow(
-        group, bootstrap=settings.bootstrap, topic=settings.ordered_topic, start=start, request_s=request_s
-    ) as follower:
-        while time.monotonic() < end_s:
+    start: Literal["beginning", "end"] = "beginning" if asked.from_beginning else "end"
+    request_s = _request_s(asked.end_s)
+    with follow(asked.group, config=settings, start=start, request_s=request_s, live=asked.live) as follower:
+        while time.monotonic() < asked.end_s:
             try:
                 delivery = follower.poll(LOOK_S)
             except Hole as hole:
                 say(f"Hole: {hole}")
                 continue
+            except Difference as difference:
+                say(str(difference))
+                continue
             if delivery is not None:
-                yield one_line_each([delivery.record])[:-1] if as_json else delivery_line(delivery).encode()
+                yield one_line_each([delivery.record])[:-1] if asked.as_json else delivery_line(delivery).encode()
 
 
 def delivery_line(delivery: "Delivery") -> str:
@@ -108,27 +123,25 @@ def delivery_line(delivery: "Delivery") -> str:
     return plain(f"{place} {delivery.position}  {who}{answers}  {said}{waited}")
 
 
-def _dead_letters(
-    settings: "Settings", *, group: str | None, from_beginning: bool, as_json: bool, end_s: float
-) -> Iterator[bytes]:
+def _dead_letters(settings: "Settings", asked: _Asked) -> Iterator[bytes]:
     import msgspec
 
     from precede.ingest.kafka.log_readers import open_reader
 
-    reader = open_reader("confluent", settings.bootstrap, request_s=_request_s(end_s))
+    reader = open_reader("confluent", settings.bootstrap, request_s=_request_s(asked.end_s))
     try:
         starts: dict[int, int] = {}
-        at_end = not from_beginning
-        while not starts and time.monotonic() < end_s:
+        at_end = not asked.from_beginning
+        while not starts and time.monotonic() < asked.end_s:
             starts = reader.starts(settings.dead_letter_topic, at_end=at_end, timeout_s=LOOK_S)
             at_end = at_end and bool(starts)
         if starts:
             reader.assign(settings.dead_letter_topic, starts)
-        while time.monotonic() < end_s:
+        while time.monotonic() < asked.end_s:
             for record in reader.read(LOOK_S):
                 letter = msgspec.json.decode(record.value or b"{}")
-                if group is None or letter.get("group") == group:
-                    yield (record.value or b"") if as_json else _letter_line(letter).encode()
+                if asked.group in (None, letter.get("group")):
+                    yield (record.value or b"") if asked.as_json else _letter_line(letter).encode()
     finally:
         reader.close()
 

@@ -23,6 +23,7 @@ from precede.local.child import Child
 from precede.local.embedded_broker import Broker
 from precede.reading.following import Follower, follow
 from precede.streaming.job import jars
+from precede.streaming.job.settings import Settings
 from precede.terminal_text import safe_text
 from precede.udfs.errors import Refused
 
@@ -33,20 +34,21 @@ HURRY_S_MAX = 10.0  # for messages on their way, after Ctrl-C
 HISTORY_EVERY_S = 4.0
 
 
-def perform(seconds: float, seed: int) -> None:
+def perform(seconds: float, seed: int, engine: str = "spark") -> None:
     """Run the demo; raises Refused if the stream did not keep its promises."""
     console = Console()
     folder = new_folder()
-    run = DemoRun(folder, DemoWatch(GROUP))
+    run = DemoRun(folder, DemoWatch(GROUP), writes_history=engine == "spark")
     try:
         with ExitStack() as stack:
-            broker, job = stack.enter_context(stage(console, folder))
+            broker, job = stack.enter_context(stage(console, folder, engine))
             performance = stack.enter_context(
                 Performance(broker.bootstrap, job, run.watch, open_view(console, run.watch), seed)
             )
             run.conversation = performance.conversation
             run.cut_short = performance.play(seconds)
-            run.history = performance.wait_for_history(folder / "delta" / "deliveries")
+            if run.writes_history:
+                run.history = performance.wait_for_history(folder / "delta" / "deliveries")
     except KeyboardInterrupt:
         run.cut_short = True
     if run.conversation is None or not run.conversation.said:
@@ -70,7 +72,7 @@ def new_folder() -> Path:
 
 
 @contextmanager
-def stage(console: Console, folder: Path) -> Iterator[tuple[Broker, Child]]:
+def stage(console: Console, folder: Path, engine: str) -> Iterator[tuple[Broker, Child]]:
     """The broker and the job, for the duration of the context."""
     with progress_line(console) as say:
         say("Starting Kafka")
@@ -78,8 +80,9 @@ def stage(console: Console, folder: Path) -> Iterator[tuple[Broker, Child]]:
     try:
         with progress_line(console) as say:
             topics.ensure(broker.bootstrap, topics.wanted())
-            jars.ensure("spark", say=say)
-        job = start_job(broker.bootstrap, folder)
+            if engine == "spark":
+                jars.ensure("spark", say=say)
+        job = start_job(broker.bootstrap, folder, engine)
         try:
             yield broker, job
         finally:
@@ -100,16 +103,20 @@ def progress_line(console: Console) -> Iterator[Callable[[str], None]]:
         yield lambda sentence: console.print(safe_text(sentence))
 
 
-def start_job(bootstrap: str, folder: Path) -> Child:
+def start_job(bootstrap: str, folder: Path, engine: str) -> Child:
     """Start `precede run`, as a user would."""
-    command = [sys.executable, "-m", "precede", "run", "--bootstrap", bootstrap]
-    command += ["--checkpoint", str(folder / "checkpoint"), "--delta", str(folder / "delta")]
+    command = [sys.executable, "-m", "precede", "run", "--bootstrap", bootstrap, "--engine", engine]
+    if engine == "spark":
+        command += ["--checkpoint", str(folder / "checkpoint"), "--delta", str(folder / "delta")]
+    else:
+        command += ["--only", "order", "--cache", str(folder / "cache")]
     home = str(Path(precede.__file__).parent.parent)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PRECEDE_") or name == "PRECEDE_JARS"
     }
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
-    environment["PRECEDE_HISTORY_EVERY_S"] = str(HISTORY_EVERY_S)
+    if engine == "spark":
+        environment["PRECEDE_HISTORY_EVERY_S"] = str(HISTORY_EVERY_S)
     return Child(command, log=folder / "job.log", environment=environment)
 
 
@@ -123,7 +130,7 @@ class Performance:
         self._patience_s = DRAIN_S_MAX
         self._publisher = Publisher(bootstrap, linger_ms=0)
         self._raw: LogReader = open_reader("confluent", bootstrap)
-        self._ordered: Follower = follow(bootstrap=bootstrap)
+        self._ordered: Follower = follow(config=Settings(bootstrap=bootstrap))
         self.conversation = Conversation(self._publish, seed=seed)
 
     def __enter__(self) -> "Performance":
@@ -139,7 +146,7 @@ class Performance:
     def play(self, seconds: float) -> bool:
         """Create the group, play, and wait until all is delivered; returns whether Ctrl-C cut the play short."""
         self._create_group()
-        if not self._until(lambda: bool(self._watch.deliveries), START_S_MAX, "Spark is starting"):
+        if not self._until(lambda: bool(self._watch.deliveries), START_S_MAX, "The job is starting"):
             raise Refused(
                 f"The job orders nothing after {START_S_MAX:.0f} s; its last log line: {self._job.last_log_line}"
             )

@@ -29,6 +29,8 @@ class DemoRun:
     watch: DemoWatch
     conversation: Conversation | None = None
     history: int = 0
+    writes_history: bool = True
+    """Whether the job writes to Delta."""
     cut_short: bool = False  # by Ctrl-C; messages may still be on their way
 
 
@@ -50,27 +52,29 @@ def print_summary(console: Console, run: DemoRun) -> None:
         ("Still held", f"{len(watch.held())}"),
         ("Positions contiguous", positions),
         ("Replay gives the same bytes", "yes" if watch.agreed else "no"),
-        ("Rows in Delta", f"{run.history}"),
+        *([("Rows in Delta", f"{run.history}")] if run.writes_history else []),
     ):
         table.add_row(name, value)
     console.print()
     console.print(table, highlight=False)
     console.print()
-    console.print("Query the same in Delta, and replay the log without Spark and Kafka:", highlight=False)
-    for command in commands(run.folder):
+    query = "Query the same in Delta, and replay" if run.writes_history else "Replay"
+    console.print(f"{query} the log without Spark and Kafka:", highlight=False)
+    for command in commands(run.folder, writes_history=run.writes_history):
         console.print(f"\n  {command}", highlight=False, markup=False, soft_wrap=True)
     console.print()
     if not (watch.contiguous and watch.agreed and (watch.complete or run.cut_short)):
         raise Refused(f"The stream did not deliver what it should; see the job's log {run.folder / 'job.log'}.")
 
 
-def commands(folder: Path) -> list[str]:
+def commands(folder: Path, *, writes_history: bool = True) -> list[str]:
     """Commands that work as printed, from the folder where the demo was started."""
     python = Path(sys.executable)
     script = python.with_name("precede")
     here = f"{_named(script)}" if script.exists() else f"{_named(python)} -m precede"
     query = DELTA_QUERY.format(table=folder / "delta" / "deliveries")
-    return [f'{_named(python)} -c "{query}"', f"{here} replay {shlex.quote(str(folder / 'raw.jsonl'))}"]
+    in_delta = [f'{_named(python)} -c "{query}"'] if writes_history else []
+    return [*in_delta, f"{here} replay {shlex.quote(str(folder / 'raw.jsonl'))}"]
 
 
 def _named(path: Path) -> str:

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from precede.demo.conversation import MEMBERS
 from precede.demo.watch import Arrival, DemoWatch
-from precede.reading.following import Delivery
+from precede.reading.delivery import Delivery
 from precede.terminal_text import plain, safe_text
 from precede.udfs.engine.held import Held
 from precede.udfs.records.messages import Id

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from precede.reading.following import Delivery
+from precede.reading.delivery import Delivery
 from precede.udfs.engine.held import Held
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.messages import Id, LogRecord

@@ -22,16 +22,15 @@ from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 
+from precede.client_settings import Config, client_settings
 from precede.groups.catalogue import CatalogueReader
 from precede.ingest.group_records import Writer, Written
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.log_readers import LogReader, open_reader
-from precede.ingest.kafka.topics import DEAD_LETTER_TOPIC, ORDERED_TOPIC, RAW_TOPIC
 from precede.ingest.producer import Publisher
 from precede.ingest.sending import log_of
 from precede.ingest.signing import key_in
 from precede.udfs.errors import Refused
-from precede.udfs.partitioner import DEFAULT_PARTITIONER
 from precede.udfs.peers.catalogue import Listing
 from precede.udfs.peers.directory import Directory, GroupsInfo, Offer, RowState
 from precede.udfs.peers.views import IN, Standing
@@ -67,7 +66,8 @@ _place = lenient_reader(_Place)
 class Groups:
     """The groups of a log as one name sees them, and its operations on them.
 
-    `partitioner` is the job's setting: in another partition than it says, the job refuses what is sent here.
+    Settings are found as by `follow`, the key and the partitioner too. `partitioner` is the job's setting: in another
+    partition than it says, the job refuses what is sent here.
     To open it, and every method that reads or writes, raises Unreachable if no broker answered, and AccessDenied if the
     broker rejected the credentials or an access rule is missing. Refused means that something must be changed first:
     the state file, the key or a topic cannot be used, a group is not there or is there already, or the group refused
@@ -78,26 +78,38 @@ class Groups:
         self,
         name: str,
         *,
-        bootstrap: Address | str = "localhost:9092",
-        raw_topic: str = RAW_TOPIC,
-        ordered_topic: str = ORDERED_TOPIC,
-        dead_letter_topic: str = DEAD_LETTER_TOPIC,
-        state: Path | None = None,
-        key: Path | None = None,
+        config: Config = None,
+        bootstrap: Address | str | None = None,
+        raw_topic: str | None = None,
+        ordered_topic: str | None = None,
+        dead_letter_topic: str | None = None,
+        state: str | Path | None = None,
+        key: str | Path | None = None,
         answer_s: float = ANSWER_S,
         client: Literal["confluent", "kafka-python"] = "confluent",
-        partitioner: str = DEFAULT_PARTITIONER,
+        partitioner: str | None = None,
     ) -> None:
         self.name = name
         self.answer_s = answer_s
         """How long to wait for the job to order what is sent here; 0 means not at all."""
-        log = log_of(bootstrap, raw_topic)
-        self._publisher = Publisher(bootstrap, topic=raw_topic, linger_ms=0, partitioner=partitioner)
-        self._writer = Writer(self._publisher, log, state, name, key_in(key))
+        settings = client_settings(
+            config,
+            bootstrap=bootstrap,
+            raw_topic=raw_topic,
+            ordered_topic=ordered_topic,
+            dead_letter_topic=dead_letter_topic,
+            key=key,
+            partitioner=partitioner,
+        )
+        where, raw = settings.bootstrap, settings.raw_topic
+        log = log_of(where, raw)
+        self._publisher = Publisher(where, topic=raw, linger_ms=0, partitioner=settings.partitioner)
+        file = None if state is None else Path(state)
+        self._writer = Writer(self._publisher, log, file, name, key_in(settings.key), senders=settings.state)
         self._directory = Directory(name)
-        self._reader = CatalogueReader(bootstrap, ordered_topic, client=client)
-        self._dead_letter_topic = dead_letter_topic
-        self._open_reader: Callable[[], LogReader] = lambda: open_reader(client, bootstrap)
+        self._reader = CatalogueReader(where, settings.ordered_topic, client=client)
+        self._dead_letter_topic = settings.dead_letter_topic
+        self._open_reader: Callable[[], LogReader] = lambda: open_reader(client, where)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from precede.reading.following import Delivery
+from precede.reading.delivery import Delivery
 from precede.udfs.records.messages import EPOCH_MAX, NAME_BYTES_MAX, SEQ_MAX, Id
 
 

@@ -15,21 +15,25 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, NamedTuple, Self
 
+from precede.client_settings import Config, client_settings
 from precede.ingest import sender_state, sending
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.log_readers import LogReader, open_reader
-from precede.ingest.kafka.topics import CONTROL_TOPIC, ORDERED_TOPIC, PROGRESS_TOPIC, RAW_TOPIC
+from precede.ingest.kafka.reading import REQUEST_S
 from precede.ingest.producer import Publisher
 from precede.ingest.signing import key_in
 from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
 from precede.member.background import BackgroundTask, HeartbeatTask, RepairTask
 from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search, start_member
+from precede.reading.delivery import Delivery
 from precede.reading.delta_history import DeltaHistory
-from precede.reading.following import IDLE_S, Delivery, Follower
-from precede.udfs.errors import Hole, Refused
+from precede.reading.filled_from_delta import HoleFiller
+from precede.reading.following import IDLE_S
+from precede.reading.live_source import LiveSource, check_live_client
+from precede.reading.ordered_topic import OrderedTopic
+from precede.udfs.errors import Refused
 from precede.udfs.member.knowledge import read_without_data
-from precede.udfs.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Id
 
@@ -58,16 +62,18 @@ class Member:
 
     `history` is what a newcomer gets: "all", "none", or the last n messages. A member that was here before goes on
     behind the last message that it was handed; `since` names another position, for an application that keeps its own.
+    With `live` it runs the kernel itself: messages come in milliseconds, and also while the job is down.
     `delta` is the root folder of the Delta tables, for what is older than the ordered topic keeps.
-    `partitioner` is the job's setting: in another partition than it says, the job refuses what this member sends.
+    Settings are found as by `follow`, the key and the partitioner too. `partitioner` is the job's setting: in another
+    partition than it says, the job refuses what this member sends.
     Iteration yields messages; with `records` everything that has a position, views and abandoned messages included.
     It waits for ever, or ends if nothing came for `patience_s` seconds.
 
     To open a member raises ValueError for a wrong argument; Refused if the state file, the key or a topic cannot be
     used, or the group cannot be joined; Unreachable if no broker answered; AccessDenied if the broker rejected the
     credentials or an access rule is missing; and Unconfirmed if Kafka did not confirm its join.
-    Iteration and `poll` raise Hole if positions are missing, and Unreachable, AccessDenied or Refused if the topic
-    cannot be read.
+    Iteration and `poll` raise Hole if positions are missing, Difference where a member that reads live orders the
+    group in another way than the job, and Unreachable, AccessDenied or Refused if the topic cannot be read.
     """
 
     def __init__(
@@ -75,7 +81,8 @@ class Member:
         group: str,
         name: str,
         *,
-        bootstrap: Address | str = "localhost:9092",
+        config: Config = None,
+        bootstrap: Address | str | None = None,
         history: Literal["all", "none"] | int = "all",
         since: int | None = None,
         delta: str | Path | None = None,
@@ -85,21 +92,31 @@ class Member:
         patience_s: float | None = None,
         heartbeat_s: float | None = None,
         client: Literal["confluent", "kafka-python"] = "confluent",
-        raw_topic: str = RAW_TOPIC,
-        ordered_topic: str = ORDERED_TOPIC,
-        control_topic: str = CONTROL_TOPIC,
-        progress_topic: str = PROGRESS_TOPIC,
-        partitioner: str = DEFAULT_PARTITIONER,
+        live: bool = False,
+        raw_topic: str | None = None,
+        ordered_topic: str | None = None,
+        control_topic: str | None = None,
+        progress_topic: str | None = None,
+        partitioner: str | None = None,
     ) -> None:
         self.group = as_name("group", group)
         self.name = as_name("name", name)
         check_start(history, since)
         check_seconds("patience_s", patience_s)
         check_seconds("heartbeat_s", heartbeat_s)
-        self._bootstrap = bootstrap
-        self._topics = raw_topic, ordered_topic, progress_topic
-        self._control_topic = control_topic
-        self._partitioner = check_partitioner(partitioner)
+        self._settings = client_settings(
+            config,
+            bootstrap=bootstrap,
+            raw_topic=raw_topic,
+            ordered_topic=ordered_topic,
+            control_topic=control_topic,
+            progress_topic=progress_topic,
+            partitioner=partitioner,
+            key=key,
+        )
+        if live:
+            check_live_client(client)
+        self._live = live
         self._client = client
         self._delta = delta
         self._records = records
@@ -108,7 +125,7 @@ class Member:
         self._saved_s = 0.0
         self._tasks: list[BackgroundTask] = []
         with contextlib.ExitStack() as opened:
-            self._open(opened, history, since, state, key, heartbeat_s)
+            self._open(opened, history, since, state, heartbeat_s)
             self._opened = opened.pop_all()
 
     def _open(
@@ -117,36 +134,47 @@ class Member:
         history: Literal["all", "none"] | int,
         since: int | None,
         state: str | Path | None,
-        key: str | Path | None,
         heartbeat_s: float | None,
     ) -> None:
-        raw, ordered, _ = self._topics
-        log = sending.log_of(self._bootstrap, raw)
-        path = sender_state.member_file(log, self.group, self.name) if state is None else Path(state)
+        settings = self._settings
+        where, raw, ordered = settings.bootstrap, settings.raw_topic, settings.ordered_topic
+        log = sending.log_of(where, raw)
+        path = sender_state.member_file(log, self.group, self.name, settings.state) if state is None else Path(state)
         kept = opened.enter_context(sender_state.opened(path, wait=False))
         known = kept.memory.find(log, self.group, self.name)
         is_new = known is None
         if known is None:
             known = kept.memory.add(sender_state.Sender(log, self.group, self.name))
-        private = key_in(key)
-        publisher = opened.enter_context(
-            Publisher(self._bootstrap, topic=raw, linger_ms=0, partitioner=self._partitioner)
-        )
+        private = key_in(settings.key)
+        partitioner = settings.partitioner
+        publisher = opened.enter_context(Publisher(where, topic=raw, linger_ms=0, partitioner=partitioner))
         self._publisher = MemberPublisher(kept, known, publisher, private)
         self._reader = self._new_reader()
         opened.callback(self._reader.close)
-        startup = Startup(self._publisher, self._reader, Log(self._bootstrap, *self._topics), self._past)
+        startup = Startup(self._publisher, self._reader, Log(where, raw, ordered, settings.progress_topic), self._past)
         place = start_member(startup, history=history, since=since, key=private, is_new=is_new)
         self.position = place.position
         """The position handed over last; an application that keeps its own passes it to `since`."""
-        self._older = place.older
-        self._follower = Follower(
-            self._reader, topic=ordered, group=self.group, start="beginning", token=place.token, patience_s=None
+        self._source: OrderedTopic | LiveSource = OrderedTopic(
+            self._reader, topic=ordered, group=self.group, token=place.token
         )
-        where = self._new_reader, lambda: Publisher(self._bootstrap, topic=raw, partitioner=self._partitioner)
-        self._tasks.append(RepairTask(self._publisher, self._control_topic, *where))
+        if self._live:
+            self._source = LiveSource(
+                where,
+                topic=ordered,
+                progress_topic=settings.progress_topic,
+                group=self.group,
+                token=place.token,
+                request_s=REQUEST_S,
+            )
+            opened.callback(self._source.close)
+        self._filler = HoleFiller(
+            self._source, lambda behind: self._past() if self._is_mine(behind) else None, place.older
+        )
+        clients = self._new_reader, lambda: Publisher(where, topic=raw, partitioner=partitioner)
+        self._tasks.append(RepairTask(self._publisher, settings.control_topic, *clients))
         if heartbeat_s is not None or self._publisher.order.waits_for_members:
-            self._tasks.append(HeartbeatTask(self._publisher, raw, *where, heartbeat_s=heartbeat_s or HEARTBEAT_S))
+            self._tasks.append(HeartbeatTask(self._publisher, raw, *clients, heartbeat_s=heartbeat_s or HEARTBEAT_S))
         for task in self._tasks:
             task.start()
             opened.callback(task.join)
@@ -181,7 +209,7 @@ class Member:
         """How this member stands with its group."""
         knowledge = self._publisher.knowledge
         missing = len(knowledge.missing)
-        return Status(self._follower.at_end and not missing, missing, knowledge.given_up)
+        return Status(self._source.at_end and not missing, missing, knowledge.given_up)
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -262,13 +290,14 @@ class Member:
     def poll(self, timeout_s: float) -> Delivery | None:
         """The next message, or None if none came in that time.
 
-        Raises Hole if positions are missing, and Unreachable, AccessDenied or Refused if the topic cannot be read.
+        Raises Hole if positions are missing, Difference once where a member that reads live and the job differ, and
+        Unreachable, AccessDenied or Refused if the topic cannot be read.
         """
         deadline = monotonic() + timeout_s
         while True:
             if monotonic() - self._saved_s > PLACE_S:
                 self._save()  # to ask for more means that what was handed over before is done
-            delivery = self._next(max(0.0, deadline - monotonic()))
+            delivery = self._filler.poll(max(0.0, deadline - monotonic()))
             if delivery is None and monotonic() >= deadline:
                 return None
             if delivery is None:
@@ -305,32 +334,13 @@ class Member:
         if found is None:
             reader = self._new_reader()
             try:
-                found = search(reader, self._topics[1], self.group, self._destination, wanted)
+                found = search(reader, self._settings.ordered_topic, self.group, self._destination, wanted)
             finally:
                 reader.close()
         if found is not None:
             with self._publisher.lock:
                 self._publisher.observe(read_without_data(found.record))
         return found
-
-    def _next(self, timeout_s: float) -> Delivery | None:
-        older = next(self._older, None)
-        if older is not None:
-            self._follower.continue_after(older)
-            return older
-        try:
-            return self._follower.poll(timeout_s)
-        except Hole as hole:
-            past = self._past()
-            if past is None or not self._is_mine(hole.delivery):
-                raise
-            # If Delta lacks it, too, that is the hole.
-            self._older = past.between(hole.last + 1, hole.delivery.position - 1)
-            older = next(self._older, None)
-            if older is None:
-                raise
-            self._follower.continue_after(older)
-            return older
 
     def _is_mine(self, delivery: Delivery) -> bool:
         return delivery.destination in (None, self.name)
@@ -343,7 +353,7 @@ class Member:
         return None if self._delta is None else DeltaHistory(self._delta, self.group, self._destination)
 
     def _new_reader(self) -> LogReader:
-        return open_reader(self._client, self._bootstrap)
+        return open_reader(self._client, self._settings.bootstrap)
 
     # ── ending ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -353,7 +363,7 @@ class Member:
         self._opened.close()
 
     def _save(self) -> None:
-        self._publisher.save_token(self._follower.token)
+        self._publisher.save_token(self._source.token.text())
         self._saved_s = monotonic()
 
     def __enter__(self) -> Self:

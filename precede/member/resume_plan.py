@@ -8,8 +8,8 @@ Everything here is pure: each decision is a function of what was read, without I
 from collections import deque
 from typing import Any, Literal, NamedTuple
 
+from precede.ingest.follower_token import VERSION, FollowerToken
 from precede.ingest.sender_state import Sender
-from precede.reading.following import FollowerToken
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.records.messages import EPOCH_MAX, LogRecord
 
@@ -40,18 +40,22 @@ class Start(NamedTuple):
     from_delta: tuple[int, int] | None
     """The first and last position that are handed over from Delta before the topic is read on."""
 
-    def token(self, topic: str, group: str, name: str) -> str:
+    def token(self, topic: str, group: str, name: str) -> FollowerToken:
         """What a follower resumes from."""
         last = [(group, None, self.position), (group, name, self.position)]
-        return FollowerToken(topic, self.offsets, last, from_beginning=False).text()
+        return FollowerToken(v=VERSION, topic=topic, offsets=self.offsets, group=group, last=last)
 
 
 def plan_reading(beginnings: dict[int, int], kept: FollowerToken | None, since: int | None, name: str) -> Reading:
-    """Read from the kept offsets on, unless the application names the position itself or nothing is kept."""
+    """Read from the kept offsets on, unless the application names the position itself or nothing is kept.
+
+    `beginnings` has only the group's own partition; tokens of older releases name all of them.
+    """
     if since is not None or kept is None:
         return Reading(beginnings, since, resumes=False)
     last = max((last for _, destination, last in kept.last if destination in (None, name)), default=0)
-    return Reading(beginnings | kept.offsets, last, resumes=True)
+    offsets = {partition: kept.offsets.get(partition, first) for partition, first in beginnings.items()}
+    return Reading(offsets, last, resumes=True)
 
 
 class StartPlan:

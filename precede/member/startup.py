@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from precede.ingest import epochs
+from precede.ingest.follower_token import FollowerToken, read_token
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.log_readers import LogReader
 from precede.ingest.kafka.reading import why_unreadable
 from precede.ingest.kafka.topics import describe
+from precede.ingest.progress import read_progress
 from precede.member.publishing import MemberPublisher
 from precede.member.resume_plan import (
     Found,
@@ -28,9 +28,9 @@ from precede.member.resume_plan import (
     plan_join,
     plan_reading,
 )
+from precede.reading.delivery import Delivery, as_delivery
 from precede.reading.delta_history import DeltaHistory
-from precede.reading.following import Delivery, FollowerToken, as_delivery
-from precede.streaming.order import progress
+from precede.reading.ordered_topic import partitions_of
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.records.messages import Id
@@ -46,7 +46,7 @@ ADMISSION_S = 5.0
 class Place(NamedTuple):
     """Where a member that was opened stands."""
 
-    token: str
+    token: FollowerToken
     """What its follower resumes from."""
     position: int
     """The last position that is not handed over."""
@@ -79,11 +79,9 @@ class Startup:
     def find_place(self, *, history: History, since: int | None) -> Place:
         """Read the group's records in the ordered topic, and decide where to begin."""
         known, knowledge = self._publisher.known, self._publisher.knowledge
-        self._offsets = self._reader.starts(self._log.ordered, at_end=False, timeout_s=0.0)
-        kept = (
-            None if known.token is None or since is not None else msgspec.json.decode(known.token, type=FollowerToken)
-        )
-        reading = plan_reading(self._offsets, kept, since, known.sender)
+        starts = self._reader.starts(self._log.ordered, at_end=False, timeout_s=0.0)
+        self._offsets = partitions_of(known.group, starts)
+        reading = plan_reading(self._offsets, None if since is not None else self._kept(), since, known.sender)
         if reading.resumes and knowledge.is_legacy:
             self._learn_more()
         self._offsets = reading.offsets
@@ -96,6 +94,14 @@ class Startup:
         self._offsets = start.offsets
         older = iter(()) if past is None or start.from_delta is None else past.between(*start.from_delta)
         return Place(start.token(self._log.ordered, known.group, known.sender), start.position, older)
+
+    def _kept(self) -> FollowerToken | None:
+        """Where this member stopped; of another ordered topic only its position counts, and not its offsets."""
+        text = self._publisher.known.token
+        kept = None if text is None else read_token(text)
+        if kept is not None and not kept.belongs_to(self._log.ordered, self._reader.topic_id(self._log.ordered)):
+            kept.offsets = {}
+        return kept
 
     def _read_into_plan(self, reading: Reading, history: History) -> StartPlan:
         plan = StartPlan(reading, history, self._publisher.known.sender)
@@ -150,10 +156,10 @@ class Startup:
         try:
             topic = describe(self._log.bootstrap, [self._log.progress]).get(self._log.progress)
             # The order never changes, so what open transactions hide is not needed here.
-            known = topic and progress.read_progress(self._log.bootstrap, topic, self._log.ordered, settled=False)
+            known = topic and read_progress(self._log.bootstrap, topic, self._log.ordered, settled=False)
         except Unreachable as error:
             raise why_unreadable(self._log.bootstrap, self._log.progress, error) from error
-        owner = known[0] if known else None
+        owner = known.any_owner if known else None
         return "s_b" if owner is None else owner.order
 
     def join(self) -> None:
@@ -229,7 +235,8 @@ def records_of(reader: LogReader, topic: str, group: str, offsets: dict[int, int
 
 def search(reader: LogReader, topic: str, group: str, destination: str | None, id_: Id) -> Delivery | None:
     """The message of this id, if the topic still has it."""
-    for record, fields in records_of(reader, topic, group, reader.starts(topic, at_end=False, timeout_s=0.0)):
+    starts = partitions_of(group, reader.starts(topic, at_end=False, timeout_s=0.0))
+    for record, fields in records_of(reader, topic, group, starts):
         is_it = (fields.get("sender"), fields.get("epoch", 0), fields.get("seq")) == id_
         if is_it and fields.get("destination") == destination:
             return as_delivery(record.value or b"", topic)

@@ -5,13 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from precede.ingest.extras import need
+from precede.ingest.follower_token import Released
+from precede.reading.delivery import Delivery, as_delivery
 from precede.reading.delta_files import files_of
-from precede.reading.following import Delivery, as_delivery
 from precede.udfs.errors import Refused
 from precede.udfs.records.messages import Id
 
 CHUNK = 5_000
 """How many positions are read at once."""
+WIDTH = 10_000
+"""How many raw offsets are read at once, to begin with."""
+ROWS_MIN, ROWS_MAX = 5_000, 20_000
+"""Fewer or more rows at once make the next part wider or narrower."""
 
 
 class DeltaHistory:
@@ -70,3 +75,72 @@ class DeltaHistory:
             ) from error
         except DeltaError as error:
             raise Refused(f"The Delta table {self.path} cannot be read: {error}.") from error
+
+
+class DeltaReleases:
+    """The same table in the order in which the raw partitions released its records, for one group or for all.
+
+    It is read as it is at the first look, in parts of some thousand rows.
+    """
+
+    def __init__(self, root: Path | str, group: str | None) -> None:
+        need("delta", "Reading Delta tables")
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+        from pyarrow import dataset
+
+        path = Path(root) / "deliveries"
+        self._where = f"The Delta table {path}"
+        self._field: Any = dataset.field
+        self._group = group
+        try:
+            self._rows: Any = DeltaTable(path).to_pyarrow_dataset(filesystem=files_of(path))
+        except (DeltaError, OSError) as error:
+            raise Refused(
+                f"There is no readable Delta table {path}: name the root folder that the job writes to."
+            ) from error
+
+    def read(self, places: dict[int, Released], position_above: int = 0) -> Iterator[Delivery]:
+        """What these places do not cover yet, one raw partition after the other."""
+        for partition, (first, last) in sorted(self._offsets(position_above).items()):
+            place = places.get(partition, Released(0))
+            low, width = max(first, place.offset), WIDTH
+            while low <= last:
+                mine = self._field("partition") == partition
+                part = mine & (self._field("released_offset") >= low) & (self._field("released_offset") < low + width)
+                rows = self._part(part, position_above)
+                for delivery in rows:
+                    if not place.covers(*released_place(delivery)):
+                        yield delivery
+                low += width
+                width = width * 2 if len(rows) < ROWS_MIN else max(1, width // 2) if len(rows) > ROWS_MAX else width
+
+    def _part(self, part: Any, position_above: int) -> list[Delivery]:
+        order = ["released_offset", "group", "destination", "position"]
+        wanted = part & self._wanted(position_above)
+        rows = self._rows.to_table(columns=[*order, "record"], filter=wanted)
+        ordered = rows.sort_by([(name, "ascending") for name in order])
+        return [as_delivery(record.encode(), self._where) for record in ordered["record"].to_pylist()]
+
+    def _offsets(self, position_above: int) -> dict[int, tuple[int, int]]:
+        """For each raw partition, the first and the last offset that released something."""
+        from pyarrow import Table
+
+        found: dict[int, tuple[int, int]] = {}
+        columns, wanted = ["partition", "released_offset"], self._wanted(position_above)
+        for batch in self._rows.to_batches(columns=columns, filter=wanted):
+            ends = Table.from_batches([batch]).group_by("partition")
+            for row in ends.aggregate([("released_offset", "min"), ("released_offset", "max")]).to_pylist():
+                low, high = row["released_offset_min"], row["released_offset_max"]
+                known = found.get(row["partition"], (low, high))
+                found[row["partition"]] = min(low, known[0]), max(high, known[1])
+        return found
+
+    def _wanted(self, position_above: int) -> Any:
+        wanted = self._field("position") > position_above
+        return wanted if self._group is None else wanted & (self._field("group") == self._group)
+
+
+def released_place(delivery: Delivery) -> tuple[int, str, str | None, int]:
+    """What `Released` needs to know of a delivery."""
+    return delivery.released_offset, delivery.group, delivery.destination, delivery.position

@@ -11,6 +11,7 @@ import msgspec
 
 from precede.ingest.files import locked, replace_file
 from precede.ingest.kafka.topics import Topic
+from precede.ingest.ways_out import FRESH_OUTPUT
 from precede.streaming.job.settings import Settings
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
@@ -19,13 +20,6 @@ FILE = "precede.json"
 VERSION = 4
 """Version 1 lacks the control topic, and version 2 the ordered topic's partitions: they are taken as they are found.
 Version 3 lacks the partitioner: it is checked that each group lives where its key says."""
-
-SAME_POSITIONS = ", with the same positions"
-FRESH_OUTPUT = (
-    "take a new ordered_topic, dead_letter_topic and progress_topic, and new checkpoint and delta folders: the whole "
-    f"log is read again into them{SAME_POSITIONS}"
-)
-"""What to do when an ordered topic cannot be continued."""
 
 
 class TopicId(msgspec.Struct, forbid_unknown_fields=True):
@@ -121,6 +115,14 @@ def forget_history(folder: Path) -> None:
         if kept.history is not None:
             kept.history = None
             write(folder, kept)
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a query's folder, so that the query begins with a new one; returns the new name."""
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.set-aside-{number}")).exists():
+        number += 1
+    return folder.rename(aside)
 
 
 def lock_part(folder: Path, part: str) -> AbstractContextManager[int]:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precede.streaming.job import checkpoint
+from precede.streaming.job import checkpoint, restored_files, spark_files
 from precede.streaming.job.checkpoint import OrderPart
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.query import shard_of
@@ -13,7 +13,8 @@ from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
-from precede.udfs.shard import decode_state
+from precede.udfs.initial_state import shard_number
+from precede.udfs.shard import ShardState, decode_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,14 +35,35 @@ def gaps(settings: Settings, group: str | None = None, *, spark: "SparkSession |
 def holdbacks(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[Holdback]:
     """The kernel's state of one shard after the other."""
     order = check(settings)
-    if not any((settings.order_checkpoint / "commits").glob("[0-9]*")):
-        return  # no batch is committed, so nothing is held
-    with ExitStack() as stack:
-        session = spark or _start(settings, stack)
-        for blob in _blobs(session, settings.order_checkpoint, order.shards, group):
-            holdback = Holdback(order=order.order, limits=order.limits, patience=settings.patience())
-            holdback.load(decode_state(blob)[0])
-            yield holdback
+    for state in states(settings, group, spark):
+        holdback = Holdback(order=order.order, limits=order.limits, patience=settings.patience())
+        holdback.load(state.groups)
+        yield holdback
+
+
+def states(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[ShardState]:
+    """What Spark keeps of one shard after the other."""
+    order = check(settings)
+    if spark_files.last_commit(settings.order_checkpoint) != spark_files.NO_BATCH:
+        with ExitStack() as stack:
+            session = spark or _start(settings, stack)
+            for blob in _blobs(session, settings.order_checkpoint, order.shards, group):
+                yield decode_state(blob)
+    yield from _not_taken(settings, order.shards, group)
+
+
+def _not_taken(settings: Settings, shards: int, group: str | None) -> Iterator[ShardState]:
+    """The restored state of shards that had no input since, so that Spark does not have it yet."""
+    restored = restored_files.find(settings.restored_files)
+    read = None if restored is None else restored.reader
+    if restored is None or read is None:
+        return
+    last_commit = spark_files.last_commit(settings.order_checkpoint)
+    wanted = restored.not_taken(last_commit)
+    for shard in sorted(wanted) if group is None else wanted & {shard_number(group.encode(), shards)}:
+        state = read(shard)
+        if state is not None:
+            yield state
 
 
 def check(settings: Settings) -> OrderPart:

@@ -11,8 +11,20 @@ Points of a batch, in their order:
     order.work      in a Python worker: a shard's records have arrived and are not processed
     order.worked    in a Python worker: a shard's rows are returned, its new state is not committed
     order.ordered   all shards have committed their states; no transaction is open
-    order.open      the transaction is open and holds all records, but not the token
+    state.before    the transaction is open, and the next records in it are states for the state topic
+    state.after     they are handed to the Kafka client
+    order.open      the transaction is open and holds all records but the token and what the job writes into the log
     order.out       the transaction is committed; Spark does not know it yet
+
+The engine process comes to those of them that are not in a worker, and to one more:
+
+    cache.mark      transactions are committed whose states are not in the cache yet
+
+Points of a restore, on the driver, before the first batch and after it:
+
+    restore.files    the state is written beside the checkpoint, but not the manifest
+    restore.written  the manifest is written too; Spark has not begun
+    restore.taken    every shard has its state in a committed batch, and the files are about to be removed
 
 Points of a history batch, in a Python worker that writes a part of one table:
 

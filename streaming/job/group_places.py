@@ -12,7 +12,6 @@ import msgspec
 
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic
-from precede.streaming.job import checkpoint_reader
 from precede.streaming.job.settings import Settings
 from precede.udfs.errors import Refused
 from precede.udfs.partitioner import partition_of
@@ -36,6 +35,8 @@ _read_origin = lenient_reader(_Origin)
 
 def check_checkpoint(settings: Settings, raw: Topic, spark: "SparkSession") -> None:
     """Check the groups in the state of the checkpoint."""
+    from precede.streaming.job import checkpoint_reader  # needs pandas, which the other check does not
+
     homes = (home for holdback in checkpoint_reader.holdbacks(settings, None, spark) for home in holdback.homes())
     _check(settings, raw, homes, f"the checkpoint {settings.checkpoint}")
 

@@ -15,12 +15,13 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.resources import as_file, files
+from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from precede.ingest.files import locked
 from precede.streaming.job.java import java
@@ -32,6 +33,14 @@ Say = Callable[[str], object]
 # Read as resources, because Spark may ship this package to a cluster inside a zip.
 DECLARED = files("precede.streaming.job") / "ivy.xml"
 CHECKSUMS = files("precede.streaming.job") / "jars.sha256"
+
+
+class Listed(NamedTuple):
+    """An Ivy file, and the checksums of all that it brings. Benchmarks have lists of their own."""
+
+    declared: Traversable
+    checksums: Traversable
+
 
 # Ivy sets no time limits: without these it would hang for ever in a network that drops packets.
 JAVA_TIMEOUTS = ["-Dsun.net.client.defaultConnectTimeout=15000", "-Dsun.net.client.defaultReadTimeout=60000"]
@@ -45,23 +54,30 @@ def default_home() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "precede" / "jars"
 
 
-def expected(configuration: Configuration) -> dict[str, str]:
+def own() -> Listed:
+    """The jars of precede itself."""
+    return Listed(DECLARED, CHECKSUMS)
+
+
+def expected(configuration: str, listed: Listed | None = None) -> dict[str, str]:
     """The name of every jar of a configuration, with its SHA-256."""
-    lines = (line.split() for line in CHECKSUMS.read_text().splitlines())
+    lines = (line.split() for line in (listed or own()).checksums.read_text().splitlines())
     names = ((path.partition("/"), checksum) for checksum, path in lines)
     return {name: checksum for (folder, _, name), checksum in names if folder == configuration}
 
 
-def ensure(configuration: Configuration, *, home: Path | None = None, say: Say | None = None) -> list[Path]:
+def ensure(
+    configuration: str, *, home: Path | None = None, say: Say | None = None, listed: Listed | None = None
+) -> list[Path]:
     """The jars of a configuration, complete on disk; missing or damaged ones are fetched, and `say` reports that."""
-    home = home or default_home()
+    home, listed = home or default_home(), listed or own()
     folder = home / configuration
-    wanted = expected(configuration)
+    wanted = expected(configuration, listed)
     if missing_or_damaged(folder, wanted):
         with lock_home(home, say):
             # The process that held the lock before may have fetched them in the meantime.
             if missing := missing_or_damaged(folder, wanted):
-                fetch(configuration, folder, wanted, missing, say)
+                fetch(configuration, folder, listed, missing, say)
     return [folder / name for name in wanted]
 
 
@@ -98,17 +114,16 @@ def lock_home(home: Path, say: Say | None) -> Iterator[None]:
         yield
 
 
-def fetch(
-    configuration: Configuration, folder: Path, wanted: dict[str, str], missing: list[str], say: Say | None
-) -> None:
+def fetch(configuration: str, folder: Path, listed: Listed, missing: list[str], say: Say | None) -> None:
     """Fetch into a temporary folder, check, then move each jar into its place, so that no reader sees half a jar."""
+    wanted = expected(configuration, listed)
     if say:
         say(f"Fetching {len(wanted)} jars for the {configuration}, once, into {folder}")
     # Ivy's own cache is kept after a failure, so that a second try continues where the first one stopped.
     cache = folder.parent / "ivy-cache"
     fresh = folder.parent / f"{configuration}.part"
     shutil.rmtree(fresh, ignore_errors=True)
-    retrieve(configuration, cache, fresh, len(wanted), say)
+    retrieve(configuration, cache, fresh, listed, say)
     wrong = [name for name in missing if checksum_of(fresh / name) != wanted[name]]
     if not wrong:
         folder.mkdir(exist_ok=True)
@@ -123,8 +138,8 @@ def fetch(
         )
 
 
-def retrieve(configuration: Configuration, cache: Path, target: Path, total: int, say: Say | None) -> None:
-    """Run Ivy: resolve `ivy.xml` for one configuration and put its jars into the target folder."""
+def retrieve(configuration: str, cache: Path, target: Path, listed: Listed, say: Say | None) -> None:
+    """Run Ivy: resolve the Ivy file for one configuration and put its jars into the target folder."""
     command = [java(), *JAVA_TIMEOUTS, "-jar", str(ivy()), "-confs", configuration, "-types", "jar", "bundle"]
     command += ["-cache", str(cache), "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
     if settings := os.environ.get("PRECEDE_IVYSETTINGS"):
@@ -133,7 +148,7 @@ def retrieve(configuration: Configuration, cache: Path, target: Path, total: int
         command += ["-settings", settings]
     problems: deque[str] = deque(maxlen=1000)
     with (
-        as_file(DECLARED) as declared,
+        as_file(listed.declared) as declared,
         subprocess.Popen(
             [*command, "-ivy", str(declared)],
             stdout=subprocess.PIPE,
@@ -144,7 +159,7 @@ def retrieve(configuration: Configuration, cache: Path, target: Path, total: int
     ):
         try:
             assert process.stdout is not None
-            report_progress(process.stdout, problems, total, say)
+            report_progress(process.stdout, problems, len(expected(configuration, listed)), say)
         except BaseException:
             process.kill()
             raise
@@ -190,15 +205,15 @@ def ivy() -> Path:
     raise Refused("pyspark with its jars is not installed here: run `make setup`, or `pip install precede`.")
 
 
-def pin() -> None:
-    """Write the checksums again after a change of `ivy.xml`; for maintainers of precede."""
+def pin(listed: Listed, configurations: Iterable[str]) -> None:
+    """Write the checksums again after a change of the Ivy file; for maintainers of precede."""
     lines = []
     with tempfile.TemporaryDirectory() as scratch:
-        for configuration in get_args(Configuration):
+        for configuration in configurations:
             target = Path(scratch, configuration)
-            retrieve(configuration, Path(scratch, "cache"), target, 0, print)
+            retrieve(configuration, Path(scratch, "cache"), target, listed, print)
             lines += [f"{checksum_of(jar)}  {configuration}/{jar.name}\n" for jar in sorted(target.iterdir())]
-    with as_file(CHECKSUMS) as checksums:
+    with as_file(listed.checksums) as checksums:
         checksums.write_text("".join(lines))
 
 
@@ -212,7 +227,7 @@ def main() -> None:
                     jars = ensure(word, say=print)
                     print(f"{len(jars)} jars of {word} are in {jars[0].parent}")  # noqa: T201 (this is a command)
                 case "pin":
-                    pin()
+                    pin(own(), get_args(Configuration))
                 case _:
                     raise Refused(f"{word} is neither spark nor broker nor pin.")
     except Refused as refusal:

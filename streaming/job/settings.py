@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 PREFIX = "PRECEDE_"
 OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", PASSWORD)
 """Variables that are read in other modules."""
+SPARK_ONLY = (
+    *("checkpoint", "delta", "shards", "rebuild_delta", "history_every_s", "trigger_ms", "max_offsets_per_trigger"),
+    *("tasks", "jars", "master", "memory", "ui"),
+)
+"""What the engine process does not need."""
 DAYS_MS_MAX = 365 * 86_400_000
 RECORD_BYTES_MAX = 2 * 1024 * 1024 - 64 * 1024
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -50,9 +55,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     dead_letter_topic: str = "precede.dead-letters"
     progress_topic: str = "precede.progress"
     control_topic: str = "precede.control"
+    state_topic: str | None = None  # None: named after the ordered topic, see `state_topic_name`
     partitions: int = 4  # of a topic that `precede run` creates; an existing one stays as it is
     partitioner: str = DEFAULT_PARTITIONER  # the function of the key that says in which partition a group lives
     replicas: int = -1  # of such a topic; -1 takes the broker's default
+
+    state_every_s: float = 10.0  # time of the log after which a changed group is in the state topic at the latest
+    engine: str = "spark"  # what runs the kernel: spark, or process, which is this process alone
+    commit_ms: int = 10  # engine process: the shortest time between two transactions
+    cache: str = "cache/"  # engine process: folder of a copy of the state, for a fast start
 
     tick_s: float = 1.0  # how often the job writes a tick into the log; 0: never
     ask_after_ms: int = Patience().ask_after_ms  # age at which the sender of a gap is first asked for it
@@ -107,14 +118,30 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             dead_letter_topic=self.dead_letter_topic,
             progress_topic=self.progress_topic,
             control_topic=self.control_topic,
+            state_topic=self.state_topic_name,
             partitions=self.partitions,
             limits=self.limits,
         )
 
     @property
+    def state_topic_name(self) -> str:
+        """The state topic; by default each ordered topic has its own, as `precede.ordered` has `precede.state`."""
+        return self.state_topic or f"{self.ordered_topic.removesuffix('.ordered')}.state"
+
+    @property
+    def runs_without_spark(self) -> bool:
+        """Whether this is a job of the engine process; history is always written by Spark."""
+        return self.engine == "process" and self.only != "history"
+
+    @property
     def order_checkpoint(self) -> Path:
         """Where Spark keeps the order query's offsets, commits and state."""
         return Path(self.checkpoint) / "order"
+
+    @property
+    def restored_files(self) -> Path:
+        """Where the state is kept with which the order query's checkpoint began, until every shard has taken it."""
+        return self.order_checkpoint / "restored"
 
     @property
     def jars_home(self) -> Path | None:
@@ -139,15 +166,22 @@ def load(
     reaches_kafka: bool = True,
 ) -> Settings:
     """The settings of this start; a flag that is None was not given. Credentials are read only for `reaches_kafka`."""
+    found = check(_convert(given(flags, environ, config_file)))
+    if not reaches_kafka:
+        return found
+    credentials = Credentials(**{name: getattr(found, name) for name in Credentials.__struct_fields__})
+    return msgspec.structs.replace(found, bootstrap=address(str(found.bootstrap), credentials, environ))
+
+
+def given(
+    flags: Mapping[str, Any], environ: Mapping[str, str], config_file: str | Path | None = None
+) -> dict[str, Any]:
+    """What is not left to its default, before it is checked."""
     values: dict[str, Any] = {}
     values.update(_from_file(Path(config_file)) if config_file else {})
     values.update(_from_environment(environ))
     values.update((name, value) for name, value in flags.items() if value is not None)
-    found = check(_convert(values))
-    if not reaches_kafka:
-        return found
-    given = Credentials(**{name: getattr(found, name) for name in Credentials.__struct_fields__})
-    return msgspec.structs.replace(found, bootstrap=address(str(found.bootstrap), given, environ))
+    return values
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -228,7 +262,7 @@ def check(settings: Settings) -> Settings:
         )
     if settings.rebuild_delta and settings.only == "order":
         raise Refused("With only = order no table is written, so none can be rebuilt: leave out one of the two.")
-    topics = {name: getattr(settings, name) for name in _TOPICS}
+    topics = {name: getattr(settings, name) for name in _TOPICS} | {"state_topic": settings.state_topic_name}
     for name, topic in topics.items():
         others = [other for other in topics if other != name and topics[other] == topic]
         if others:
@@ -274,6 +308,15 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
         (name, lambda text: TOPIC_NAME.fullmatch(text) is not None and text not in (".", ".."), _TOPIC_WANTED)
         for name in _TOPICS
     ),
+    (
+        "state_topic",
+        lambda text: text is None or (TOPIC_NAME.fullmatch(text) is not None and text not in (".", "..")),
+        _TOPIC_WANTED,
+    ),
+    ("state_every_s", _between(0, 3_600), "from 0 to 3,600 seconds"),
+    ("engine", lambda name: name in ("spark", "process"), "spark or process"),
+    ("commit_ms", _between(1, 10_000), "from 1 to 10,000 milliseconds"),
+    ("cache", _is_folder, "a folder of this machine or of a volume mounted on it"),
     ("partitions", _between(1, 10_000), "a whole number from 1 to 10,000"),
     ("partitioner", lambda name: name in PARTITIONERS, f"one of {', '.join(PARTITIONERS)}"),
     ("replicas", lambda count: count == -1 or 1 <= count <= 100, "from 1 to 100, or -1 for the broker's own default"),

@@ -4,27 +4,20 @@ What would restart positions, lose rows silently or write them twice is refused 
 anything is written.
 """
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
+from precede.ingest.progress import read_progress
 from precede.streaming.history import tables
 from precede.streaming.history.tables import TABLES
-from precede.streaming.job import checkpoint, group_places, spark_files
+from precede.streaming.job import checkpoint, starting_point
 from precede.streaming.job.announcer import Say
 from precede.streaming.job.checkpoint import HistoryPart, OrderPart
+from precede.streaming.job.log_checks import Ask, check_log_read_again
 from precede.streaming.job.settings import Settings
-from precede.streaming.order.ownership import check_log_reaches
-from precede.streaming.order.progress import read_progress
 from precede.udfs.errors import Refused
-
-Ask = Callable[[Callable[[], Any]], Any]
-"""Asks Kafka until it answers; None where the job was stopped meanwhile."""
-
-NEW_OUTPUT = "choose a new ordered_topic, dead_letter_topic and delta folder, where positions start over"
 
 
 def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, Topic], ask: Ask) -> OrderPart:
@@ -34,49 +27,34 @@ def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, To
     ends = ask(lambda: reading.ends(settings.bootstrap, raw.name, raw.partitions))
     if ends is None:
         return now
-    reached = spark_files.reached(settings.order_checkpoint).get(raw.name)
-    if reached is None:
-        _check_fresh_start(settings, topics, ends, ask)
-    else:
-        _check_continued(settings, reached, ends)
+    try:
+        _check_starting_point(settings, topics, ends, ask, settled=False)
+    except Refused:  # unless an open transaction only hides how far the stream is
+        _check_starting_point(settings, topics, ends, ask, settled=True)
     return now
 
 
-def _check_fresh_start(settings: Settings, topics: dict[str, Topic], ends: list[tuple[int, int]], ask: Ask) -> None:
-    """The log must be whole, unless positions may be counted from what is left and no output was made from the rest."""
-    cut = [partition for partition, (first, _) in enumerate(ends) if first > 0]
-    if cut and not settings.accept_cut_log:
-        raise Refused(
-            f"The beginning of the raw topic {settings.raw_topic} is gone (partition {cut[0]} starts at offset "
-            f"{ends[cut[0]][0]}), so a fresh start would count positions from what is left; "
-            "if you want that, set accept_cut_log."
+def _check_starting_point(
+    settings: Settings, topics: dict[str, Topic], ends: list[tuple[int, int]], ask: Ask, *, settled: bool
+) -> None:
+    """Whether the order query can begin; it is found out again when no other job can change anything any more."""
+    progress = ask(
+        lambda: read_progress(
+            settings.bootstrap, topics[settings.progress_topic], settings.ordered_topic, settled=settled
         )
-    progress = topics[settings.progress_topic]
-    known = ask(lambda: read_progress(settings.bootstrap, progress, settings.ordered_topic))
-    if known is None:
+    )
+    if progress is None:
         return
-    owner, token = known
-    if owner is not None and owner.partitioner is None:
-        raw, ordered = topics[settings.raw_topic], topics[settings.ordered_topic]
-        ask(lambda: group_places.check_topics(settings, raw, ordered))
-    if cut and token:
-        raise Refused(
-            f"The beginning of the raw topic {settings.raw_topic} is gone, and the positions in "
-            f"{settings.ordered_topic} are counted from it; start with the old checkpoint, or {NEW_OUTPUT}."
-        )
-
-
-def _check_continued(settings: Settings, reached: dict[int, int], ends: list[tuple[int, int]]) -> None:
-    """The log must still reach up to the end of the last batch, and still have everything after it."""
-    check_log_reaches(settings, reached, ends)
-    for partition, (first, _) in enumerate(ends):
-        if reached.get(partition, 0) < first:
-            raise Refused(
-                f"The raw topic {settings.raw_topic} has lost messages that were not ordered yet: its partition "
-                f"{partition} begins at offset {first}, and the checkpoint {settings.checkpoint} is at "
-                f"{reached.get(partition, 0)}; restore them, or take a new checkpoint folder with accept_cut_log, "
-                f"and {NEW_OUTPUT}."
-            )
+    position = starting_point.of_checkpoint(
+        settings, progress.token, progress.horizon_in(topics[settings.state_topic_name].id), ends
+    )
+    start = starting_point.find(
+        settings,
+        position,
+        lambda *places: bool(ask(lambda: reading.has_records(settings.bootstrap, settings.raw_topic, *places))),
+    )
+    if position.reached is None and start.offsets is None:
+        check_log_read_again(settings, topics, progress, ask)
 
 
 def check_history(settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic]) -> HistoryPart:

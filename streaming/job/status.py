@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from precede.ingest.kafka import reading
+from precede.streaming.job.retention_watch import ALARM, RetentionWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring.counts import Counts
 from precede.udfs.errors import Unreachable
@@ -20,6 +21,10 @@ class Status:
         self.written = 0
         self.batches: dict[str, int] = {}
         """The last finished batch of each query."""
+        self.retention: RetentionWatch | None = None
+        """Where the raw topic has a retention."""
+        self.lacks_states = False
+        """Whether the state topic lacks changes; without ticks it may do so for long."""
         self.is_kafka_away = False
         """While no broker answers it is not asked how far the log reaches, since that takes seconds."""
         self._reported = (0, 0, 0, 0, 0)
@@ -51,6 +56,10 @@ class Status:
             behind = self._behind()
             if behind is not None:
                 parts.append(f"{behind:,} behind")
+            if self.retention is not None and self.retention.used >= ALARM:
+                parts.append(f"{self.retention.used:.0%} of the raw topic's retention used up by what is not ordered")
+            if self.lacks_states and self.settings.tick_s == 0:
+                parts.append("changed states wait for later records, for there are no ticks")
         if self.settings.only != "order":
             parts.append(f"{self.written:,} in Delta")
         return f"{begin}: {', '.join(parts)}."

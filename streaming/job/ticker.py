@@ -7,6 +7,7 @@ ticks are enough to notice what a stopped job has left behind.
 """
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 from confluent_kafka import KafkaException, Producer
@@ -21,11 +22,11 @@ DELIVER_MS_MAX = 5_000
 
 
 class Ticker:
-    """Publishes a tick into each partition when one is due."""
+    """Publishes a tick into each partition of this job when one is due."""
 
-    def __init__(self, settings: Settings, partitions: int) -> None:
+    def __init__(self, settings: Settings, partitions: Iterable[int]) -> None:
         self.settings = settings
-        self.partitions = partitions
+        self.partitions = list(partitions)
         self._last = float("-inf")
         self._producer = Producer(
             clients.settings(settings.bootstrap)
@@ -40,7 +41,7 @@ class Ticker:
         if now < self._last + pause:
             return
         self._last = now
-        for partition in range(self.partitions):
+        for partition in self.partitions:
             with suppress(BufferError, KafkaException):  # the sink's notices report a broker that is away
                 self._producer.produce(self.settings.raw_topic, TICK, partition=partition)
 

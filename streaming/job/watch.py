@@ -4,21 +4,11 @@ import math
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-import msgspec
 from confluent_kafka import KafkaException
-from py4j.protocol import Py4JError
 
 from precede.udfs.errors import Refused, Unreachable
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
-    from pyspark.sql.streaming.query import StreamingQuery
-
-SPARK_ENDED = (Py4JError, OSError)
-"""What calls into Spark raise when it has ended."""
 
 PROGRESS_S = 1.0
 FIRST_RETRY_S = 1.0
@@ -30,13 +20,35 @@ CAUSES = re.compile(r"(?:Exception|Error): ([^\n]+)")
 REASON_LENGTH_MAX = 300
 
 
+class QueryError(Exception):
+    """An engine could not start a query; it may work when it is tried again."""
+
+
+class Query(Protocol):
+    """A query that was started, whatever engine runs it."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it runs."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why it ended; None if all was done."""
+
+    def stop(self) -> None:
+        """End it; nothing happens if it has ended."""
+
+    def note_progress(self, watch: "QueryWatch") -> None:
+        """Tell the watch what was done since the last call."""
+
+
 class QueryWatch:
     """A query and its state."""
 
     def __init__(
         self,
         name: str,
-        start: Callable[[], "StreamingQuery"],
+        start: Callable[[], Query],
         say: Callable[..., object],
         patience_s: float,
         observe: Callable[[str, str, float], object],
@@ -63,12 +75,11 @@ class QueryWatch:
         self._start = start
         self._say = say
         self._patience_s = patience_s
-        self._query: StreamingQuery | None = None
+        self.observe = observe
+        self._query: Query | None = None
         self._failures = 0
         self._failing_since = 0.0
         self._retry_at = 0.0
-        self._observe = observe
-        self._last_progress = ""
         self._checked_at = 0.0
 
     @property
@@ -83,13 +94,13 @@ class QueryWatch:
             if time.monotonic() >= self._retry_at:
                 self._try_start()
             return
-        active = self._query.isActive
+        active = self._query.is_active
         now = time.monotonic()
         if not active or now - self._checked_at >= PROGRESS_S:
             self._checked_at = now
-            self._read_progress(self._query)
+            self._query.note_progress(self)
         if not active:
-            failure = self._query.exception()
+            failure = self._query.failure
             self._query = None
             if failure is None:
                 self.done = True
@@ -100,42 +111,23 @@ class QueryWatch:
         """Stop the query if it runs."""
         query, self._query = self._query, None
         if query is not None:
-            with suppress(*SPARK_ENDED):
-                query.stop()
+            query.stop()
 
-    def _try_start(self) -> None:
-        from pyspark.errors import PySparkException
-
-        try:
-            self._query = self._start()
-        except (KafkaException, Unreachable, PySparkException) as error:
-            self._failed(error)
-
-    def _read_progress(self, query: "StreamingQuery") -> None:
-        """Read the last progress, which is cheap; all of them, which is not, only where one was missed."""
-        last = query.lastProgress
-        if last is None:
-            return
+    def works(self) -> None:
+        """The query makes progress."""
         if self._failures:
             self._say(f"The {self.name} query works again.", query=self.name)
             self._failures = 0
-        if last.timestamp == self._last_progress:
-            return
-        self._last_progress, self.progress_at = last.timestamp, time.monotonic()
-        for progress in [last] if last.batchId <= self.batch + 1 else query.recentProgress:
-            # When there was nothing to do, the progress names the next batch.
-            if progress.batchId > self.batch and "addBatch" in progress.durationMs:
-                self._count(progress)
-        self.behind = behind(last)
 
-    def _count(self, progress: "StreamingQueryProgress") -> None:
-        self.batch = progress.batchId
-        self.batches += 1
-        self.rows += progress.numInputRows
-        for phase, milliseconds in progress.durationMs.items():
-            self._observe(self.name, phase, milliseconds / 1000)
+    def _try_start(self) -> None:
+        try:
+            self._query = self._start()
+        except (KafkaException, Unreachable, QueryError) as error:
+            self._failed(error)
 
     def _failed(self, error: Exception) -> None:
+        if isinstance(error, Refused):
+            raise error
         text = str(error)
         refused = REFUSED.search(text)
         if refused and self._patience_s < math.inf:
@@ -154,25 +146,11 @@ class QueryWatch:
         self._say(sentence, level="warning", query=self.name, batch=self.batch + 1)
 
 
-def behind(progress: "StreamingQueryProgress") -> int | None:
-    """How many records of its source the query had not read."""
-    latest, reached = ({}, {})
-    for source in progress.sources:
-        latest, reached = _offsets(source.latestOffset), _offsets(source.endOffset)
-    return sum(max(0, end - reached.get(at, 0)) for at, end in latest.items()) if latest and reached else None
-
-
-def _offsets(text: str | None) -> dict[tuple[str, str], int]:
-    """Kafka's offsets as Spark writes them, by topic and partition."""
-    topics = msgspec.json.decode(text or "null") or {}
-    return {(topic, at): offset for topic, places in topics.items() for at, offset in places.items()}
-
-
 def reason_of(error: Any) -> str:
     """The innermost cause in one line; Spark's log has the rest."""
     if isinstance(error, KafkaException):
         return str(error.args[0].str()).rstrip(".")
-    text = str(error)
+    text = str(error).strip() or type(error).__name__
     causes = CAUSES.findall(text)
     line = str(causes[-1] if causes else text.strip().splitlines()[0])
     return line[:REASON_LENGTH_MAX].rstrip(". ")

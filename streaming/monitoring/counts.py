@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from precede.ingest.files import replace_file
-from precede.udfs.shard import NOTHING_WAITS, Records, Waiting
+from precede.udfs.steps import NOTHING_WAITS, Records, ShardWaiting
 
 FILE = "held.json"
 
@@ -29,7 +29,7 @@ class Counts:
     """Per raw partition, the offset after the last processed one."""
     held: dict[int, int] = field(default_factory=dict)
     """Per shard, how many messages it holds; for one batch, only the shards that had records in it."""
-    waiting: dict[int, Waiting] = field(default_factory=dict)
+    waiting: dict[int, ShardWaiting] = field(default_factory=dict)
     """Per shard, when the oldest held message arrived, and how many gaps there are."""
     state_bytes: dict[int, int] = field(default_factory=dict)
     """Per shard, the size of its state."""
@@ -59,6 +59,11 @@ class Counts:
         for name in ("codes", "next", "held", "waiting", "state_bytes", "seconds"):
             mine = getattr(self, name)
             mine.update(getattr(batch, name))
+
+    def forget_shards(self) -> None:
+        """The query begins with other state, so what an earlier one said of its shards does not count."""
+        for name in ("held", "waiting", "state_bytes"):
+            getattr(self, name).clear()
 
     def lag(self, ends: Mapping[int, tuple[int, int]]) -> dict[int, int]:
         """Raw records not yet processed, by partition; `ends` are the first and next offset of each partition."""

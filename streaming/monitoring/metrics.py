@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from precede.streaming.job.broker_watch import BrokerWatch
+from precede.streaming.job.retention_watch import RetentionWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring import counts as counts_file
@@ -35,9 +36,11 @@ class Metrics(Collector):
         self.broker = broker
         self.healthy = healthy
         self.sink: Sink | None = None
-        self._at_start = counts_file.load(Path(settings.checkpoint))
+        self._at_start = Counts() if settings.runs_without_spark else counts_file.load(Path(settings.checkpoint))
         """Shown until there is a sink, since Spark takes some time to start."""
         self.watches: list[QueryWatch] = []
+        self.retention: RetentionWatch | None = None
+        """Where the raw topic has a retention."""
         self.registry = CollectorRegistry()
         self._phases = Histogram(
             "precede_batch_seconds",
@@ -63,13 +66,20 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         settings = self.settings
-        info = {"order": settings.order, "shards": str(settings.shards), "only": settings.only or ""}
+        info = {"order": settings.order, "engine": settings.engine, "only": settings.only or ""}
+        info |= {} if settings.runs_without_spark else {"shards": str(settings.shards)}
         yield InfoMetricFamily("precede_job", "What the job was started with.", info)
         yield GaugeMetricFamily("precede_healthy", "1 where the health endpoint says so.", int(self.healthy()))
         if settings.only != "history":
             yield from self._ordering(self.sink.counts if self.sink else self._at_start)
             if self.sink and self.sink.is_token_known:  # without it the lag would be the whole log
                 yield self._lag(self.sink.counts)
+            if self.retention is not None:
+                yield GaugeMetricFamily(
+                    "precede_retention_used_ratio",
+                    "How much of the raw topic's retention what is not ordered yet has used up, in tenths.",
+                    self.retention.used,
+                )
         yield from self._queries()
         yield self._disks()
 
@@ -122,7 +132,8 @@ class Metrics(Collector):
 
     def _disks(self) -> Metric:
         free = GaugeMetricFamily("precede_disk_free_bytes", "Free space on the folder's disk.", labels=["folder"])
-        for name in ("checkpoint",) if self.settings.only == "order" else ("checkpoint", "delta"):
+        folders = ("checkpoint",) if self.settings.only == "order" else ("checkpoint", "delta")
+        for name in ("cache",) if self.settings.runs_without_spark else folders:
             with suppress(OSError):
                 free.add_metric([name], shutil.disk_usage(Path(getattr(self.settings, name))).free)
         return free

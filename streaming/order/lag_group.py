@@ -4,6 +4,8 @@ Its offsets are not part of the transaction: they decide nothing, and `send_offs
 trips and, if the broker goes away meanwhile, waits without end, whatever its timeout.
 """
 
+import threading
+import time
 from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -12,6 +14,7 @@ from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
 
 SESSION_MS = 1000
+EVERY_S = 1.0
 
 
 class LagGroup:
@@ -23,11 +26,20 @@ class LagGroup:
         # core busy meanwhile.
         group = {"group.id": group_id, "session.timeout.ms": SESSION_MS}
         self._consumer = Consumer(clients.settings(bootstrap) | group)
+        self._pending: dict[int, int] = {}
+        self._due = 0.0
+        self._lock = threading.Lock()
 
-    def commit(self, offsets: dict[int, int]) -> None:
-        """Commit the next offset of each of these partitions; a failure is ignored."""
-        places = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
-        if places:
-            with suppress(KafkaException):
-                self._consumer.commit(offsets=places, asynchronous=True)
-                self._consumer.poll(0)  # takes the answers to earlier commits, which would pile up
+    def commit(self, offsets: dict[int, int], *, at_once: bool = False) -> None:
+        """Commit the next offset of each of these partitions, once a second at most; a failure is ignored."""
+        now = time.monotonic()
+        with self._lock:
+            self._pending |= offsets
+            if not self._pending or (now < self._due and not at_once):
+                return
+            self._due = now + EVERY_S
+            places = [TopicPartition(self._topic, partition, offset) for partition, offset in self._pending.items()]
+            self._pending = {}
+        with suppress(KafkaException):
+            self._consumer.commit(offsets=places, asynchronous=True)
+            self._consumer.poll(0)  # takes the answers to earlier commits, which would pile up

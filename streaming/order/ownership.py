@@ -1,157 +1,265 @@
-"""Who may write the ordered topic: one job at a time, and only from the raw log, order and limits it was made with.
+"""Who may write the ordered topic: one job at a time, and only from the stream that it was made from.
 
-A job claims the topic by an owner record in the progress topic. It must have fenced all other jobs before, so that
-what it reads there cannot change any more.
+A job claims each raw partition by an owner record in the progress topic. It writes these records first. Then it fences
+every other transactional id that the topic names for its partitions, and only then it reads how far the stream is
+published: no other job can change that any more. A job that crashes between the two has left its id in the topic, so
+the next start fences it too.
+
+Of two jobs that start at once, the one whose records stand last in the topic goes on. A job that finds the records of
+another one where its own should stand ends with TakenOver. A job that was fenced, but whose records still stand, opens
+again: its own transaction was open for too long, or the other job has crashed.
 """
 
+import time
 import uuid
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+
+import msgspec
+from confluent_kafka import KafkaError
 
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
-from precede.streaming.job.checkpoint import FRESH_OUTPUT, SAME_POSITIONS, changed_limits
+from precede.ingest.progress import (
+    Owner,
+    Progress,
+    guard_record,
+    horizon_record,
+    owner_record,
+    read_progress,
+    transactional_id,
+)
 from precede.streaming.job.settings import Settings
-from precede.streaming.order.progress import Owner, owner_record, read_progress
-from precede.streaming.order.transaction import TransactionalProducer
-from precede.udfs.errors import Refused
+from precede.streaming.order.same_stream import (
+    check_log_reaches,
+    check_rules,
+    check_same_source,
+    check_same_topics,
+)
+from precede.streaming.order.transaction import FencedError, TransactionalProducer
+from precede.udfs.errors import Refused, TakenOver
+from precede.udfs.rules import RULES
+from precede.udfs.sizes import batch_bytes_max
+
+CLAIM_S = 5.0
+"""How long after it was fenced a job looks for the records of the one that fenced it, which writes them within this."""
+LOOK_S = 0.5
+SHOWN = 8
+"""How many characters of a job's name a sentence shows."""
+
+OnError = Callable[[KafkaError], object]
 
 
 class Ownership:
     """This job's claim to the ordered topic of its settings."""
 
-    def __init__(self, settings: Settings, raw: Topic, progress: Topic) -> None:
+    def __init__(self, settings: Settings, raw: Topic, progress: Topic, *, engine: str = "spark") -> None:
         self.job = uuid.uuid4().hex
-        self._settings = settings
+        self.partitions = range(raw.partitions)
+        """The raw partitions that this job owns."""
+        self.transactional_id = transactional_id(settings.ordered_topic)
+        self.settings = settings
+        self.progress = progress
         self._raw = raw
-        self._progress = progress
+        self._engine = engine
+        self._since_ms = int(time.time() * 1000)
         self._has_claimed = False
+        self._common: Owner | None = None
 
-    def check(self) -> tuple[Owner, dict[int, int]]:
-        """This job's owner record and the token; raises Refused where this job may not write the ordered topic."""
-        settings = self._settings
-        found, token = read_progress(settings.bootstrap, self._progress, settings.ordered_topic)
-        mine = self.record()
-        if found is None:
-            self._check_no_output(mine.ordered_partitions or 0)
-            return mine, token
-        if self._has_claimed:
-            self._check_own(found)
-        check_same_source(settings, found, mine)
-        check_same_topics(settings, found, mine)
-        ends = reading.ends(settings.bootstrap, self._raw.name, self._raw.partitions)
-        check_log_reaches(settings, token, ends)
-        return mine, token
+    def open(self, on_error: OnError) -> tuple[TransactionalProducer, Progress]:
+        """Claim the ordered topic; the producer that writes it, and the progress, which only this job can change now.
 
-    def claim(self, producer: TransactionalProducer, mine: Owner) -> None:
-        """Write the owner record, in a transaction of its own."""
-        key, value = owner_record(self._settings.ordered_topic, mine)
-        producer.begin()
-        producer.produce(self._progress.name, [value], [key])
-        producer.commit()
-        self._has_claimed = True
+        Raises Refused where this job may not write the topic; that disturbs no job that runs.
+        """
+        self._common = None
+        earlier = self._read(settled=False)
+        self._check(earlier)
+        producer = self._new_producer(self.transactional_id, on_error)
+        try:
+            return producer, self._claim(producer, earlier, on_error)
+        except BaseException as error:
+            producer.drop()
+            if isinstance(error, FencedError):
+                self.check_not_taken_over({owner.job for owner in earlier.owners.values()})
+            raise
 
-    def check_not_taken_over(self) -> None:
-        """Raise Refused where another job has claimed the topic since this one did."""
-        settings = self._settings
-        self._check_own(read_progress(settings.bootstrap, self._progress, settings.ordered_topic)[0])
+    def check_not_taken_over(self, known: Collection[str] = (), for_s: float | None = None) -> None:
+        """Raise TakenOver where another job has claimed a partition of this one; for a job that was fenced.
 
-    def record(self) -> Owner:
-        """The owner record that this job would write now."""
-        settings, raw = self._settings, self._raw
-        names = settings.ordered_topic, settings.dead_letter_topic
+        The job that fenced this one may not have written its records yet, so this looks for them during `for_s`
+        seconds. Records of the jobs in `known` were there before this job was fenced.
+        """
+        deadline = time.monotonic() + (CLAIM_S if for_s is None else for_s)
+        while True:
+            self._check_own(self._read(settled=False), known)
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(LOOK_S)
+
+    # ── claiming ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _claim(self, producer: TransactionalProducer, earlier: Progress, on_error: OnError) -> Progress:
+        """Write what is not yet in the topic, and fence every id that it names, until nothing new comes up."""
+        fenced = {self.transactional_id}
+        progress = self._read(settled=self._ids(earlier) <= fenced)
+        self._check(progress)
+        self._check_log(progress)
+        before, written = progress.owners, self._standing(progress)
+        while True:
+            mine = self._records(before, progress)
+            others = self._ids(progress) - fenced
+            if mine != written:
+                self._write(producer, mine, self._void(before, progress, mine))
+                written = mine
+            elif others:
+                for one in sorted(others):
+                    self._new_producer(one, on_error).drop()
+                fenced |= others
+            else:
+                break
+            # An id that is not fenced yet may have left a transaction open, which only its fence ends; until then it
+            # may hide what this job wrote.
+            is_settled = self._ids(progress) <= fenced
+            progress = self._read(settled=is_settled)
+            self._check_own(progress, known=() if is_settled else {owner.job for owner in before.values()})
+            written = self._standing(progress) if is_settled else written
+        self._check_log(progress)
+        return progress
+
+    def _standing(self, progress: Progress) -> dict[int, Owner]:
+        """The owners of this job's partitions; none while an older release could still start."""
+        owners = progress.owners if progress.is_guarded else {}
+        return {partition: owners[partition] for partition in self.partitions if partition in owners}
+
+    def _ids(self, progress: Progress) -> set[str]:
+        """The transactional ids under which this job's partitions were ever written, as far as the topic shows."""
+        return {one for partition in self.partitions for one in progress.ids.get(partition, ())}
+
+    def _records(self, before: dict[int, Owner], progress: Progress) -> dict[int, Owner]:
+        """The owner records that this job would write now; `before` are those that stood when it began to claim.
+
+        Under rules that are new to the stream, they hold from the token on.
+        """
+        common = self._record()
+        mine: dict[int, Owner] = {}
+        for partition in self.partitions:
+            found = before.get(partition)
+            is_known = found is not None and found.rules == RULES
+            mine[partition] = msgspec.structs.replace(
+                common,
+                ids=sorted({self.transactional_id} | progress.ids.get(partition, set())),
+                rules_from=found.rules_from if found and is_known else progress.token.get(partition, 0),
+            )
+        return mine
+
+    def _record(self) -> Owner:
+        """What the owner records of all partitions have in common; found out once for each `open`."""
+        if self._common is None:
+            self._common = self._describe()
+        return self._common
+
+    def _describe(self) -> Owner:
+        settings, raw = self.settings, self._raw
+        names = settings.ordered_topic, settings.dead_letter_topic, settings.state_topic_name
         found = describe(settings.bootstrap, list(names))
         for name in names:
             if name not in found:
                 raise Refused(f"The topic {name} does not exist any more.")
-        ordered, dead_letters = (found[name] for name in names)
+        ordered, dead_letters, state = (found[name] for name in names)
         return Owner(
-            raw.name,
-            raw.id,
-            settings.order,
-            settings.limits,
-            self.job,
+            job=self.job,
+            transactional_id=self.transactional_id,
+            ids=[self.transactional_id],
+            engine=self._engine,
+            since_ms=self._since_ms,
+            raw_topic=raw.name,
+            raw_topic_id=raw.id,
             partitions=raw.partitions,
+            order=settings.order,
+            limits=settings.limits,
+            partitioner=settings.partitioner,
+            rules=RULES,
+            rules_from=0,
             ordered_topic_id=ordered.id,
             ordered_partitions=ordered.partitions,
             dead_letter_topic_id=dead_letters.id,
-            partitioner=settings.partitioner,
+            state_topic=state.name,
+            state_topic_id=state.id,
         )
 
-    def _check_own(self, owner: Owner | None) -> None:
+    def _void(self, before: dict[int, Owner], progress: Progress, mine: dict[int, Owner]) -> set[int]:
+        """The partitions whose horizon speaks of another state topic than the one of these settings."""
+        ids = {partition: owner.state_topic_id for partition, owner in before.items()}
+        return {at for at in mine if at in progress.horizon and ids.get(at) != mine[at].state_topic_id}
+
+    def _write(self, producer: TransactionalProducer, mine: dict[int, Owner], void: Collection[int]) -> None:
+        """Write the owner records, in a transaction of their own, and remove the horizon of these partitions."""
+        topic = self.settings.ordered_topic
+        records = [guard_record(topic), *(owner_record(topic, at, owner) for at, owner in mine.items())]
+        producer.begin()
+        producer.produce(self.progress.name, [value for _, value in records], [key for key, _ in records])
+        gone = [horizon_record(topic, at, 0)[0] for at in void]
+        producer.produce(self.progress.name, [None] * len(gone), gone)
+        producer.commit()
+        self._has_claimed = True
+
+    def _new_producer(self, one: str, on_error: OnError) -> TransactionalProducer:
+        """A producer under a transactional id, which fences every other one."""
+        settings = self.settings
+        largest = batch_bytes_max(settings.limits)
+        return TransactionalProducer(settings.bootstrap, one, batch_bytes_max=largest, on_error=on_error)
+
+    # ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, *, settled: bool = True) -> Progress:
+        return read_progress(self.settings.bootstrap, self.progress, self.settings.ordered_topic, settled=settled)
+
+    def _check(self, progress: Progress) -> None:
+        """Refuse a stream that is not the one of these settings."""
+        mine = self._record()
+        if not progress.owners:
+            self._check_no_output(mine.ordered_partitions or 0)
+        if self._has_claimed:
+            self._check_own(progress)
+        for owner in progress.owners.values():
+            check_rules(self.settings.ordered_topic, owner, reads_log_again=False)
+            check_same_source(self.settings, owner, mine)
+            check_same_topics(self.settings, owner, mine)
+
+    def _check_log(self, progress: Progress) -> None:
+        ends = reading.ends(self.settings.bootstrap, self._raw.name, self._raw.partitions)
+        check_log_reaches(self.settings, progress.token, ends)
+
+    def _check_own(self, progress: Progress, known: Collection[str] = ()) -> None:
         """The job that took over keeps the topic: this one must not take it back when it fails and tries again."""
-        if owner is None or owner.job != self.job:
-            raise Refused(f"Another job took over the ordered topic {self._settings.ordered_topic}; this one stops.")
+        owners = [progress.owners[at] for at in self.partitions if at in progress.owners]
+        for owner in owners:
+            if owner.job != self.job and owner.job not in known:
+                raise TakenOver(
+                    f"Another job took over the ordered topic {self.settings.ordered_topic}: "
+                    f"{_name(owner.job, owner.engine, owner.since_ms)} writes it now, and this one, "
+                    f"{_name(self.job, self._engine, self._since_ms)}, stops; do not start it again while the other "
+                    "one runs."
+                )
+        if self._has_claimed and not owners:
+            raise Refused(
+                f"The progress topic {self.progress.name} no longer says who writes the ordered topic "
+                f"{self.settings.ordered_topic}: its records were removed while this job ran."
+            )
 
     def _check_no_output(self, partitions: int) -> None:
         """Without a token it is not known which rows are published, so there must be none."""
-        topic = self._settings.ordered_topic
-        if any(end > 0 for _, end in reading.ends(self._settings.bootstrap, topic, partitions)):
+        topic = self.settings.ordered_topic
+        if any(end > 0 for _, end in reading.ends(self.settings.bootstrap, topic, partitions)):
             raise Refused(
-                f"The ordered topic {topic} holds records, but the progress topic {self._progress.name} does not know "
+                f"The ordered topic {topic} holds records, but the progress topic {self.progress.name} does not know "
                 "of them; choose a new ordered_topic, or the progress topic that belongs to it."
             )
 
 
-def check_same_source(settings: Settings, found: Owner, mine: Owner) -> None:
-    """An ordered topic always stays the output of one raw log under one order and limits."""
-    topic = settings.ordered_topic
-    if found.raw_topic_id != mine.raw_topic_id:
-        source = f"the topic {found.raw_topic}"
-        if found.raw_topic == mine.raw_topic:
-            source = f"an earlier topic {found.raw_topic}, which has been deleted"
-        raise Refused(
-            f"The ordered topic {topic} holds the output of {source}; choose a new ordered_topic and "
-            "dead_letter_topic, or delete these two and the progress topic."
-        )
-    if found.order != mine.order:
-        raise Refused(
-            f"The ordered topic {topic} was made with the order {found.order}, not {mine.order}; "
-            "keep that order, or choose a new ordered_topic."
-        )
-    if found.partitioner not in (None, mine.partitioner):
-        raise Refused(
-            f"The ordered topic {topic} was made with the partitioner {found.partitioner}, not {mine.partitioner}; "
-            "keep that one, or choose a new ordered_topic."
-        )
-    if found.limits != mine.limits:
-        changed = changed_limits(found.limits, mine.limits)
-        raise Refused(
-            f"The ordered topic {topic} was made with other limits ({changed}); keep those, or choose a new "
-            "ordered_topic."
-        )
-
-
-def check_log_reaches(settings: Settings, done: dict[int, int], ends: list[tuple[int, int]]) -> None:
-    """A raw topic that ends before what is done has lost records; new records there would be taken for done."""
-    for partition, (_, end) in enumerate(ends):
-        if done.get(partition, 0) > end:
-            raise Refused(
-                f"The raw topic {settings.raw_topic} has lost its end: its partition {partition} ends at offset {end}, "
-                f"but everything below {done[partition]} has been processed, so new records there would be skipped; "
-                f"restore what is lost, or {FRESH_OUTPUT.removesuffix(SAME_POSITIONS)}."
-            )
-
-
-def check_same_topics(settings: Settings, found: Owner, mine: Owner) -> None:
-    """Groups stay in their partitions, and what the token counts as published is still in the output topics."""
-    topic = settings.ordered_topic
-    if found.partitions not in (None, mine.partitions):
-        raise Refused(
-            f"The raw topic {mine.raw_topic} has {mine.partitions} partitions, but the content of the ordered topic "
-            f"{topic} was made from {found.partitions}, and groups would move between them; continue with a new raw "
-            "topic, new output topics and a new checkpoint."
-        )
-    if found.ordered_partitions not in (None, mine.ordered_partitions):
-        raise Refused(
-            f"The ordered topic {topic} has {mine.ordered_partitions} partitions, but had "
-            f"{found.ordered_partitions} when it was started, and its readers would see holes in the groups that "
-            f"move; {FRESH_OUTPUT}."
-        )
-    for name, before, now in (
-        (topic, found.ordered_topic_id, mine.ordered_topic_id),
-        (settings.dead_letter_topic, found.dead_letter_topic_id, mine.dead_letter_topic_id),
-    ):
-        if before not in (None, now):
-            raise Refused(
-                f"The topic {name} is not the one into which the stream of {topic} was published, and records that "
-                f"are already published would be missing from it; {FRESH_OUTPUT}."
-            )
+def _name(job: str, engine: str, since_ms: int | None) -> str:
+    """A job as a sentence names it."""
+    if since_ms is None:
+        return f"job {job[:SHOWN]} of an older release"
+    since = datetime.fromtimestamp(since_ms / 1000, UTC)
+    return f"job {job[:SHOWN]} (engine {engine}, started {since:%Y-%m-%d %H:%M:%S} UTC)"

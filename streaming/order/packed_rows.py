@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from precede.udfs.shard import Records, unpack
+from precede.udfs.steps import Records, unpack
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -113,4 +113,6 @@ def released_from(next_offset: int, records: Records) -> Records:
         records.state_bytes,
         [own for own in records.own if own.offset >= next_offset],
         [code for code, new in zip(records.dead_codes, dead, strict=True) if new],
+        records.state,
+        records.uncovered,
     )

@@ -3,14 +3,17 @@
 Each step is its own function, so that benchmarks and tests can replace the kernel or the sink.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from precede.ingest.kafka import clients
 from precede.streaming.job import faults
+from precede.streaming.job.restored_files import RestoredFiles
 from precede.streaming.job.session import ORDER_POOL
 from precede.streaming.job.settings import Settings
 from precede.udfs.shard import ROW_TYPE, STATE_TYPE, Shard
+from precede.udfs.state_log import StateSettings
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -28,14 +31,18 @@ SOURCE = {
 }
 
 
-def rows(spark: "SparkSession", settings: Settings) -> "DataFrame":
-    """The raw log as (shard, key, value, partition, offset, timestamp_ms); the JVM only hashes the key."""
+def rows(spark: "SparkSession", settings: Settings, offsets: Mapping[int, int] | None = None) -> "DataFrame":
+    """The raw log as (shard, key, value, partition, offset, timestamp_ms); the JVM only hashes the key.
+
+    A new checkpoint begins at these offsets, by default at the beginning of the log.
+    """
     from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
     raw = (
         spark.readStream.format("kafka")
         .options(**SOURCE)
         .options(**clients.spark_options(settings.bootstrap))
+        .options(**_starting_offsets(settings.raw_topic, offsets))
         .option("subscribe", settings.raw_topic)
         .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         .load()
@@ -48,6 +55,10 @@ def rows(spark: "SparkSession", settings: Settings) -> "DataFrame":
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
     )
+
+
+def _starting_offsets(topic: str, offsets: Mapping[int, int] | None) -> dict[str, str]:
+    return {} if offsets is None else {"startingOffsets": json.dumps({topic: offsets})}
 
 
 def shards_of(key: Any, shards: int) -> Any:
@@ -80,17 +91,29 @@ def start(
     *,
     key: "Ed25519PrivateKey | None" = None,
     partitions: int,
+    state: StateSettings | None = None,
+    restored: RestoredFiles | None = None,
     drain: bool = False,
 ) -> "StreamingQuery":
     """Start the query over a raw topic of so many partitions; the job signs with `key`.
 
-    With `drain` it ends when all that is there now is processed.
+    A checkpoint that began with restored state goes on with `restored`. With `drain` the query ends when all that is
+    there now is processed.
     """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", ORDER_POOL)
     patience = settings.patience(key)
-    shard = Shard(settings.order, settings.limits, patience, partitions=partitions, partitioner=settings.partitioner)
+    shard = Shard(
+        settings.order,
+        settings.limits,
+        patience,
+        partitions=partitions,
+        partitioner=settings.partitioner,
+        state=state,
+        initial=None if restored is None else restored.reader,
+    )
     function = faults.around(shard, "order")
-    packed = ordered(rows(spark, settings), function)
+    offsets = None if restored is None else restored.offsets
+    packed = ordered(rows(spark, settings, offsets), function)
     writer = packed.writeStream.queryName("order").foreachBatch(publish)
     writer = writer.option("checkpointLocation", str(settings.order_checkpoint.absolute()))
     if drain:

@@ -10,82 +10,131 @@ any more. An error of a commit does not tell whether the commit happened: the pr
 the token is read again, and what it leaves to do is done.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from precede.ingest.kafka.topics import Topic
+from precede.ingest.kafka.topics import Topic, record_bytes_max
+from precede.ingest.progress import horizon_record, token_record
 from precede.streaming.job import faults
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring import counts
 from precede.streaming.monitoring.counts import Counts
+from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.lag_group import LagGroup
 from precede.streaming.order.notices import Notices
 from precede.streaming.order.ownership import Ownership
 from precede.streaming.order.packed_rows import PackedRow, packed_rows, released_from
-from precede.streaming.order.progress import token_record
-from precede.streaming.order.transaction import FencedError, TransactionalProducer, TransactionError
+from precede.streaming.order.transaction import (
+    TRANSACTION_S,
+    FencedError,
+    OverdueError,
+    TransactionalProducer,
+    TransactionError,
+)
 from precede.udfs.errors import Refused
 from precede.udfs.records.job_records import JobRecord
+from precede.udfs.records.messages import NAME_BYTES_MAX
 from precede.udfs.records.signatures import sign
-from precede.udfs.shard import Records
-from precede.udfs.sizes import batch_bytes_max
+from precede.udfs.records.state_pieces import PIECE_BYTES_MAX
+from precede.udfs.sizes import WRAPPED_BYTES
+from precede.udfs.state_log import StateSettings
+from precede.udfs.steps import Records, StateRecord
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from pyspark.sql import DataFrame
 
 ATTEMPTS = 3
+STATES_AT_ONCE = 1000
+STATE_KEY_BYTES_MAX = 6 * NAME_BYTES_MAX + 32 + WRAPPED_BYTES
 
 
 class Sink:
     """Publishes the packed rows of the order query, each record exactly once across crashes."""
 
-    def __init__(self, settings: Settings, raw: Topic, progress: Topic, key: "Ed25519PrivateKey | None" = None) -> None:
-        """`key` is the service's; what the job itself writes into the log is signed with it."""
+    def __init__(
+        self,
+        settings: Settings,
+        raw: Topic,
+        progress: Topic,
+        key: "Ed25519PrivateKey | None" = None,
+        *,
+        engine: str = "spark",
+        counts_folder: Path | None = None,
+    ) -> None:
+        """`key` is the service's; what the job itself writes into the log is signed with it.
+
+        What each shard holds is kept in `counts_folder`, for an engine whose shards do not all report at each start.
+        """
         self.settings = settings
         self.key = key
         self.progress = progress
         self.token: dict[int, int] = {}
+        self.coverage = Coverage({}, settings.shards, is_fresh=False)
+        self.state = StateSettings()
+        """How the kernel's states are written; known once the job owns the topics."""
         self.is_token_known = False
-        self.counts = counts.load(Path(settings.checkpoint))
+        self.counts = Counts() if counts_folder is None else counts.load(counts_folder)
+        self._counts_folder = counts_folder
+        self.shards: Collection[int] = ()
+        """The shards that had input in the batch that was published last."""
         self.refused: Refused | None = None
         self.is_stopping = False
-        self.ownership = Ownership(settings, raw, progress)
+        self.ownership = Ownership(settings, raw, progress, engine=engine)
         self.notices = Notices(settings.bootstrap)
         self._producer: TransactionalProducer | None = None
-        self._id = f"precede.{settings.ordered_topic}"
-        self._lag_group = LagGroup(settings.bootstrap, self._id, raw.name)
+        self._own_raw: list[tuple[int, JobRecord]] = []
+        """What the open transaction will write into the raw topic, by partition."""
+        self._lag_group = LagGroup(settings.bootstrap, self.ownership.transactional_id, raw.name)
 
     def open(self) -> None:
-        """Fence every other job, read the token, and claim the ordered topic."""
+        """Claim the ordered topic, fence every other job, and read the token."""
         self.close()
-        producer = TransactionalProducer(
-            self.settings.bootstrap,
-            self._id,
-            batch_bytes_max=batch_bytes_max(self.settings.limits),
-            on_error=self.notices.client_error,
+        producer, progress = self.ownership.open(self.notices.client_error)
+        owner = progress.owners[self.ownership.partitions[0]]
+        self.state = StateSettings(
+            topic=owner.state_topic_id or "",
+            stream=owner.ordered_topic_id or "",
+            every_ms=int(self.settings.state_every_s * 1000),
+            piece_bytes_max=min(
+                PIECE_BYTES_MAX,
+                record_bytes_max(self.settings.bootstrap, self.settings.state_topic_name) - STATE_KEY_BYTES_MAX,
+            ),
+            written_from=progress.horizon,
         )
-        owner, self.token = self.ownership.check()
+        self.token = progress.token
         self.counts.next = self.token | self.counts.next
         self.is_token_known = True
-        self.ownership.claim(producer, owner)
         self._producer = producer
+
+    def follow_horizon(self, *, is_fresh: bool) -> None:
+        """For a query that starts now, with a sink that is open: a fresh one has no state that the topic lacks."""
+        self.coverage = Coverage(self.state.written_from, self.settings.shards, is_fresh=is_fresh)
+
+    def taken_over(self, refusal: Refused) -> None:
+        """Take in that another job writes the ordered topic now; this one publishes nothing more."""
+        self.refused = refusal
+        self.is_stopping = True
 
     def close(self) -> None:
         """Drop the producer, and with it what is not committed."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.drop()
+        self._lag_group.commit({}, at_once=True)
 
     def announce(self, say: Callable[..., object]) -> None:
         """Say what the operator should know and was not told yet."""
         producer = self._producer
         if producer is not None:
             producer.poll()
+        self._lag_group.commit({})
         self.notices.announce(say)
 
     def publish(self, batch: "DataFrame") -> None:
@@ -109,20 +158,65 @@ class Sink:
                     self._publish_once(read_rows())
                     return
                 except TransactionError as error:
-                    self.close()
-                    if isinstance(error, FencedError):
-                        self.ownership.check_not_taken_over()
+                    self._failed(error)
                     if attempt == ATTEMPTS or self.is_stopping:
                         raise
         except Refused as error:
             self.refused = error
             raise
 
+    def publish_step(self, rows: Iterator[PackedRow]) -> None:
+        """Publish rows that cannot be read again: after an error the caller starts over from what is committed."""
+        try:
+            try:
+                self._publish_once(rows)
+            except TransactionError as error:
+                self._failed(error)
+                raise
+        except Refused as error:
+            self.refused = error
+            raise
+
+    def _failed(self, error: TransactionError) -> None:
+        """A transaction failed; raises Refused where it did because another job has taken over."""
+        self.close()
+        if isinstance(error, OverdueError):
+            self.notices.add(self._overdue())
+        if isinstance(error, FencedError):
+            self.ownership.check_not_taken_over()
+
+    def publish_state(self, records: Iterator[StateRecord], *, is_last: bool = False) -> None:
+        """Publish states as of the token, in transactions of bounded size.
+
+        With the last ones, the topic has everything: the horizon moves up to the token.
+        """
+        try:
+            while some := list(islice(records, STATES_AT_ONCE)):
+                self._publish_states(some, {})
+            if is_last:
+                self.coverage.cover_all()
+                self._publish_states([], self.coverage.moved(self.token))
+        except FencedError:
+            self.close()
+            self.ownership.check_not_taken_over()
+            raise
+
+    def _publish_states(self, records: Sequence[StateRecord], horizon: dict[int, int]) -> None:
+        producer = self._producer
+        if producer is None or not (records or horizon):
+            return
+        producer.begin()
+        for partition, key, value in records:
+            producer.produce(self.settings.state_topic_name, [value], [key], partition)
+        self._commit_horizon(producer, horizon)
+
     def _publish_once(self, rows: Iterator[PackedRow]) -> None:
         """One transaction; a batch that is published already is read to its end too, so that Spark keeps its state."""
         producer = self._producer
         assert producer is not None
         done = Counts(batches=1)
+        reports: dict[int, dict[int, int]] = {}
+        self._own_raw = []
         has_begun = False
         began, producing_s, committing_s = perf_counter(), 0.0, 0.0
         faults.reach("order.begin")
@@ -131,8 +225,10 @@ class Sink:
                 if not done.held:
                     faults.reach("order.ordered")
                 done.add_row(shard, partition, offset, records)
+                if records.uncovered is not None:
+                    reports[shard] = records.uncovered
                 next_offset = self.token.get(partition, 0)
-                if offset < next_offset:
+                if offset < next_offset and not records.state:
                     continue
                 records = released_from(next_offset, records)
                 if not has_begun:
@@ -140,12 +236,16 @@ class Sink:
                     has_begun = True
                 step = perf_counter()
                 self._produce(producer, partition, records)
-                done.add_published(records)
+                if offset >= next_offset:
+                    done.add_published(records)
                 producing_s += perf_counter() - step
             if has_begun:
                 step = perf_counter()
-                self._commit(producer, done.next)
+                self._commit(producer, done.next, reports)
                 committing_s = perf_counter() - step
+            else:  # what a shard says of its state counts, although nothing is published
+                for shard, uncovered in reports.items():
+                    self.coverage.report(shard, uncovered)
         except BaseException:
             self.close()  # readers would wait for an open transaction
             raise
@@ -153,32 +253,70 @@ class Sink:
         done.seconds = {"order": ordering_s, "produce": producing_s, "transaction": committing_s}
         self.notices.kafka_answered()
         self.counts.add_batch(done)
-        counts.save(Path(self.settings.checkpoint), self.counts)
+        self.shards = done.held.keys()
+        if self._counts_folder is not None:
+            counts.save(self._counts_folder, self.counts)
         faults.reach("order.out")
 
     def _produce(self, producer: TransactionalProducer, partition: int, records: Records) -> None:
+        """The token filters what is delivered, never state: that is as it is after this batch."""
+        if records.state:
+            self._produce_states(producer, records.state)
         producer.produce(self.settings.ordered_topic, records.ordered, records.ordered_keys)
         producer.produce(self.settings.dead_letter_topic, records.dead, records.dead_keys)
         for own in records.own:
             self._produce_own(producer, partition, own)
 
+    def _produce_states(self, producer: TransactionalProducer, states: Sequence[StateRecord]) -> None:
+        faults.reach("state.before")
+        for partition, some in groupby(states, key=itemgetter(0)):
+            _, keys, values = zip(*some, strict=True)
+            producer.produce(self.settings.state_topic_name, values, keys, partition)
+        faults.reach("state.after")
+
     def _produce_own(self, producer: TransactionalProducer, partition: int, own: JobRecord) -> None:
-        """A record of the job itself; one for the log goes into the raw partition of its group."""
+        """A record of the job itself; one for the log goes into the raw partition of its group, directly before the
+        commit: until then it would hold up every reader of committed records in that partition.
+        """
         if own.topic == "raw":
-            value = own.value if self.key is None else sign(own.value, self.key)
-            producer.produce(self.settings.raw_topic, [value], [own.key], partition)
+            self._own_raw.append((partition, own))
         elif own.topic == "control":
             producer.produce(self.settings.control_topic, [own.value], [own.key])
         else:
             self.notices.add(msgspec.json.decode(own.value, type=str))
 
-    def _commit(self, producer: TransactionalProducer, reached: dict[int, int]) -> None:
-        """Commit the transaction together with the token of what the batch has reached."""
+    def _overdue(self) -> str:
+        if self.settings.runs_without_spark:
+            return f"A transaction took longer than {TRANSACTION_S} s, so Kafka aborted it; it is published again."
+        return (
+            f"A transaction took longer than {TRANSACTION_S} s, so Kafka aborted it, and the batch is published again; "
+            f"lower max_offsets_per_trigger, which is {self.settings.max_offsets_per_trigger}, so that batches are "
+            "smaller."
+        )
+
+    def _commit(
+        self, producer: TransactionalProducer, reached: dict[int, int], reports: dict[int, dict[int, int]]
+    ) -> None:
+        """Commit the transaction together with the token of what the batch has reached, and the horizon."""
         token = {partition: after for partition, after in reached.items() if after > self.token.get(partition, 0)}
+        for shard, uncovered in reports.items():
+            self.coverage.report(shard, uncovered)
+        horizon = self.coverage.moved(reached)
         faults.reach("order.open")
         for partition, after in token.items():
             key, value = token_record(self.settings.ordered_topic, partition, after)
             producer.produce(self.progress.name, [value], [key])
-        producer.commit()
+        self._commit_horizon(producer, horizon)
         self.token.update(token)
         self._lag_group.commit(token)
+
+    def _commit_horizon(self, producer: TransactionalProducer, horizon: dict[int, int]) -> None:
+        for partition, covered in horizon.items():
+            key, value = horizon_record(self.settings.ordered_topic, partition, covered)
+            producer.produce(self.progress.name, [value], [key])
+        own_raw, self._own_raw = self._own_raw, []
+        for partition, own in own_raw:
+            value = own.value if self.key is None else sign(own.value, self.key)
+            producer.produce(self.settings.raw_topic, [value], [own.key], partition)
+        producer.commit()
+        self.coverage.commit(horizon)

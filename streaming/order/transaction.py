@@ -4,6 +4,8 @@ After any error it is of no more use: the caller drops it, opens a new one, and 
 whether the last commit happened. Only the caller knows whether to try again.
 """
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -13,8 +15,9 @@ from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import BATCH_BYTES_MAX
 
-TRANSACTION_S = 120
-"""The broker aborts a transaction that is open for longer, so readers wait no longer than this for a dead job's."""
+TRANSACTION_S = 30
+"""The broker aborts a transaction that is open for longer. It looks every 10 s, so readers wait for a dead job's
+transaction at most 40 s."""
 
 COMMIT_S = 30.0
 ABORT_S = 5.0
@@ -36,6 +39,10 @@ class TransactionError(KafkaException):
 
 class FencedError(TransactionError):
     """Another producer opened the same transactional id, or this one left a transaction open for too long."""
+
+
+class OverdueError(FencedError):
+    """The transaction was open for longer than TRANSACTION_S, so the broker may have aborted it."""
 
 
 class TransactionalProducer:
@@ -61,24 +68,26 @@ class TransactionalProducer:
             "message.max.bytes": BATCH_BYTES_MAX,
             "batch.size": batch_bytes_max,  # the default makes batches of small records that the topic may refuse
         }
-        with _as_transaction_error():
+        self._began_at = math.inf
+        with self._as_transaction_error():
             self._producer = Producer(clients.settings(bootstrap) | settings)
             self._producer.init_transactions(COMMIT_S)
 
     def begin(self) -> None:
-        with _as_transaction_error():
+        self._began_at = time.monotonic()
+        with self._as_transaction_error():
             self._producer.begin_transaction()
 
     def produce(
         self,
         topic: str,
-        values: Sequence[bytes],
+        values: Sequence[bytes | None],
         keys: Sequence[bytes | None],
         partition: int = ANY_PARTITION,
     ) -> None:
         """Put the records into the open transaction; where the client's queue is full this waits."""
         produce, poll = self._producer.produce, self._producer.poll
-        with _as_transaction_error():
+        with self._as_transaction_error():
             for value, key in zip(values, keys, strict=True):
                 while True:
                     try:
@@ -89,7 +98,7 @@ class TransactionalProducer:
 
     def commit(self) -> None:
         """Commit the open transaction; an error does not tell whether the commit happened."""
-        with _as_transaction_error():
+        with self._as_transaction_error():
             self._producer.commit_transaction(COMMIT_S)
 
     def poll(self) -> None:
@@ -102,11 +111,12 @@ class TransactionalProducer:
             self._producer.purge()
             self._producer.abort_transaction(ABORT_S)
 
-
-@contextmanager
-def _as_transaction_error() -> Iterator[None]:
-    try:
-        yield
-    except KafkaException as error:
-        kind = FencedError if error.args[0].code() in FENCED else TransactionError
-        raise kind(*error.args) from error
+    @contextmanager
+    def _as_transaction_error(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            kind = TransactionError
+            if error.args[0].code() in FENCED:
+                kind = FencedError if time.monotonic() - self._began_at <= TRANSACTION_S else OverdueError
+            raise kind(*error.args) from error

@@ -86,7 +86,9 @@ def options_before_commands() -> list[list[str]]:
     for name, command in typer.main.get_command(application([])).commands.items():  # type: ignore[attr-defined]
         for below, option in product(getattr(command, "commands", {}), command.params):
             if hasattr(command, "commands") and option.name != "help":
-                values = [[]] if option.is_flag else [["some"], [""]]
+                choices = getattr(option.type, "choices", ())
+                good = choices[0] if choices else "1" if option.type.name == "int range" else None
+                values: list[list[str]] = [[]] if option.is_flag else [["some"], [""]] if good is None else [[good]]
                 found += [[name, option.opts[0], *value, below] for value in values]
     return found
 
@@ -181,11 +183,16 @@ def test_what_needs_no_spark_does_not_import_it(arguments: list[str]) -> None:
     [
         ("ann:1", ("ann", 0, 1)),
         ("a:b:12", ("a:b", 0, 12)),
+        ("ann@2:7", ("ann", 2, 7)),
+        ("ann@example.org:7", ("ann@example.org", 0, 7)),
+        ("ann@5@0:7", ("ann@5", 0, 7)),
+        ("line\nbreak@1:7", ("line\nbreak", 1, 7)),
+        ("[x]:1", ("[x]", 0, 1)),
         ('["ann", 3, 1]', ("ann", 3, 1)),
         ('["[x]:1", 0, 9007199254740991]', ("[x]:1", 0, 2**53 - 1)),
     ],
 )
-def test_an_id_is_written_short_or_as_json(text: str, id_: tuple[str, int, int]) -> None:
+def test_an_id_is_read_in_its_short_forms_and_as_json(text: str, id_: tuple[str, int, int]) -> None:
     assert parse_id(text) == id_
     assert parse_id(id_text(id_)) == id_
 
@@ -193,7 +200,8 @@ def test_an_id_is_written_short_or_as_json(text: str, id_: tuple[str, int, int])
 @pytest.mark.parametrize(
     "text",
     [
-        *["", "ann", ":1", "ann:", "ann:0", "ann:-1", "ann:1.0", "ann:²", '["ann",1]', '["ann",-1,1]', '["",0,1]'],
+        *["", "ann", ":1", "ann:", "ann:0", "ann:-1", "ann:1.0", "ann:²", "ann@2147483648:1"],
+        *['["ann",1]', '["ann",-1,1]', '["",0,1]'],
         *["ann:" + "1" * 5_000, "\udcff:1", '["\udcff",0,1]'],
     ],
 )

@@ -13,7 +13,7 @@ from precede.demo.conversation import GROUP, MEMBERS, Conversation, SentMessage,
 from precede.demo.summary import commands
 from precede.demo.view import DemoView, LiveView, PlainView, open_view
 from precede.demo.watch import DemoWatch
-from precede.reading.following import Delivery
+from precede.reading.delivery import Delivery
 from precede.udfs.records.messages import LogRecord
 from tests.door.command import ROOT, precede
 

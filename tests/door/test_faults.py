@@ -71,5 +71,7 @@ def test_every_point_is_in_the_sources_and_is_played_by_the_crash_matrix() -> No
     around = re.findall(r'faults\.around\(.*, ("order"|table)\)', sources)
     assert sorted(around) == ['"order"', "table"]
     assert reached | {f"{name}.{when}" for name in ("order", *TABLES) for when in ("work", "worked")} == NAMED
-    played = "".join((ROOT / "tests" / "faults" / name).read_text() for name in ("cases.py", "scene.py"))
+    played = "".join(
+        (ROOT / "tests" / "faults" / name).read_text() for name in ("cases.py", "process_cases.py", "scene.py")
+    )
     assert set(re.findall(r'"(\w+\.\w+)"', played)) == NAMED

@@ -7,7 +7,11 @@ from typing import Literal
 
 import pytest
 
-from precede.reading.following import ConsumersRule, Delivery, Follower, follow
+from precede.ingest.follower_token import read_token
+from precede.reading.consumers_rule import ConsumersRule
+from precede.reading.delivery import Delivery
+from precede.reading.following import Follower, follow
+from precede.reading.ordered_topic import OrderedTopic
 from precede.udfs.errors import Hole, Refused
 from precede.udfs.records.messages import LogRecord
 
@@ -34,13 +38,17 @@ def ordered(position: int, *, group: str = "g", destination: str | None = None) 
 class Topic:
     """A topic in memory that reads like either Kafka client, with one partition per list of records."""
 
-    def __init__(self, *partitions: list[bytes | None]) -> None:
+    def __init__(self, *partitions: list[bytes | None], id_: str = "one") -> None:
         self.partitions = partitions
+        self.id = id_
         self.next: dict[int, int] = {}
         self.closed = False
 
     def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
         return {number: len(records) if at_end else 0 for number, records in enumerate(self.partitions)}
+
+    def topic_id(self, topic: str) -> str:
+        return self.id
 
     def assign(self, topic: str, offsets: dict[int, int]) -> None:
         self.next = dict(offsets)
@@ -69,7 +77,8 @@ def follower(
     token: str | None = None,
     name: str = "t",
 ) -> Follower:
-    return Follower(topic, topic=name, group=group, start=start, token=token, patience_s=0.5)
+    place = None if token is None else read_token(token)
+    return Follower(OrderedTopic(topic, topic=name, group=group, start=start, token=place), patience_s=0.02)
 
 
 def positions(following: Follower) -> list[int]:
@@ -114,14 +123,15 @@ def test_positions_are_counted_for_each_group_and_destination() -> None:
         assert not rule.admits(delivery)
 
 
-def test_one_group_can_be_followed_among_many() -> None:
-    topic = Topic([ordered(1), ordered(1, group="h"), ordered(2)], [ordered(1, group="k")])
+def test_one_group_can_be_followed_among_many_and_only_its_partition_is_read() -> None:
+    topic = Topic([ordered(1, group="k")], [ordered(1), ordered(1, group="h"), ordered(2)])
     assert [delivery.group for delivery in follower(topic, group="g")] == ["g", "g"]
+    assert list(topic.next) == [1]
 
 
 @pytest.mark.parametrize("stop", range(7))
 def test_a_follower_goes_on_behind_the_message_its_token_was_taken_at(stop: int) -> None:
-    topic = Topic([ordered(n) for n in (1, 2, 2, 3)], [ordered(n, group="h") for n in (1, 2, 3)])
+    topic = Topic([ordered(n) for n in (1, 2, 3)], [ordered(n, group="h") for n in (1, 2, 3)])
     first = follower(topic)
     seen = [next(first) for _ in range(min(stop, 6))]
     again = follower(topic, token=first.token)
@@ -131,25 +141,103 @@ def test_a_follower_goes_on_behind_the_message_its_token_was_taken_at(stop: int)
     ]
 
 
-def test_a_hole_is_found_across_a_token_too() -> None:
+@pytest.mark.parametrize("stop", range(4))
+def test_a_follower_of_one_group_finds_a_hole_and_a_repeated_position_across_its_token_too(stop: int) -> None:
+    topic = Topic([ordered(n) for n in (1, 2, 2, 1, 3, 5)])
+    first = follower(topic, group="g")
+    seen = [next(first).position for _ in range(stop)]
+    again = follower(topic, group="g", token=first.token)
+    seen += [next(again).position for _ in range(3 - stop)]
+    with pytest.raises(Hole, match="position 4 is missing: after 3 came 5"):
+        next(again)
+    assert [*seen, next(again).position] == [1, 2, 3, 5]
+
+
+def test_a_follower_of_all_groups_takes_the_first_position_after_its_token_for_granted() -> None:
     topic = Topic([ordered(1)])
     first = follower(topic)
     next(first)
-    topic.partitions[0].append(ordered(3))
-    with pytest.raises(Hole):
-        next(follower(topic, token=first.token))
+    topic.partitions[0].extend([ordered(3), ordered(5)])
+    again = follower(topic, token=first.token)
+    assert next(again).position == 3
+    with pytest.raises(Hole, match="after 3 came 5"):
+        next(again)
+
+
+def test_a_token_grows_with_the_partitions_and_not_with_the_groups() -> None:
+    topic = Topic([ordered(1, group=f"group {n}") for n in range(1000)])
+    following = follower(topic)
+    assert len(list(following)) == 1000
+    assert json.loads(following.token) == {"topic": "t", "v": 2, "topic_id": "one", "offsets": {"0": 1000}}
+
+
+def test_the_token_of_an_older_release_goes_on_and_knows_the_positions_of_every_group() -> None:
+    topic = Topic([ordered(n, group=group) for n in (1, 2, 3) for group in "gh"])
+    again = follower(topic, token='["t",{"0":2},[["g",null,1],["h",null,2]],true]')
+    assert [(one.group, one.position) for one in again] == [("g", 2), ("g", 3), ("h", 3)]
+    with pytest.raises(Hole, match="In group g position 2 is missing"):
+        next(follower(topic, token='["t",{"0":4},[["g",null,1],["h",null,2]],true]'))
+    assert json.loads(again.token) == {"topic": "t", "v": 2, "topic_id": "one", "offsets": {"0": 6}}
+
+
+def test_what_a_live_reader_handed_over_already_is_dropped() -> None:
+    topic = Topic([ordered(n, group=group) for n in (1, 2, 3) for group in "gh"])
+    token = '{"topic":"t","v":2,"offsets":{"0":1},"released":{"0":[3,"g",2]}}'
+    again = follower(topic, token=token)
+    assert [(one.group, one.position) for one in again] == [("h", 2), ("g", 3), ("h", 3)]
+    assert json.loads(again.token)["released"] == {"0": [3, "g", 2]}
+
+
+def test_a_token_of_a_topic_made_anew_under_the_same_name_is_refused() -> None:
+    first = follower(Topic([ordered(1)]))
+    next(first)
+    with pytest.raises(Refused, match="earlier topic t: that one was deleted"):
+        next(follower(Topic([ordered(1), ordered(2)], id_="two"), token=first.token))
+    with pytest.raises(Refused, match="The token names partition 1 of t, which has 1"):
+        next(follower(Topic([ordered(1)]), token='{"topic":"t","v":2,"offsets":{"1":5}}'))
+
+
+def test_a_token_of_one_group_resumes_no_other_and_a_token_of_all_resumes_each() -> None:
+    topic = Topic([ordered(1), ordered(1, group="h"), ordered(2)])
+    first, all_groups = follower(topic, group="g"), follower(topic)
+    assert next(first).position == next(all_groups).position == 1
+    for group in (None, "h"):
+        with pytest.raises(Refused, match="The token belongs to a follower of the group g"):
+            follower(topic, group=group, token=first.token)
+    assert positions(follower(topic, group="g", token=all_groups.token)) == [2]
+
+
+def test_what_retention_deleted_behind_a_token_is_told_and_not_passed_over() -> None:
+    class Cut(Topic):
+        def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+            return {0: 2}
+
+    topic = Cut([None, None, ordered(3)])
+    with pytest.raises(Refused, match="Partition 0 of t begins at offset 2, and the token stands at 1"):
+        next(follower(topic, token='{"topic":"t","v":2,"offsets":{"0":1}}'))
+    of_one = '{"topic":"t","v":2,"offsets":{"0":1},"group":"g","last":[["g",null,1]]}'
+    with pytest.raises(Hole, match="position 2 is missing"):
+        next(follower(topic, group="g", token=of_one))
 
 
 def test_a_token_taken_at_a_hole_goes_on_with_the_message_behind_it() -> None:
     topic = Topic([ordered(1), ordered(4)])
-    first = follower(topic)
-    next(first)
-    with pytest.raises(Hole):
+    for group in (None, "g"):
+        first = follower(topic, group=group)
         next(first)
-    assert positions(follower(topic, token=first.token)) == [4]
+        with pytest.raises(Hole):
+            next(first)
+        assert positions(follower(topic, group=group, token=first.token)) == [4]
 
 
-@pytest.mark.parametrize("token", ["", "{}", '["other",{},[],true]'])
+@pytest.mark.parametrize(
+    "token",
+    [
+        *("", "{}", "7", '"v"', '["other",{},[],true]', '{"topic":"other","v":2}', '{"topic":"t","v":3}'),
+        *('{"topic":"t","v":2,"offsets":{"0":-1}}', '{"topic":"t","v":2,"offsets":{"x":1}}', '{"topic":"t","v":true}'),
+        *('["t",{},[],true]' + "]" * 9, "[" * 100_000, '{"topic":"t","v":2,"released":{"0":["3"]}}'),
+    ],
+)
 def test_what_is_no_token_of_this_topic_is_refused(token: str) -> None:
     with pytest.raises(Refused, match="token"):
         follower(Topic([]), token=token)

@@ -30,8 +30,8 @@ def test_a_held_message_shows_what_it_waits_for_and_for_how_long() -> None:
     letter = held("post", "chen", 0, 2, destination="dara", missing=[("ann", 1, seq) for seq in range(1, 6)])
     assert rows(table_of_held([answer, silent, letter], 91_000.0)) == [
         ["travel", "eli:1", "zoe:7", "1.5 min"],
-        ["clocks", '["bob",2,4]', "a word of ann", "1.5 min"],
-        ["post for dara", "chen:2", '["ann",1,1], ["ann",1,2], ["ann",1,3] and 2 more', "1.5 min"],
+        ["clocks", "bob@2:4", "a word of ann", "1.5 min"],
+        ["post for dara", "chen:2", "ann@1:1, ann@1:2, ann@1:3 and 2 more", "1.5 min"],
     ]
 
 

@@ -24,7 +24,7 @@ from precede.streaming.monitoring.server import MonitoringServer
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.wire import encode_message
-from precede.udfs.shard import NOTHING_WAITS, Records
+from precede.udfs.steps import NOTHING_WAITS, Records
 
 
 def never() -> Any:

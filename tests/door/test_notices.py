@@ -1,5 +1,7 @@
 """What the sink tells the operator, and how it tells apart the errors of a transaction; without a broker."""
 
+import time
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
@@ -46,7 +48,9 @@ def test_that_kafka_is_away_is_said_once_each_time() -> None:
 
 @pytest.mark.parametrize("code", [*sorted(FENCED), KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN])
 def test_a_fence_is_told_apart_from_every_other_error_of_a_transaction(code: int) -> None:
-    with pytest.raises(TransactionError) as raised, transaction._as_transaction_error():
+    producer = transaction.TransactionalProducer.__new__(transaction.TransactionalProducer)
+    producer._began_at = time.monotonic()
+    with pytest.raises(TransactionError) as raised, producer._as_transaction_error():
         raise KafkaException(KafkaError(code, "why"))
     assert isinstance(raised.value, FencedError) == (code in FENCED)
     assert raised.value.args[0].str() == "why"

@@ -3,12 +3,14 @@
 import math
 import re
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.errors import PySparkException
 
+from precede.streaming.job.spark_query import started
 from precede.streaming.job.watch import FIRST_RETRY_S, QueryWatch
 from precede.udfs.errors import Refused
 
@@ -23,7 +25,8 @@ def look_twice(error: Exception, patience_s: float) -> list[str]:
     def start() -> Any:
         raise error
 
-    watch = QueryWatch("history", start, lambda sentence, **_: said.append(sentence), patience_s, lambda *_: None)
+    begin = partial(started, start)
+    watch = QueryWatch("history", begin, lambda sentence, **_: said.append(sentence), patience_s, lambda *_: None)
     watch.check()
     time.sleep(FIRST_RETRY_S)
     watch.check()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
+from precede.ingest.follower_token import FollowerToken, read_token
 from precede.ingest.sender_state import Sender
 from precede.member.resume_plan import (
     Found,
@@ -19,7 +19,6 @@ from precede.member.resume_plan import (
     plan_join,
     plan_reading,
 )
-from precede.reading.following import FollowerToken
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.peers.views import IN, OUT
 from precede.udfs.records.messages import EPOCH_MAX, LogRecord
@@ -41,7 +40,8 @@ def planned(
 
 
 def test_reading_begins_at_the_kept_offsets_unless_the_application_names_a_position() -> None:
-    kept = FollowerToken("t", {1: 40}, [("g", None, 3), ("g", "bob", 4), ("g", "eli", 9)], False)
+    last = [("g", None, 3), ("g", "bob", 4), ("g", "eli", 9)]
+    kept = FollowerToken(v=1, topic="t", offsets={1: 40, 2: 7}, last=last)
     assert plan_reading({0: 2, 1: 1}, kept, None, "bob") == Reading({0: 2, 1: 40}, 4, resumes=True)
     assert plan_reading({0: 2, 1: 1}, kept, 7, "bob") == Reading({0: 2, 1: 1}, 7, resumes=False)
     assert plan_reading({0: 2, 1: 1}, None, None, "bob") == Reading({0: 2, 1: 1}, None, resumes=False)
@@ -112,8 +112,10 @@ def test_a_newcomer_learns_from_delta_who_came_before_the_topic_begins() -> None
 
 def test_the_token_of_a_start_is_what_a_follower_resumes_from() -> None:
     plan, _ = planned(1, 2, last=1)
-    token = msgspec.json.decode(plan.start(has_delta=False).token("t", "g", "bob"), type=FollowerToken)
-    assert token == FollowerToken("t", {0: 5, 1: 11}, [("g", None, 1), ("g", "bob", 1)], False)
+    token = plan.start(has_delta=False).token("t", "g", "bob")
+    assert read_token(token.text()) == FollowerToken(
+        v=2, topic="t", offsets={0: 5, 1: 11}, group="g", last=[("g", None, 1), ("g", "bob", 1)]
+    )
 
 
 @pytest.mark.parametrize(

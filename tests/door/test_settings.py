@@ -57,6 +57,7 @@ def test_variables_are_text_and_are_taken_for_what_the_setting_asks() -> None:
         ({"limits": {"window": "5"}}, r"but limit window must be a whole number\.$"),
         ({"bootstrap": "localhost"}, "The setting bootstrap is 'localhost', but must be host:port"),
         ({"only": "both"}, "The setting only is 'both', but must be order or history"),
+        ({"engine": "flink"}, "The setting engine is 'flink', but must be spark or process"),
         ({"raw_topic": "a b"}, "The setting raw_topic is 'a b', but must be the name of a Kafka topic"),
         ({"raw_topic": "precede.ordered"}, "raw_topic and ordered_topic both name the topic precede.ordered"),
         ({"tick_s": 0.01}, "The setting tick_s is 0.01, but must be from 0.1 to 3,600 seconds, or 0 for none"),
@@ -114,8 +115,9 @@ def test_the_job_s_patience_is_what_the_settings_say() -> None:
 
 def test_the_job_and_its_clients_call_the_topics_by_the_same_names() -> None:
     names = [topics.RAW_TOPIC, topics.ORDERED_TOPIC, topics.DEAD_LETTER_TOPIC]
-    names += [topics.PROGRESS_TOPIC, topics.CONTROL_TOPIC]
+    names += [topics.PROGRESS_TOPIC, topics.CONTROL_TOPIC, topics.STATE_TOPIC]
     settings = Settings()
     assert names == [topic.name for topic in topics.wanted()]
-    assert names == [getattr(settings, field) for field in settings.__struct_fields__ if field.endswith("_topic")]
+    fields = [field for field in settings.__struct_fields__ if field.endswith("_topic")]
+    assert names == [getattr(settings, field) or settings.state_topic_name for field in fields]
     assert settings.partitions == topics.PARTITIONS

@@ -14,6 +14,7 @@ from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search
 from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import Follower
+from precede.reading.ordered_topic import OrderedTopic
 from tests.door.test_delta_history import write
 from tests.door.test_following import Topic, ordered
 
@@ -37,15 +38,16 @@ class Newcomer:
         place = startup.find_place(history=history, since=since)
         self.position = place.position
         self.older = [delivery.position for delivery in place.older]
-        self.follower = Follower(topic, topic="t", group="g", start="beginning", token=place.token, patience_s=0.1)
+        source = OrderedTopic(topic, topic="t", group="g", token=place.token)
+        self.follower = Follower(source, patience_s=0.02)
 
     def handed(self) -> list[int]:
         return [delivery.position for delivery in self.follower]
 
 
 def topic(*positions: int) -> Topic:
-    """These positions of group g, between records of another group."""
-    return Topic([record for at in positions for record in (ordered(at, group="h"), ordered(at))], [])
+    """These positions of group g, between records of another group; both belong in partition 1 of two."""
+    return Topic([], [record for at in positions for record in (ordered(at, group="h"), ordered(at))])
 
 
 @pytest.mark.parametrize(

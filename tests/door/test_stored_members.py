@@ -7,13 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from precede.ingest import sender_state
+from precede.ingest.follower_token import read_token
 from precede.ingest.producer import Publisher
 from precede.member.publishing import MemberPublisher
-from precede.reading.following import FollowerToken
 from precede.udfs.orders import ORDERS
 from tests.fixtures import stored
 from tests.signing import private
@@ -84,5 +83,5 @@ def test_what_a_member_knows_of_its_group_and_how_far_it_has_read_is_still_known
             assert publisher.order.name == known.group.removesuffix(" with keys")
             assert publisher.knowledge.is_in("bob", 0)
             assert publisher.knowledge.has(("bob", 0, 1))
-            place = msgspec.json.decode(known.token or "", type=FollowerToken)
+            place = read_token(known.token or "")
             assert max(last for group, _, last in place.last if group == known.group) >= 3

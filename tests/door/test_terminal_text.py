@@ -9,14 +9,14 @@ from rich.console import Console
 from precede.command_options import say
 from precede.commands.compare import _table
 from precede.commands.dead_letters import _print_table
-from precede.commands.groups import _table as table_of_groups
 from precede.commands.held import table_of_gaps, table_of_held
 from precede.commands.tail import _letter_line, delivery_line
 from precede.comparison.trace import Blocker, Comparison, Hold, OrderResult
 from precede.demo.view import PlainView
 from precede.demo.watch import Arrival, DemoWatch
+from precede.groups.tables import table_of_listings
 from precede.reading.dead_letter_reader import FoundLetter
-from precede.reading.following import Delivery
+from precede.reading.delivery import Delivery
 from precede.streaming.history.rows import Letter
 from precede.terminal_text import plain, safe_text
 from precede.udfs.analysis.inspection import OpenGap
@@ -114,7 +114,7 @@ def test_the_tables_of_what_is_held_and_missing_show_any_name(name: str, as_show
 def test_the_table_of_groups_shows_any_name(name: str, as_shown: str) -> None:
     listing = Listing(name, "s_b")
     listing.view |= view_of([name])
-    text = printed(table_of_groups([listing]))
+    text = printed(table_of_listings([listing]))
     assert text.count(as_shown) >= 1
     assert not obeys(text)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from precede.streaming.history import tables
 from tests.faults.burst import burst
+from tests.faults.process_cases import PROCESS_CASES
 from tests.faults.running import Running
 from tests.faults.scene import DRIVER_POINTS, Scene, newest
 
@@ -233,6 +234,21 @@ def checkpoint_lost(scene: Scene) -> None:
     scene.stream.once(scene.spark, rebuild_delta=True, max_offsets_per_trigger=50)
 
 
+def restored(victim: str, point: str, scene: Scene) -> None:
+    """The checkpoint is lost, and one of the processes is killed while the next job restores it with other shards."""
+    scene.stream.change(state_every_s=0)
+    running = scene.start("order.out")
+    running.reaches()
+    running.kill()
+    for trace in ("reached", *(one.name for one in scene.folder.glob("pass-*"))):
+        (scene.folder / trace).unlink()
+    shutil.rmtree(scene.stream.settings.checkpoint)
+    scene.stream.change(shards=7, rebuild_delta=True)
+    kill(victim, point, scene)
+    scene.stream.change(rebuild_delta=False)
+    assert scene.stream.settings.restored_files.is_dir(), "it was not restored"
+
+
 def delta_half_there(scene: Scene) -> None:
     """Half of a table's files are gone: the start is refused with advice, and then the table is rebuilt."""
     running = scene.start("order.out")
@@ -287,5 +303,12 @@ CASES: dict[str, Case] = {
     "Delta folder fails for a while": delta_fails_once,
     "Delta half there": delta_half_there,
     "checkpoint lost, other shards": checkpoint_lost,
+    **{
+        f"kill {victim} at {point} of a restore": partial(restored, victim, point)
+        for point in ("restore.files", "restore.written", "restore.taken", "order.worked", "order.out")
+        for victim in VICTIMS
+    },
+    "kill worker at order.worked of a restore": partial(restored, "worker", "order.worked"),
     "burst": burst,
+    **PROCESS_CASES,
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from precede.streaming.job.faults import VARIABLE
-from tests.system.stream import Stream
+from tests.system.stream import RUN, Stream
 
 WAIT_S = 240.0
 
@@ -27,16 +27,18 @@ class Running:
         fault: str | None = None,
         folder: Path | None = None,
         variables: dict[str, str] | None = None,
+        program: tuple[str, ...] = ("-c", RUN),
     ) -> None:
         self.folder = folder
         faults = {} if fault is None else {VARIABLE: f"{fault}:{folder}"}
-        self.process = stream.start(faults | (variables or {}))
+        self.process = stream.start(faults | (variables or {}), program)
         self.left: list[psutil.Process] = []
         """Processes that survive when only the driver is killed."""
         self.inputs: list[int] = []
         self.frozen: list[psutil.Process] = []
         self.said: list[str] = []
-        threading.Thread(target=self._listen, daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None

@@ -23,9 +23,11 @@ BAD: list[tuple[bytes | None, bytes | None]] = [
 ]
 """Two dead letters, and a message that stays held and is requested."""
 
-DRIVER_POINTS = ("order.begin", "order.ordered", "order.open", "order.out")
+DRIVER_POINTS = ("order.begin", "order.ordered", "state.before", "state.after", "order.open", "order.out")
 """Points where no worker of the order query is running."""
 PASSES = dict.fromkeys(DRIVER_POINTS, (2, 4)) | {
+    "state.before": (1, 12),
+    "state.after": (1, 12),
     "order.work": (1, 12),
     "order.worked": (1, 12),
     "deliveries.work": (1, 4),
@@ -69,6 +71,7 @@ class Scene:
             max_offsets_per_trigger=BATCH,
             history_every_s=0.5,
             ask_after_ms=500,
+            state_every_s=0 if "state." in self.name else self.chance.choice((0, 0.5)),
         )
         pairs: list[tuple[bytes | None, bytes | None]] = list(conversation(MESSAGES, groups=6, seed=self.seed))
         for pair in BAD:

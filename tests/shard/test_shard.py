@@ -12,12 +12,13 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from precede.udfs import shard
+from precede.udfs import shard, steps
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.wire import encode_message
-from precede.udfs.shard import HOME_SHARD, Records, Shard, decode_state, encode_state, unpack
+from precede.udfs.shard import HOME_SHARD, Shard, ShardState, decode_state, encode_state
+from precede.udfs.steps import Records, unpack
 from tests.records import Row, by_group, by_kernel, conversation, log
 
 SCHEMA = StructType([StructField("blob", BinaryType())])
@@ -137,7 +138,7 @@ def test_everything_read_is_counted_once(function: Shard) -> None:
     assert sum(one.read for one in counted) == len(rows)
     assert dead == 1
     assert blob is not None
-    assert delivered + dead + sum(one.duplicates for one in counted) + decode_state(blob)[1] == len(rows)
+    assert delivered + dead + sum(one.duplicates for one in counted) + decode_state(blob).held == len(rows)
 
 
 def test_the_number_of_held_messages_is_kept_with_the_state(function: Shard) -> None:
@@ -224,7 +225,7 @@ def test_a_record_without_a_key_is_refused_by_the_home_shard_alone(function: Sha
 def test_a_flood_from_one_record_leaves_in_rows_of_bounded_size(
     function: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard, "BYTES_MAX", 10_000)
+    monkeypatch.setattr(steps, "BYTES_MAX", 10_000)
     monkeypatch.setattr(shard, "FRAME_BYTES_MAX", 30_000)
     text = "x" * 900
     held = [encode_message("g", "a", 0, seq, after=[("a", 0, seq - 1)], data=text) for seq in range(2, 101)]
@@ -247,7 +248,7 @@ def test_the_function_travels_by_cloudpickle(function: Shard) -> None:
 
 
 def test_a_state_of_a_newer_precede_is_refused_in_a_sentence(function: Shard) -> None:
-    newer = bytes((shard.STATE_VERSION + 1,)) + encode_state({}, 0, {})[1:]
+    newer = bytes((shard.STATE_VERSION + 1,)) + encode_state(ShardState())[1:]
     with pytest.raises(Refused, match=f"version {shard.STATE_VERSION + 1}.*newer precede.*{shard.STATE_VERSION}"):
         call(function, log(conversation(5)), newer)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pa
 
 from precede.streaming.order import query as order_query
 from precede.streaming.order.packed_rows import packed_rows
+from precede.udfs.initial_state import shard_number
 from precede.udfs.limits import Limits
-from precede.udfs.shard import Records, Shard
+from precede.udfs.shard import Shard
+from precede.udfs.steps import Records
 from tests.records import Row, by_group, by_kernel, conversation, log
 
 Batches = dict[int, list[Records]]
@@ -64,6 +67,15 @@ def order(spark: SparkSession, source: Path, checkpoint: Path, *, shards: int = 
     query = ordered.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
     query.trigger(availableNow=True).start().awaitTermination()
     return batches
+
+
+def test_the_shard_of_a_key_is_computed_as_spark_does(spark: SparkSession) -> None:
+    chance = random.Random(5)
+    keys = [b"", b"a", "grüß dich".encode(), *(chance.randbytes(chance.randrange(70)) for _ in range(300))]
+    for shards in (1, 7, 16, 65_536):
+        column = order_query.shard_of(F.col("key"), shards)
+        frame = spark.createDataFrame([(key,) for key in keys], "key binary")
+        assert [row[0] for row in frame.select(column).collect()] == [shard_number(key, shards) for key in keys]
 
 
 def whole(batches: Batches) -> tuple[dict[bytes, list[bytes]], list[bytes]]:

@@ -69,11 +69,8 @@ DESCRIBE = AclOperation.DESCRIBE
 READ = AclOperation.READ, DESCRIBE
 WRITE = AclOperation.WRITE
 SENDER = WRITE, *READ, AclOperation.DESCRIBE_CONFIGS
-SENDER_AND_READER = [
-    on_topic("precede.raw", *SENDER),
-    on_topic("precede.ordered", *READ),
-    (ResourceType.GROUP, "precede", ResourcePatternType.PREFIXED, (AclOperation.READ,)),
-]
+CONSUMER_GROUPS: Rule = (ResourceType.GROUP, "precede", ResourcePatternType.PREFIXED, (AclOperation.READ,))
+SENDER_AND_READER = [on_topic("precede.raw", *SENDER), on_topic("precede.ordered", *READ), CONSUMER_GROUPS]
 
 
 class Guarded:

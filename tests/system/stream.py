@@ -79,9 +79,13 @@ class Stream:
 
     def cut(self, topic: str, first: int) -> None:
         """Remove the beginning of a topic, like retention."""
+        for partition in range(describe(self.settings.bootstrap, [topic])[topic].partitions):
+            self.cut_partition(topic, partition, first)
+
+    def cut_partition(self, topic: str, partition: int, first: int) -> None:
+        """Remove the beginning of one partition."""
         admin = AdminClient({"bootstrap.servers": str(self.settings.bootstrap)})
-        partitions = range(describe(self.settings.bootstrap, [topic])[topic].partitions)
-        for future in admin.delete_records([TopicPartition(topic, at, first) for at in partitions]).values():
+        for future in admin.delete_records([TopicPartition(topic, partition, first)]).values():
             future.result()
 
     def once(self, spark: SparkSession, *, key: Ed25519PrivateKey | None = None, **more: Any) -> list[str]:
@@ -95,16 +99,18 @@ class Stream:
             raise KeyboardInterrupt
         return said
 
-    def start(self, variables: dict[str, str] | None = None, **more: Any) -> "subprocess.Popen[str]":
+    def start(
+        self, variables: dict[str, str] | None = None, program: tuple[str, ...] = ("-c", RUN), **more: Any
+    ) -> "subprocess.Popen[str]":
         """Run the job as a separate process, until it is stopped."""
         settings = msgspec.structs.replace(self.settings, **more)
         values = {
             f"PRECEDE_{name.upper()}": str(value)
             for name, value in msgspec.structs.asdict(settings).items()
-            if name != "limits" and value not in (None, False)
+            if name != "limits" and value is not None and value is not False
         }
         return subprocess.Popen(
-            [sys.executable, "-u", "-c", RUN],
+            [sys.executable, "-u", *program],
             env=os.environ | values | (variables or {}),
             cwd=HOME,
             text=True,
@@ -122,6 +128,7 @@ class Stream:
                 "bootstrap.servers": str(self.settings.bootstrap),
                 "group.id": "reads",
                 "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",  # the beginning may be gone
                 "enable.partition.eof": True,
                 "enable.auto.commit": False,
             }

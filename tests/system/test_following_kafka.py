@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 import precede as door
 from precede.ingest.kafka import topics
 from precede.local.embedded_broker import Broker
+from precede.udfs.partitioner import partition_of
 from tests.door.command import ROOT, precede
+from tests.door.test_delta_history import write
 from tests.door.test_following import ordered
 
 Client = Literal["confluent", "kafka-python"]
@@ -24,14 +27,14 @@ both_clients = pytest.mark.parametrize("client", ["confluent", "kafka-python"])
 class Output:
     """An ordered topic and a transactional producer, like the stream's."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, topic: str | None = None) -> None:
         self.bootstrap = broker.bootstrap
-        self.topic = f"ordered{uuid.uuid4().hex[:8]}"
+        self.topic = topic or f"ordered{uuid.uuid4().hex[:8]}"
         topics.ensure(broker.bootstrap, [topics.output(self.topic)])
         self.producer = Producer(
             {
                 "bootstrap.servers": broker.bootstrap,
-                "transactional.id": self.topic,
+                "transactional.id": uuid.uuid4().hex,
                 "partitioner": "murmur2_random",
                 "log_level": 0,
             }
@@ -135,18 +138,66 @@ def test_tail_shows_dead_letters_too(output: Output) -> None:
     assert done.stdout.decode() == "malformed  -  partition 0 offset 7  It is no JSON.\n"
 
 
+@both_clients
+def test_the_id_of_a_topic_is_in_the_token_and_a_topic_that_was_deleted_and_created_again_refuses_it(
+    broker: Broker, output: Output, client: Client
+) -> None:
+    output.write(1, 2)
+    _, token = followed(output, client)
+    known = topics.describe(output.bootstrap, [output.topic])[output.topic]
+    offsets = {str(partition_of(b"g", known.partitions)): 2}
+    found = json.loads(token)
+    assert (found["topic_id"], found["offsets"]) == (known.id, offsets), "only the partition of g"
+    admin = AdminClient({"bootstrap.servers": output.bootstrap})
+    for future in admin.delete_topics([output.topic]).values():
+        future.result()
+    again = Output(broker, output.topic)
+    again.write(1, 2, 3)
+    with pytest.raises(door.Refused, match=f"an earlier topic {output.topic}"):
+        followed(again, client, token=token)
+
+
+@both_clients
+def test_what_retention_deleted_comes_from_delta(output: Output, client: Client, tmp_path: Path) -> None:
+    output.write(1, 2, 3)
+    output.write(1, 2, group="k")
+    write(tmp_path, *(ordered(position) for position in (1, 2, 3)), *(ordered(n, group="k") for n in (1, 2)))
+    output.write(4)
+    partitions = topics.describe(output.bootstrap, [output.topic])[output.topic].partitions
+    gone = {partition_of(b"g", partitions): 3, partition_of(b"k", partitions): 2}
+    admin = AdminClient({"bootstrap.servers": output.bootstrap})
+    places = [TopicPartition(output.topic, partition, offset) for partition, offset in gone.items()]
+    for future in admin.delete_records(places).values():
+        future.result()
+
+    def seen(group: str | None) -> list[tuple[str, int]]:
+        with door.follow(
+            group, bootstrap=output.bootstrap, topic=output.topic, delta=tmp_path, patience_s=2, client=client
+        ) as follower:
+            return sorted((delivery.group, delivery.position) for delivery in follower)
+
+    assert seen("g") == [("g", 1), ("g", 2), ("g", 3), ("g", 4)]
+    assert seen("k") == [("k", 1), ("k", 2)]
+    assert seen(None) == [("g", 1), ("g", 2), ("g", 3), ("g", 4), ("k", 1), ("k", 2)]
+
+
+def run_example(output: Output, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", EXAMPLE, "g", output.bootstrap, "3"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PRECEDE_ORDERED_TOPIC": output.topic} | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def test_the_example_of_an_application_goes_on_where_it_stopped(output: Output, tmp_path: Path) -> None:
     def run() -> list[str]:
-        done = subprocess.run(
-            [sys.executable, "-c", EXAMPLE, "g", output.bootstrap, "3"],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "TOPIC": output.topic},
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        return [line.split()[0] for line in done.stdout.decode().splitlines()]
+        done = run_example(output, tmp_path)
+        assert done.returncode == 0, done.stderr
+        return [line.split()[0] for line in done.stdout.splitlines()]
 
     output.write(1, 2)
     assert run() == ["1", "2"]
@@ -157,9 +208,26 @@ def test_the_example_of_an_application_goes_on_where_it_stopped(output: Output, 
         run()
 
 
-# The example follows the default topic; here it gets one of this test.
+def test_the_example_counts_each_message_once_though_it_is_killed_between_result_and_token(
+    output: Output, tmp_path: Path
+) -> None:
+    output.write(1, 2, 3)
+    assert run_example(output, tmp_path, DIE_AT="2").returncode == 9
+    done = run_example(output, tmp_path)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["2", "3"]
+    assert done.stderr == "ann has said 3\n"
+
+
+# With DIE_AT, the program ends where it takes the token of that position: the result is written, but not committed.
 EXAMPLE = """
-import functools, os, pathlib, runpy, sys, precede
-precede.follow = functools.partial(precede.follow, topic=os.environ["TOPIC"])
+import os, pathlib, runpy
+from precede.reading.following import Follower
+taken = Follower.token.fget
+def token(self):
+    text = taken(self)
+    if "DIE_AT" in os.environ and f',{os.environ["DIE_AT"]}]]' in text:
+        os._exit(9)
+    return text
+Follower.token = property(token)
 runpy.run_path(str(pathlib.Path(os.environ["PYTHONPATH"]) / "examples" / "follow_group.py"), run_name="__main__")
 """

@@ -324,14 +324,14 @@ def test_keys_are_changed_by_the_commands_of_the_security_page(
     assert command.says("join", "travel", "ann", f"--key={tmp_path}/ann.key", "--new-key", keys["ann2"]) == (
         "ann is in travel with epoch 1 and a new key (position 3)."
     )
-    assert send("ann2") == '["ann",1,1]'
+    assert send("ann2") == "ann@1:1"
     assert command.says("admit", "travel", "ann", keys["ann3"], f"--key={tmp_path}/precede.key") == (
         "ann is in travel with epoch 2 and the given key (position 5)."
     )
     assert command.says("join", "travel", "ann", f"--key={tmp_path}/ann3.key") == (
         "ann is in travel with epoch 3 (position 6)."
     )
-    assert send("ann3") == '["ann",3,1]'
+    assert send("ann3") == "ann@3:1"
     assert command.says("join", "travel", "precede", f"--key={tmp_path}/precede.key", "--new-key", keys["dan"]) == (
         "precede is in travel with epoch 1 and a new key (position 8)."
     )

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.small_job import SmallJob
 from precede.ingest.epochs import free_epoch
 from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import Access, Address, access_to
@@ -23,10 +24,12 @@ from precede.member import background
 from precede.member.member import Member
 from precede.reading.following import follow
 from precede.streaming.job import settings
+from precede.streaming.job.settings import Settings
 from precede.udfs.errors import AccessDenied
 from precede.udfs.records.wire import encode_message
 from tests.door.command import precede
 from tests.system.guarded import (
+    CONSUMER_GROUPS,
     DESCRIBE,
     JOB,
     MEMBER,
@@ -196,6 +199,35 @@ def test_a_member_needs_the_rules_that_are_written_down_and_is_told_which_one_la
     assert said == []
 
 
+def test_a_live_reader_needs_the_rules_that_are_written_down_and_is_told_which_one_lacks(guarded: Guarded) -> None:
+    name = {kind: f"alive.{kind}" for kind in ("raw", "ordered", "dead-letters", "progress", "control", "state")}
+    settings = Settings(
+        bootstrap=address(guarded),
+        raw_topic=name["raw"],
+        ordered_topic=name["ordered"],
+        dead_letter_topic=name["dead-letters"],
+        progress_topic=name["progress"],
+        control_topic=name["control"],
+        partitions=1,
+    )
+    topics.ensure(settings.bootstrap, settings.topics())
+    SmallJob(settings).close()
+    with Publisher(settings.bootstrap, topic=name["raw"]) as publisher:
+        publisher.publish("g", b'{"group":"g","sender":"ann","seq":1,"after":[]}')
+    guarded.allow(STRANGER, on_topic(name["ordered"], *READ), CONSUMER_GROUPS)
+    reader: dict[str, Any] = {"bootstrap": address(guarded, username=STRANGER), "config": settings, "live": True}
+    for kind in ("progress", "raw", "state"):
+        with (
+            follow(**reader) as follower,
+            pytest.raises(AccessDenied, match=rf"alive\.{kind}: .* to 'stranger', who needs Read and Describe"),
+        ):
+            wait_until(partial(follower.poll, 0.2))
+        guarded.allow(STRANGER, on_topic(name[kind], *READ))
+    with follow(**reader) as follower:
+        found = list(iter(partial(follower.poll, 3.0), None))
+    assert [one.position for one in found] == [1]
+
+
 def test_who_may_see_a_topic_but_not_read_it_is_told_so_by_either_client(guarded: Guarded) -> None:
     topics.ensure(guarded.broker.bootstrap, [topics.raw("seen.raw")])
     with Publisher(guarded.broker.bootstrap, topic="seen.raw") as publisher:
@@ -209,9 +241,20 @@ def test_who_may_see_a_topic_but_not_read_it_is_told_so_by_either_client(guarded
         reader.close()
 
 
+def test_who_may_read_the_topic_but_not_join_the_consumer_group_is_told_so(guarded: Guarded) -> None:
+    topics.ensure(guarded.broker.bootstrap, [topics.output("shared.ordered")])
+    guarded.allow(STRANGER, on_topic("shared.ordered", *READ))
+    where = address(guarded, username=STRANGER)
+    with (
+        follow(bootstrap=where, topic="shared.ordered", consumer_group="theirs") as follower,
+        pytest.raises(AccessDenied, match="to 'stranger', who needs Read on the consumer group"),
+    ):
+        wait_until(partial(follower.poll, 0.2))
+
+
 def test_a_plain_password_over_tls_is_enough_where_the_broker_takes_it(guarded: Guarded) -> None:
     plain = address(guarded, mechanism="PLAIN", username="plain", password="plain-password")
-    assert isinstance(topics.names(clients.admin(plain), plain), set)
+    assert isinstance(topics.names(clients.admin(plain), plain), dict)
 
 
 def test_a_certificate_of_one_s_own_opens_the_door_to_every_client_and_its_key_shows_nowhere(

@@ -110,7 +110,7 @@ def test_run_says_at_once_what_to_install(installed: Installed) -> None:
     [
         (["demo"], "spark"),
         (["broker"], "spark"),
-        (["held"], "spark"),
+        (["held", "--checkpoint", "checkpoints"], "spark"),
         (["key", "new.pem"], "keys"),
         (["compare", "--plot", "picture.svg", "-"], "plot"),
     ],
@@ -120,6 +120,22 @@ def test_what_lacks_an_extra_says_which(installed: Installed, arguments: list[st
     done = installed.run(*arguments, given=raw("ann", 1) + b"\n")
     assert done.returncode == 1
     assert f"pip install 'precede[{extra}]'." in done.stderr.decode()
+
+
+def test_the_engine_of_one_process_needs_no_extra(installed: Installed, broker: Broker) -> None:
+    topics = ("raw", "ordered", "dead_letter", "progress", "control")
+    config = installed.home / "engine.toml"
+    config.write_text(
+        f'bootstrap = "{broker.bootstrap}"\nengine = "process"\nonly = "order"\nmetrics = "0"\n'
+        + "".join(f'{name}_topic = "{installed.home.parent.name}.{name}"\n' for name in topics)
+    )
+    run = ("run", "--once", "--config", str(config))
+    assert installed.run(*run).stdout.startswith(b"Metrics and health are at port ")
+    sent = installed.run("send", "g", "ann", "Who comes along?", "--config", str(config), "--state", "senders.json")
+    assert sent.returncode == 0
+    done = installed.run(*run)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"1 delivered" in done.stdout.splitlines()[-1]
 
 
 def test_tail_follows_a_broker_without_any_extra(installed: Installed, broker: Broker) -> None:

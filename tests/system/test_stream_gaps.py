@@ -91,7 +91,7 @@ def test_ticks_go_to_every_partition_seldom_where_nothing_is_held(
 
     def ticks_in_1_s(held: int | None) -> list[int]:
         before = len(stream.raw())
-        ticker = Ticker(stream.settings, 3)
+        ticker = Ticker(stream.settings, range(3))
         for step in range(50):
             with monkeypatch.context() as clock:  # its own patience, because timing depends on the machine
                 clock.setattr(time, "monotonic", lambda now=0.02 * step: now)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.topics import describe
 from precede.local.embedded_broker import Broker
+from precede.streaming.engines.spark import SparkJob
 from precede.streaming.job import checkpoint
 from precede.streaming.job import run as job
 from precede.streaming.order.sink import Sink
@@ -50,7 +51,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: Any) -> None:
         raise SparkStarted
 
-    monkeypatch.setattr(job.Job, "_start_spark", started)
+    monkeypatch.setattr(SparkJob, "_start_spark", started)
 
 
 def start(stream: Stream, **more: Any) -> None:
@@ -157,19 +158,21 @@ def test_a_fresh_start_on_a_log_whose_beginning_is_gone_is_refused_unless_accept
     stream.cut(stream.settings.raw_topic, 5)
     with pytest.raises(Refused, match=r"The beginning of the raw topic .* is gone .*accept_cut_log"):
         start(stream)  # Spark's part of the checkpoint is gone
+    publish_once(stream, {0: 5, 1: 9})
+    with pytest.raises(Refused, match=r"The beginning .* is gone, and the positions in .* are counted from it"):
+        start(stream, accept_cut_log=True)
     through(stream, {0: 5, 1: 9})
     with pytest.raises(SparkStarted):
-        start(stream)  # not a fresh start
-    with pytest.raises(Refused, match=r"The beginning of the raw topic .* is gone .*accept_cut_log"):
-        start(stream, checkpoint=str(tmp_path / "fresh"))
-    with pytest.raises(SparkStarted):
-        start(stream, accept_cut_log=True)
-    publish_once(stream)
-    with pytest.raises(Refused, match=r"The beginning .* is gone, and the positions in .* are counted from it"):
-        start(stream)
+        start(stream, accept_cut_log=False)  # not a fresh start
     fresh = Stream(stream.settings.bootstrap, tmp_path / "anew").settings
     with pytest.raises(SparkStarted):
-        start(stream, ordered_topic=fresh.ordered_topic, dead_letter_topic=fresh.dead_letter_topic)
+        start(
+            stream,
+            checkpoint=str(tmp_path / "fresh"),
+            accept_cut_log=True,
+            ordered_topic=fresh.ordered_topic,
+            dead_letter_topic=fresh.dead_letter_topic,
+        )
 
 
 def test_a_start_that_was_accepted_and_killed_in_its_first_batch_goes_on(stream: Stream) -> None:
@@ -188,14 +191,14 @@ def test_a_start_that_was_accepted_and_killed_in_its_first_batch_goes_on(stream:
         start(stream, accept_cut_log=True)
 
 
-def publish_once(stream: Stream) -> None:
+def publish_once(stream: Stream, reached: dict[int, int] | None = None) -> None:
     """Like a job while the log was complete."""
     found = describe(stream.settings.bootstrap, [stream.settings.raw_topic, stream.settings.progress_topic])
     sink = Sink(stream.settings, found[stream.settings.raw_topic], found[stream.settings.progress_topic])
     sink.open()
     assert sink._producer is not None
     sink._producer.begin()
-    sink._commit(sink._producer, {0: 3})
+    sink._commit(sink._producer, {0: 3} if reached is None else reached, {})
     sink.close()
 
 

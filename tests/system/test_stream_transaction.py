@@ -21,18 +21,18 @@ from confluent_kafka.cimpl import NewPartitions
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import describe
+from precede.ingest.progress import read_progress, token_record
 from precede.local.embedded_broker import HOST, Broker
+from precede.streaming.order import ownership, transaction
 from precede.streaming.order import sink as sinks
-from precede.streaming.order import transaction
 from precede.streaming.order.notices import NO_MORE_SENTENCES, SENTENCES_MAX
-from precede.streaming.order.progress import read_progress
 from precede.streaming.order.sink import Sink
-from precede.streaming.order.transaction import TransactionalProducer, TransactionError
+from precede.streaming.order.transaction import OverdueError, TransactionalProducer, TransactionError
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
 from precede.udfs.records.job_records import JobRecord, encode_sentence
-from precede.udfs.shard import Records
 from precede.udfs.sizes import DEAD_LETTER_BYTES_MAX, WRAPPED_BYTES, appended_bytes_max, ordered_bytes_max
+from precede.udfs.steps import Records
 from tests.system.door import END_TXN, Door
 from tests.system.stream import Stream
 
@@ -119,6 +119,29 @@ def test_what_the_job_itself_says_goes_out_once_with_the_batch_and_into_the_part
     assert [(key, value) for key, value, *_ in control] == [(b"g", b"to the members %d" % one) for one in (3, 5, 8)]
 
 
+def test_what_the_job_writes_into_the_raw_topic_goes_out_directly_before_the_commit(
+    stream: Stream, sink: Callable[[], Sink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = stream.settings
+    own = [JobRecord("raw", b"g", b"abandon", 3), JobRecord("control", b"g", b"request", 3)]
+    records = Records([b"one"], [b"g"], [3], [b"two"], [b"g"], [3], 2, 0, 0, own=own)
+    rows: Any = Batch([(0, 1, 3, records), (1, 1, 3, records)])
+    produce = TransactionalProducer.produce
+    topics_of_calls: list[str] = []
+
+    def note(self: TransactionalProducer, topic: str, values: Any, *more: Any) -> None:
+        topics_of_calls.extend([topic] * len(values))
+        produce(self, topic, values, *more)
+
+    one = sink()
+    one.open()
+    monkeypatch.setattr(TransactionalProducer, "produce", note)
+    one.publish(rows)
+    first, second = [settings.ordered_topic, settings.dead_letter_topic, settings.control_topic], settings.raw_topic
+    assert topics_of_calls == [*first, *first, settings.progress_topic, second, second]
+    assert [value for key, value, *_ in stream.raw() if key == b"g"] == [b"abandon"] * 2
+
+
 def test_what_the_kernel_tells_a_person_is_said_once_and_not_more_than_somebody_reads(
     stream: Stream, sink: Callable[[], Sink]
 ) -> None:
@@ -136,13 +159,12 @@ def test_a_batch_is_published_with_its_token(stream: Stream, sink: Callable[[], 
     one = sink()
     one.publish(batch(0, 9))
     found = describe(stream.settings.bootstrap, [stream.settings.progress_topic])
-    owner, token = read_progress(
+    found_progress = read_progress(
         stream.settings.bootstrap, found[stream.settings.progress_topic], stream.settings.ordered_topic
     )
     assert len(published(stream)) == 10
-    assert token == {0: 10}
-    assert owner is not None
-    assert owner.job == one.ownership.job
+    assert found_progress.token == {0: 10}
+    assert {at: owner.job for at, owner in found_progress.owners.items()} == dict.fromkeys(range(2), one.ownership.job)
 
 
 def test_a_batch_offered_again_or_cut_otherwise_publishes_only_what_is_new(
@@ -199,6 +221,44 @@ def test_a_commit_of_unknown_outcome_is_settled_by_the_token(
     one.publish(batch(5, 9))
     assert published(stream) == [b"0:%d" % at for at in range(10)]
     assert one.token == {0: 10}
+
+
+def test_a_transaction_that_took_too_long_is_published_again_and_the_sentence_says_what_helps(
+    stream: Stream, sink: Callable[[], Sink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "CLAIM_S", 0.1)
+    commit = TransactionalProducer.commit
+    one = sink()
+    one.publish(batch(0, 4))
+    failed: list[int] = []
+
+    def fail_once(self: TransactionalProducer) -> None:
+        failed.append(1)
+        if len(failed) == 1:
+            raise OverdueError(KafkaError(KafkaError._FENCED, "the broker aborted it"))
+        commit(self)
+
+    monkeypatch.setattr(TransactionalProducer, "commit", fail_once)
+    one.publish(batch(5, 9))
+    said: list[str] = []
+    one.announce(lambda sentence, **_: said.append(sentence))
+    (sentence,) = said
+    assert sentence.startswith("A transaction took longer than 30 s, so Kafka aborted it, and the batch is published")
+    assert sentence.endswith("lower max_offsets_per_trigger, which is 200000, so that batches are smaller.")
+    assert published(stream) == [b"0:%d" % at for at in range(10)]
+
+
+def test_a_job_that_was_fenced_by_a_start_that_crashed_goes_on(
+    stream: Stream, sink: Callable[[], Sink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "CLAIM_S", 0.1)
+    one = sink()
+    one.publish(batch(0, 4))
+    TransactionalProducer(
+        stream.settings.bootstrap, one.ownership.transactional_id, batch_bytes_max=1_000, on_error=print
+    )
+    one.publish(batch(5, 9))
+    assert published(stream) == [b"0:%d" % at for at in range(10)]
 
 
 def test_a_commit_that_nobody_answers_leaves_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,15 +402,15 @@ def test_a_log_that_ends_before_what_is_out_is_refused_and_what_comes_there_is_n
 
 
 def test_an_owner_of_version_1_is_taken_with_the_topics_as_they_are(stream: Stream, sink: Callable[[], Sink]) -> None:
-    first = sink()
-    first.publish(batch(0, 4))
-    known = msgspec.to_builtins(first.ownership.record())
-    for name in ("partitions", "ordered_topic_id", "ordered_partitions", "dead_letter_topic_id", "partitioner"):
-        del known[name]
-    key = msgspec.json.encode([stream.settings.ordered_topic])
-    write(stream, stream.settings.progress_topic, key, msgspec.json.encode(known | {"v": 1}))
+    settings = stream.settings
+    raw = describe(settings.bootstrap, [settings.raw_topic])[settings.raw_topic]
+    known = {"raw_topic": raw.name, "raw_topic_id": raw.id, "order": settings.order, "job": "older", "v": 1}
+    key = msgspec.json.encode([settings.ordered_topic])
+    value = msgspec.json.encode(known | {"limits": msgspec.to_builtins(settings.limits)})
+    write(stream, settings.progress_topic, key, value)
+    write(stream, settings.progress_topic, *token_record(settings.ordered_topic, 0, 5))
     sink().publish(batch(0, 9))
-    assert len(published(stream)) == 10
+    assert len(published(stream)) == 5
 
 
 def test_topics_that_are_just_large_enough_take_what_is_largest_and_many_small_records(

@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 )
 
 from precede.ingest.kafka import clients, topics
+from precede.ingest.kafka.retention import Retention, retention_of
 from precede.ingest.kafka.topics import Wanted
 from precede.ingest.producer import Publisher
 from precede.local.embedded_broker import Broker
@@ -26,8 +27,8 @@ def admin(broker: Broker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
-def five(limits: Limits = topics.DEFAULTS) -> list[Wanted]:
-    """The five topics under unique names."""
+def six(limits: Limits = topics.DEFAULTS) -> list[Wanted]:
+    """The six topics of a stream under unique names."""
     name = f"t{uuid.uuid4().hex[:8]}"
     return topics.wanted(
         raw_topic=f"{name}.raw",
@@ -35,6 +36,7 @@ def five(limits: Limits = topics.DEFAULTS) -> list[Wanted]:
         dead_letter_topic=f"{name}.dead-letters",
         progress_topic=f"{name}.progress",
         control_topic=f"{name}.control",
+        state_topic=f"{name}.state",
         limits=limits,
     )
 
@@ -49,9 +51,9 @@ def make(admin: AdminClient, name: str, config: dict[str, str]) -> None:
 
 
 def test_absent_topics_are_made_with_the_settings_the_promises_rest_on(broker: Broker, admin: AdminClient) -> None:
-    wanted = five()
+    wanted = six()
     topics.ensure(broker.bootstrap, wanted)
-    raw, ordered, dead_letters, progress, control = (settings_of(admin, topic.name) for topic in wanted)
+    raw, ordered, dead_letters, progress, control, state = (settings_of(admin, topic.name) for topic in wanted)
     assert raw["message.timestamp.type"] == "LogAppendTime"
     assert (raw["retention.ms"], raw["retention.bytes"]) == ("-1", "-1")
     assert int(raw["max.message.bytes"]) > 512 * 1024
@@ -60,6 +62,7 @@ def test_absent_topics_are_made_with_the_settings_the_promises_rest_on(broker: B
     assert progress["cleanup.policy"] == "compact"
     assert int(progress["segment.bytes"]) <= 4 * 1024 * 1024, "a topic without compaction is read whole at each start"
     assert control["cleanup.policy"] == "delete"
+    assert state["cleanup.policy"] == "compact"
     assert len(admin.list_topics(timeout=10).topics[wanted[0].name].partitions) == topics.PARTITIONS
 
 
@@ -80,7 +83,7 @@ def test_who_makes_the_raw_topic_is_told_once_that_its_partitions_are_final(
 
 
 def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: AdminClient) -> None:
-    wanted = five()
+    wanted = six()
     topics.ensure(broker.bootstrap, wanted)
     before = [settings_of(admin, topic.name) for topic in wanted]
     topics.ensure(broker.bootstrap, wanted)
@@ -91,7 +94,6 @@ def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: Admin
     ("which", "wrong", "mend"),
     [
         (0, {"message.timestamp.type": "CreateTime"}, "message.timestamp.type=LogAppendTime"),
-        (0, {"retention.ms": "1000"}, "retention.ms=-1"),
         (0, {"cleanup.policy": "compact"}, "cleanup.policy=delete"),
         (0, {"max.message.bytes": "524288"}, "max.message.bytes=2162688"),
         (1, {"max.message.bytes": "524800"}, "max.message.bytes=2162688"),
@@ -103,7 +105,7 @@ def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: Admin
 def test_a_wrong_setting_is_refused_with_the_command_that_mends_it(
     broker: Broker, admin: AdminClient, which: int, wrong: dict[str, str], mend: str
 ) -> None:
-    topic = five()[which]
+    topic = six()[which]
     make(admin, topic.name, topic.settings | wrong)
     with pytest.raises(Refused) as refusal:
         topics.ensure(broker.bootstrap, [topic])
@@ -112,8 +114,8 @@ def test_a_wrong_setting_is_refused_with_the_command_that_mends_it(
 
 
 def test_the_command_that_mends_a_topic_does_so(broker: Broker, admin: AdminClient) -> None:
-    topic = five()[0]
-    make(admin, topic.name, {"retention.ms": "1000"})
+    topic = six()[0]
+    make(admin, topic.name, {"retention.ms": "1000", "message.timestamp.type": "CreateTime"})
     with pytest.raises(Refused) as refusal:
         topics.ensure(broker.bootstrap, [topic])
     config = str(refusal.value).split("--add-config ")[1]
@@ -126,34 +128,55 @@ def test_the_command_that_mends_a_topic_does_so(broker: Broker, admin: AdminClie
     topics.ensure(broker.bootstrap, [topic])
 
 
-LOG = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+LOG = {"message.timestamp.type": "LogAppendTime"}
 """What a raw topic must have, and no broker gives it by itself."""
+
+
+@pytest.mark.parametrize(
+    ("config", "retention", "told"),
+    [
+        ({"retention.ms": "-1"}, Retention(None, None), "for ever"),
+        ({}, Retention(604_800_000, None), "7 days"),
+        ({"retention.ms": "90000", "retention.bytes": "1048576"}, Retention(90_000, 1_048_576),
+         "90 seconds or 1,048,576 bytes of a partition"),
+        ({"retention.ms": "1500"}, Retention(1_500, None), "1,500 ms"),
+    ],
+)  # fmt: skip
+def test_a_raw_topic_may_have_a_retention(
+    broker: Broker, admin: AdminClient, config: dict[str, str], retention: Retention, told: str
+) -> None:
+    topic = six()[0]
+    make(admin, topic.name, LOG | config)
+    topics.ensure(broker.bootstrap, [topic])
+    found = retention_of(broker.bootstrap, topic.name)
+    assert (found, str(found)) == (retention, told)
 
 
 def test_topics_made_with_a_broker_s_defaults_are_not_refused_for_their_size(
     broker: Broker, admin: AdminClient
 ) -> None:
-    wanted = five()
-    raw, ordered, dead_letters, progress, control = (topic.name for topic in wanted)
+    wanted = six()
+    raw, ordered, dead_letters, progress, control, state = (topic.name for topic in wanted)
     make(admin, raw, LOG)
     for name in (ordered, dead_letters, control):
         make(admin, name, {})
-    make(admin, progress, {"cleanup.policy": "compact"})
+    for name in (progress, state):
+        make(admin, name, {"cleanup.policy": "compact"})
     assert {settings_of(admin, name)["max.message.bytes"] for name in (raw, ordered, dead_letters)} == {"1048588"}
     topics.ensure(broker.bootstrap, wanted)
 
 
 def test_a_raw_topic_made_with_a_broker_s_defaults_is_told_what_it_needs(broker: Broker, admin: AdminClient) -> None:
-    topic = five()[0]
+    topic = six()[0]
     make(admin, topic.name, {})
     with pytest.raises(Refused) as refusal:
         topics.ensure(broker.bootstrap, [topic])
     mend = str(refusal.value).split("--add-config ")[1]
-    assert mend == "message.timestamp.type=LogAppendTime,retention.ms=-1"
+    assert mend == "message.timestamp.type=LogAppendTime"
 
 
 def test_limits_that_allow_more_than_a_topic_takes_have_it_refused(broker: Broker, admin: AdminClient) -> None:
-    larger = {topic.name: topic for topic in five(Limits(record_bytes_max=1_100_000))}
+    larger = {topic.name: topic for topic in six(Limits(record_bytes_max=1_100_000))}
     raw, ordered = list(larger)[:2]
     make(admin, raw, LOG)
     make(admin, ordered, {})
@@ -163,7 +186,7 @@ def test_limits_that_allow_more_than_a_topic_takes_have_it_refused(broker: Broke
 
 
 def test_smaller_limits_allow_smaller_topics(broker: Broker, admin: AdminClient) -> None:
-    raw, ordered, *_ = five(Limits(record_bytes_max=100_000))
+    raw, ordered, *_ = six(Limits(record_bytes_max=100_000))
     make(admin, raw.name, {**LOG, "max.message.bytes": "110000"})
     make(admin, ordered.name, {"max.message.bytes": "110000"})
     topics.ensure(broker.bootstrap, [raw, ordered])
@@ -173,7 +196,7 @@ def test_smaller_limits_allow_smaller_topics(broker: Broker, admin: AdminClient)
 def test_what_is_sent_fits_the_smallest_raw_topic_that_is_not_refused(
     broker: Broker, admin: AdminClient, size: int
 ) -> None:
-    topic = five()[0]
+    topic = six()[0]
     make(admin, topic.name, topic.settings | {"max.message.bytes": str(topic.at_least["max.message.bytes"])})
     topics.ensure(broker.bootstrap, [topic])
     with Publisher(broker.bootstrap, topic=topic.name) as publisher:
@@ -196,6 +219,6 @@ def test_a_broker_that_is_away_is_waited_for_and_said_so_once(monkeypatch: pytes
     monkeypatch.setattr(clients, "LISTEN_S", 0.5)
     said: list[str] = []
     with pytest.raises(Unreachable, match=r"Cannot reach Kafka at 127\.0\.0\.1:1\."):
-        topics.ensure_patiently("127.0.0.1:1", five(), patience_s=1, say=said.append)
+        topics.ensure_patiently("127.0.0.1:1", six(), patience_s=1, say=said.append)
     assert len(said) == 1
     assert "Trying again" in said[0]

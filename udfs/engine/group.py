@@ -87,9 +87,13 @@ class Group(GroupState):
         known = self.order.waits_for_members and options is not NO_OPTIONS
         self.closed = options.closed is True or known
         self.keyring = None if options.keys is UNSET else Keyring(options.keys)
-        self.plain_partition = self.partition if self.keyring is None else None
+        self.take_at_once()
         self.form_delivered = ordered_form(order, "delivered", self.partition)
         self.form_abandoned = ordered_form(order, "abandoned", self.partition)
+
+    def take_at_once(self) -> None:
+        """Let records of this group be taken at once, unless their signatures must be checked first."""
+        self.plain_partition = self.partition if self.keyring is None else None
 
     def receive_message(self, message: Message, value: bytes, offset: int, now_ms: int) -> None:
         """One step: a message arrives at `offset`, and the log took it at `now_ms`."""

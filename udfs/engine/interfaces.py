@@ -19,6 +19,9 @@ class Release:
 
     __slots__ = ()
 
+    needs_stand_ins: ClassVar[bool] = False
+    """Whether a message that is settled elsewhere needs a stand-in here, so that what waits for it goes on."""
+
     def __init__(self, group: Any) -> None:
         """`group` is the engine's Group, which is built on top of this file."""
 
@@ -101,6 +104,12 @@ class Release:
     ) -> None:
         """Put a stand-in where a message is missing or held, and deliver what that lets go."""
         raise NotImplementedError
+
+    def stood_in(self, id_: Id) -> None:
+        """The stand-in of this id is settled."""
+
+    def catch_up(self, time: int) -> None:
+        """The group has reached this linear time elsewhere."""
 
     # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -86,6 +86,12 @@ class Runs:
         else:
             beyond[at:at] = (number, number + 1)
 
+    def add_range(self, low: int, high: int) -> None:
+        """Insert all numbers from low to high."""
+        whole = list(merged([*self.runs(), (low, high)]))
+        prefix = whole.pop(0)[1] if whole[0][0] == 1 else 0
+        self.fill([prefix, *(bound for first, last in whole for bound in (first, last + 1))])
+
     def drop_first(self) -> None:
         """Take the lowest run out."""
         if self.prefix:

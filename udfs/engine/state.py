@@ -62,7 +62,10 @@ class GroupState:
     """Whether only members may speak; what others say waits for their join."""
     keyring: Keyring | None
     plain_partition: int | None
-    """The partition whose records are taken at once; None where their signatures must be checked first."""
+    """The partition whose records are taken at once; None where something must be looked at before.
+
+    That is a signature, that the state covers the record already, or that this is a first change to be noted.
+    """
     form_delivered: bytes
     form_abandoned: bytes
 

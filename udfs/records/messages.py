@@ -204,3 +204,19 @@ KINDS: dict[str, Any] = {
     "abandon": Abandon,
     "tick": Tick,
 }
+
+
+def identity_of(record: Record) -> Identity:
+    """The sender and id of a record, for its dead letter; a seq that was not read is not named."""
+    sender = record.sender if isinstance(record.sender, str) else None
+    return Identity(
+        group=record.group if isinstance(record.group, str) else None,
+        sender=sender,
+        epoch=record.epoch if isinstance(record.epoch, int) and sender is not None else None,
+        seq=record.seq if isinstance(record.seq, int) else None,
+    )
+
+
+def own_key(group: str | UnsetType | None) -> bytes | None:
+    """The Kafka key that a record of this group has."""
+    return group.encode() if isinstance(group, str) else None

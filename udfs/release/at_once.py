@@ -103,9 +103,6 @@ class AtOnce(Release):
                 for freed_one in self.woken_by(one.id):
                     heappush(ranked, (freed_one.offset, freed_one.rank, freed_one))
 
-    def stood_in(self, id_: Id) -> None:
-        """The stand-in of this id is settled."""
-
     # ── membership ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def joined(self, record: Join, offset: int, now_ms: int) -> None:

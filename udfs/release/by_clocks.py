@@ -324,6 +324,9 @@ class ByClocks(AtOnce):
         self._leaves(*id_)
         self._follow_up(*id_)
 
+    def catch_up(self, time: int) -> None:
+        self.time_max = max(self.time_max, time)
+
     def _leaves(self, name: str, epoch: int, seq: int) -> None:
         if self.entered.get(sender_key(name, epoch)) == seq:
             del self.entered[sender_key(name, epoch)]

@@ -15,7 +15,7 @@ settled.
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.admission import no_room
@@ -35,6 +35,8 @@ class ByDestination(Release):
     """All destinations of one group, and what waits for a place at some of them."""
 
     __slots__ = ("by_name", "fenced", "got_by", "group", "places", "places_held", "settled")
+
+    needs_stand_ins: ClassVar[bool] = True
 
     def __init__(self, group: Group) -> None:
         self.group = group

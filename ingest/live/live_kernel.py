@@ -1,0 +1,293 @@
+"""The kernel in a reader: makes the ordered records again, and knows which of them are delivered already.
+
+No I/O. The caller hands over raw records of each partition in offset order, from the offsets in `starts` on, and takes
+the outputs one by one or all at once.
+"""
+
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from precede.ingest.follower_token import Released
+from precede.ingest.live.collection import without_collection
+from precede.ingest.live.comparison import Comparison
+from precede.udfs.errors import Refused
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.records.lenient import lenient_reader
+from precede.udfs.records.ordered_record import OrderedRecord
+from precede.udfs.ticks.patience import Patience
+
+REST_RECORDS = 20_000
+"""After so many records, the groups that none of them reached are put away."""
+
+NEVER_MS = 10**15
+QUIET = Patience(ask_after_ms=NEVER_MS, give_up_ms=0, loss="hold", silent_ms=0)
+"""What the job writes by its patience is in the log when it counts; a reader writes nothing."""
+
+Output = tuple[bytes, bytes, int, int]
+"""Key and value of an ordered record, and the raw partition and offset that released it."""
+
+RawRow = tuple[bytes | None, bytes | None, int, int, int]
+"""The arguments of `Holdback.receive`; a `LogRecord` is one."""
+
+read_place = lenient_reader(OrderedRecord)
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """What the bytes of an ordered topic depend on, beside the raw records."""
+
+    ordered_topic_id: str
+    raw_topic: str
+    raw_topic_id: str
+    partitions: int
+    order: str
+    limits: Limits
+    partitioner: str
+    rules: int
+
+
+class KernelState(NamedTuple):
+    """What the kernel begins with."""
+
+    starts: dict[int, int]
+    """The raw partitions to read, and the offset from which each is read."""
+    groups: dict[bytes, bytes]
+    covered: dict[bytes, int]
+    """Of groups whose state reaches further than `starts`: up to which offset."""
+
+
+class Mismatch(NamedTuple):
+    """An output that is not what the ordered topic has there."""
+
+    key: bytes
+    partition: int
+    offset: int
+
+
+class LiveKernel:
+    """Makes outputs from raw records; those released below the places in `delivered` are not handed over."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        state: KernelState,
+        *,
+        published: Mapping[int, int],
+        delivered: Mapping[int, Released],
+        groups: Collection[bytes] | None = None,
+    ) -> None:
+        """`published` is the token of the job: what it released below is in the ordered topic, and delivered."""
+        self._holdback = Holdback(
+            order=stream.order,
+            limits=stream.limits,
+            patience=QUIET,
+            partitions=stream.partitions,
+            partitioner=stream.partitioner,
+        )
+        self._holdback.load(state.groups, state.covered)
+        self._groups = groups
+        self.reached = dict(state.starts)
+        """Per raw partition, the next offset."""
+        self._delivered = {
+            at: max(delivered.get(at, Released(0)), Released(published.get(at, 0)), key=_place) for at in state.starts
+        }
+        self.comparison = Comparison({at: max(start, published.get(at, 0)) for at, start in state.starts.items()})
+        self._whole_from = {
+            at: max(self.comparison.begin[at], place.offset if place.key is None else place.offset + 1)
+            for at, place in self._delivered.items()
+        }
+        """From these offsets on, all outputs are compared and handed over."""
+        self._not_whole = True
+        self._seen: dict[bytes, deque[int]] = {}
+        """Outputs that the ordered topic showed before the kernel made them, as hashes, by group."""
+        self.apart: set[bytes] = set()
+        """Groups whose outputs are not wanted."""
+        self.mismatches: list[Mismatch] = []
+        self._outputs: list[Output] = []
+        self._at = 0
+        self._left = dict.fromkeys(state.starts, 0)
+        self._since_rest = 0
+        self._is_torn = False
+
+    # ── what comes in ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def note_seen(self, key: bytes, value: bytes) -> None:
+        """The ordered topic has shown this record already; the output that equals it is not handed over."""
+        self._seen.setdefault(key, deque()).append(hash(value))
+
+    def feed(self, records: Sequence[RawRow]) -> None:
+        """Take raw records; what was made before must be taken first.
+
+        Raises Refused where a call before this one was interrupted, for then part of its records was taken.
+        """
+        if self._is_torn:
+            raise Refused(
+                "Live reading was interrupted in the middle of a step: go on from the token with a new reader."
+            )
+        self._is_torn = True
+        if self._at == len(self._outputs):
+            self._settle()
+        with without_collection():  # the kernel leaves no garbage in cycles
+            self._feed(records)
+        holdback = self._holdback
+        holdback.clear()
+        holdback.forget_changes()
+        if self._since_rest >= REST_RECORDS:
+            holdback.rest()
+            self._since_rest = 0
+        self.comparison.keep_bounded(self.reached)
+        self._is_torn = False
+
+    def _feed(self, records: Sequence[RawRow]) -> None:
+        receive, ordered, groups = self._holdback.receive, self._holdback.ordered, self._groups
+        partitions: list[int] = []
+        offsets: list[int] = []
+        made = 0
+        for value, key, partition, offset, timestamp_ms in records:
+            if groups is not None and key is not None and key not in groups:
+                continue
+            receive(value, key, partition, offset, timestamp_ms)
+            count = len(ordered)
+            if count != made:
+                if count == made + 1:
+                    partitions.append(partition)
+                    offsets.append(offset)
+                else:
+                    partitions += [partition] * (count - made)
+                    offsets += [offset] * (count - made)
+                made = count
+        is_whole = not (self._not_whole or self._seen or self.apart)
+        for _, _, partition, offset, _ in records:
+            self.reached[partition] = offset + 1
+        self._since_rest += len(records)
+        if made:
+            self._release(partitions, offsets, is_whole=is_whole)
+
+    def _release(self, partitions: list[int], offsets: list[int], *, is_whole: bool) -> None:
+        """Hand over what the kernel made, and note it for the comparison."""
+        keys, values = self._holdback.ordered_keys.copy(), self._holdback.ordered.copy()
+        if is_whole:
+            self.comparison.note(keys, values)
+            self._outputs += zip(keys, values, partitions, offsets, strict=True)
+            for partition, count in Counter(partitions).items():
+                self._left[partition] += count
+            return
+        self._not_whole = any(self.reached[at] <= offset for at, offset in self._whole_from.items())
+        for output in zip(keys, values, partitions, offsets, strict=True):
+            self._sort_out(output)
+
+    def _sort_out(self, output: Output) -> None:
+        """Hand it over, unless it is delivered already."""
+        key, value, partition, offset = output
+        delivered = self._delivered[partition]
+        is_compared = offset >= self.comparison.begin[partition]
+        if key in self.apart or (is_compared and self._was_seen(key, value, partition, offset)):
+            return
+        if is_compared:
+            self.comparison.note([key], [value])
+        if offset > delivered.offset or (offset == delivered.offset and not _is_covered(delivered, value)):
+            self._outputs.append(output)
+            self._left[partition] += 1
+
+    def _was_seen(self, key: bytes, value: bytes, partition: int, offset: int) -> bool:
+        """Whether the ordered topic has shown this output; if it has shown another one, the group is set apart."""
+        seen = self._seen.get(key)
+        if seen is None:
+            return False
+        if seen.popleft() != hash(value):
+            self.set_apart(key)
+            self.mismatches.append(Mismatch(key, partition, offset))
+        elif not seen:
+            del self._seen[key]
+        return True
+
+    def set_apart(self, key: bytes) -> None:
+        """The outputs of this group are not wanted any more."""
+        self.apart.add(key)
+        self._seen.pop(key, None)
+
+    def compared_from(self, partition: int) -> int:
+        """What this raw partition released below this offset is not compared."""
+        return self.comparison.begin.get(partition, 0)
+
+    def reach(self, partition: int, offset: int) -> None:
+        """There is no record below this offset that was not fed."""
+        self.reached[partition] = max(offset, self.reached[partition])
+
+    # ── what goes out ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether outputs wait to be taken."""
+        return self._at < len(self._outputs)
+
+    def next(self) -> Output:
+        """Take one output."""
+        output = self._outputs[self._at]
+        self._at += 1
+        self._left[output[2]] -= 1
+        return output
+
+    def take(self) -> list[Output]:
+        """Take all outputs."""
+        taken = self._outputs[self._at :] if self._at else self._outputs
+        self._outputs, self._at = [], 0
+        self._left = dict.fromkeys(self._left, 0)
+        return taken
+
+    @property
+    def delivered(self) -> dict[int, Released]:
+        """Per raw partition, what of its outputs is taken."""
+        return {partition: self._place(partition) for partition in self.reached}
+
+    def _place(self, partition: int) -> Released:
+        if self._left[partition] == 0:
+            return max(self._delivered[partition], Released(self.reached[partition]), key=_place)
+        last = next((at for at in range(self._at - 1, -1, -1) if self._outputs[at][2] == partition), None)
+        if last is None:
+            return self._delivered[partition]
+        offset = self._outputs[last][3]
+        if not self._is_of(last + 1, partition, offset):
+            return Released(offset + 1)
+        first = last
+        while first > 0 and self._is_of(first - 1, partition, offset):
+            first -= 1
+        place = self._delivered[partition] if self._delivered[partition].offset == offset else Released(offset)
+        for _, value, *_ in self._outputs[first : last + 1]:
+            one = read_place(value)
+            place = place.with_record(offset, one.group, one.destination, one.position)
+        return place
+
+    def _is_of(self, at: int, partition: int, offset: int) -> bool:
+        """Whether the output at this index was released by this record."""
+        return at < len(self._outputs) and self._outputs[at][2:] == (partition, offset)
+
+    def _settle(self) -> None:
+        """All outputs are taken: forget them."""
+        self._delivered = self.delivered
+        self._outputs = []
+        self._at = 0
+
+    # ── what it holds ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state(self) -> KernelState | None:
+        """What another kernel needs to go on from here; None if a step was interrupted."""
+        if self._is_torn:
+            return None
+        return KernelState(dict(self.reached), self._holdback.dump(), self._holdback.covered())
+
+    def close(self) -> None:
+        """Let go of all groups."""
+        self._holdback.close()
+
+
+def _place(released: Released) -> tuple[int, str]:
+    return released.offset, released.key or ""
+
+
+def _is_covered(delivered: Released, value: bytes) -> bool:
+    one = read_place(value)
+    return delivered.covers(one.released_offset, one.group, one.destination, one.position)

@@ -1,0 +1,98 @@
+"""Reading the state topic: the newest state of each group, for readers, restores and commands.
+
+What cannot be trusted is refused in a sentence: a piece that is lost, a newer format. Records that precede did not
+write, and those of another stream, are passed over.
+"""
+
+from collections.abc import Iterable
+
+from confluent_kafka import KafkaException
+
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.reading import REQUEST_S, TopicReader, ends
+from precede.udfs.errors import Refused, Unreachable
+from precede.udfs.records.messages import LogRecord
+from precede.udfs.records.state_pieces import LostPieceError, Piece, StoredState, join, read_key, read_piece
+
+READ_WAIT_MS = 10
+
+
+def read_state(
+    bootstrap: Address | str,
+    topic: str,
+    partitions: Iterable[int],
+    *,
+    stream: str,
+    group: bytes | None = None,
+    settled: bool = True,
+    quiet_s: float = REQUEST_S,
+) -> dict[int, dict[bytes, StoredState]]:
+    """The state of all groups, or of one, by raw partition.
+
+    `stream` is the id of the ordered topic. With `settled` this waits until open transactions have ended and hide
+    nothing that was there at the start. Raises Refused, and Unreachable where nothing comes for `quiet_s` seconds.
+    """
+    wanted = sorted(set(partitions))
+    upto = dict.fromkeys(wanted, 0)
+    if settled and wanted:
+        found = ends(bootstrap, topic, max(wanted) + 1, committed=False)
+        upto = {at: found[at][1] for at in wanted}
+    pieces = StatePieces(topic, stream=stream, group=group)
+    reader = TopicReader(bootstrap, patient=False, wait_ms=READ_WAIT_MS)
+    try:
+        for record in reader.to_end(topic, dict.fromkeys(wanted, 0), upto=upto, quiet_s=quiet_s):
+            pieces.add(record)
+    except TimeoutError as error:
+        hides = settled and reader.at_end()
+        why = " to its end: a transaction is open in it" if hides else ""
+        raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}{why}.") from error
+    except KafkaException as error:
+        raise clients.unreadable(bootstrap, topic, error.args[0]) from error
+    finally:
+        reader.close()
+    return pieces.states(wanted)
+
+
+class StatePieces:
+    """Collects the records of the state topic, and puts the states together."""
+
+    def __init__(self, topic: str, *, stream: str, group: bytes | None = None) -> None:
+        self._topic = topic
+        self._stream = stream
+        self._group = group
+        self._found: dict[int, dict[bytes, dict[int, Piece]]] = {}
+
+    def add(self, record: LogRecord) -> None:
+        """Take the next record; a later one replaces an earlier one with the same key."""
+        named = read_key(record.key)
+        if named is None or (self._group is not None and named[0] != self._group):
+            return
+        group, number = named
+        groups = self._found.setdefault(record.partition, {})
+        pieces = groups.setdefault(group, {})
+        if record.value is None:
+            pieces.pop(number, None)
+            return
+        piece = read_piece(record.value)
+        if piece is not None and piece.stream == self._stream:
+            pieces[number] = piece
+        elif number in pieces:  # compaction would leave only this one
+            raise Refused(
+                f"Another program writes into the state topic {self._topic}: at offset {record.offset} of partition "
+                f"{record.partition} it replaced state of group {group.decode()!r}. Each stream needs its own "
+                "state_topic."
+            )
+
+    def states(self, partitions: Iterable[int]) -> dict[int, dict[bytes, StoredState]]:
+        """The states of these partitions. Raises Refused where a piece is lost."""
+        try:
+            return {
+                at: {group: join(group, found) for group, found in self._found.get(at, {}).items() if found}
+                for at in partitions
+            }
+        except LostPieceError as error:
+            raise Refused(
+                f"The state topic {self._topic} is damaged: {error} Start with the old checkpoint, or, where the raw "
+                "log is whole, choose a new state_topic."
+            ) from error

@@ -1,0 +1,96 @@
+"""Groups as tables for a person, and as lines for a program."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from precede.looking.holding import Holding
+from precede.looking.times import ago
+from precede.terminal_text import safe_text
+from precede.udfs.peers.catalogue import Listing
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MEMBERS_SHOWN_MAX = 8  # in the table; --json names all
+KIB = 1024
+
+
+def show_listings(listings: Sequence[Listing], *, as_json: bool) -> None:
+    """Print all groups with their orders and members."""
+    if as_json:
+        _write_lines([_fields(listing) for listing in listings])
+    elif listings:
+        _print_table(table_of_listings(listings))
+
+
+def show_top(holdings: Sequence[Holding], *, as_json: bool) -> None:
+    """Print what groups hold."""
+    if as_json:
+        _write_lines(holdings)
+    elif holdings:
+        _print_table(table_of_holdings(holdings, time.time() * 1000))
+
+
+def table_of_listings(listings: Sequence[Listing]) -> "Table":
+    """One row per group."""
+    from rich.table import Table
+
+    table = Table("group", "order", "who may send", "members", "position")
+    for listing in listings:
+        named = [name if epoch == 0 else f"{name} (epoch {epoch})" for name, epoch in listing.members.items()]
+        more = f" and {len(named) - MEMBERS_SHOWN_MAX} more" if len(named) > MEMBERS_SHOWN_MAX else ""
+        table.add_row(
+            safe_text(listing.group),
+            safe_text(listing.order),
+            "its members" if listing.closed else "everyone",
+            safe_text(", ".join(named[:MEMBERS_SHOWN_MAX]) + more),
+            str(listing.position) if listing.position else "",
+        )
+    return table
+
+
+def table_of_holdings(holdings: Sequence[Holding], now_ms: float) -> "Table":
+    """One row per group."""
+    from rich.table import Table
+
+    table = Table("group", "held", "the first came", "gaps", "state")
+    for one in holdings:
+        first = "" if one.oldest_ms is None else ago(one.oldest_ms, now_ms)
+        table.add_row(safe_text(one.group), f"{one.held:,}", first, f"{one.gaps:,}", size(one.bytes))
+    return table
+
+
+def size(count: int) -> str:
+    """A number of bytes in the unit that fits."""
+    for unit, name in ((KIB * KIB, "MiB"), (KIB, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} B"
+
+
+def _fields(listing: Listing) -> dict[str, Any]:
+    return {
+        "group": listing.group,
+        "order": listing.order,
+        "created": listing.created,
+        "closed": listing.closed,
+        "members": listing.members,
+        "options": listing.options,
+        "position": listing.position,
+    }
+
+
+def _write_lines(found: Sequence[Any]) -> None:
+    import msgspec
+
+    for one in found:
+        sys.stdout.buffer.write(msgspec.json.encode(one) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _print_table(table: "Table") -> None:
+    from rich.console import Console
+
+    Console().print(table)

@@ -1,0 +1,138 @@
+"""Finds what is settled below the horizon: in the Delta tables, or by reading the topics."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+
+from precede.ingest.extras import is_there
+from precede.ingest.kafka import clients
+from precede.ingest.kafka.reading import REQUEST_S, TopicReader
+from precede.looking.findings import Findings
+from precede.looking.knowledge import Tell
+from precede.udfs.errors import Refused, Unreachable
+from precede.udfs.partitioner import partition_of
+from precede.udfs.records.messages import LogRecord
+
+if TYPE_CHECKING:
+    from precede.streaming.job.settings import Settings
+
+STEP_RECORDS = 50_000
+"""A topic is read from its end backwards, first so many records and then twice as many at each step, because people
+mostly ask for what was not long ago."""
+CLOCKS_APART_MS_MAX = 60_000
+"""By how much the clock of the job, which dates dead letters, may be behind the one of the raw log."""
+TELL_EVERY = 20_000
+LETTER_COLUMNS = (
+    *("code", "reason", "group", "sender", "epoch", "seq"),
+    *("destination", "partition", "offset", "arrived_ms", "value"),
+)
+
+
+def from_delta(settings: "Settings", findings: Findings) -> bool:
+    """Look into the Delta tables; whether there are any."""
+    from precede.reading.delta_files import files_of
+
+    root = Path(settings.delta)
+    tables = [root / name for name in ("deliveries", "dead_letters")]
+    if not is_there("delta") or not any((table / "_delta_log").is_dir() for table in tables):
+        return False
+    import msgspec
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    name, _, seq = findings.id
+    conditions = [("group", "=", findings.group), ("sender", "=", name), ("seq", "=", seq)]
+    try:
+        for table in tables:
+            if not (table / "_delta_log").is_dir():
+                continue
+            rows = DeltaTable(table).to_pyarrow_table(filesystem=files_of(table), filters=conditions).to_pylist()
+            for row in rows:
+                if table.name == "deliveries":
+                    findings.take_ordered(row["record"].encode())
+                else:
+                    findings.take_letter(msgspec.json.encode({name: row[name] for name in LETTER_COLUMNS}))
+    except (DeltaError, OSError) as error:
+        raise Refused(f"The Delta tables in {root} cannot be read: {error}.") from error
+    return True
+
+
+def from_ordered(settings: "Settings", findings: Findings, *, every: bool, tell: Tell) -> None:
+    """Read the partition of the group in the ordered topic until the message is found; with `every`, all of it."""
+    topic = settings.ordered_topic
+    for record in _backwards(settings, topic, findings.key, tell, lambda: bool(findings.deliveries) and not every):
+        if record.key == findings.key:
+            findings.take_ordered(record.value or b"")
+
+
+def from_dead_letters(settings: "Settings", findings: Findings, *, since_ms: int | None, tell: Tell) -> None:
+    """Read the partition of the group in the dead-letter topic, from the end back to this time, or all of it."""
+    read_to_ms = math.inf
+
+    def is_done() -> bool:
+        return since_ms is not None and read_to_ms < since_ms - CLOCKS_APART_MS_MAX
+
+    for record in _backwards(settings, settings.dead_letter_topic, findings.key, tell, is_done):
+        read_to_ms = min(read_to_ms, record.timestamp_ms)
+        if record.key == findings.key:
+            findings.take_letter(record.value or b"")
+
+
+def raw_record(settings: "Settings", topic: str, partition: int, offset: int) -> LogRecord | None:
+    """The record at this place; None where the topic no longer has it."""
+    with _opened(settings, topic) as reader:
+        reader.assign(topic, {partition: offset})
+        for one in _polled(reader, topic):
+            return one if one.offset == offset else None
+    return None
+
+
+def _backwards(
+    settings: "Settings", topic: str, key: bytes, tell: Tell, is_done: Callable[[], bool]
+) -> Iterator[LogRecord]:
+    """The records of a group's partition in one of the topics that the job writes, the last step first."""
+    with _opened(settings, topic) as reader:
+        partitions = reader.partitions(topic, REQUEST_S)
+        if not partitions:
+            return
+        partition = partition_of(key, len(partitions))
+        first, stop = reader.ends(topic, [partition], REQUEST_S)[partition]
+        end, step, count = stop, STEP_RECORDS, 0
+        while stop > first and not is_done():
+            start = max(first, stop - step)
+            reader.assign(topic, {partition: start})
+            for record in _polled(reader, topic):
+                if record.offset >= stop:
+                    break
+                count += 1
+                yield record
+                if count % TELL_EVERY == 0:
+                    tell(f"partition {partition} of {topic}", count / (end - first))
+            stop, step = start, 2 * step
+
+
+def _polled(reader: TopicReader, topic: str) -> Iterator[LogRecord]:
+    """The records from where the reader is to the end of the partition."""
+    while True:
+        found = reader.poll(REQUEST_S)
+        if not found:
+            raise Unreachable(f"Kafka sent nothing of {topic} for {REQUEST_S:g} s.")
+        for one in found:
+            if not isinstance(one, LogRecord):
+                return
+            yield one
+
+
+@contextmanager
+def _opened(settings: "Settings", topic: str) -> Iterator[TopicReader]:
+    reader = TopicReader(settings.bootstrap, patient=False, wait_ms=10)
+    try:
+        yield reader
+    except KafkaException as error:
+        raise clients.unreadable(settings.bootstrap, topic, error.args[0]) from error
+    finally:
+        reader.close()

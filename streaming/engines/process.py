@@ -1,0 +1,69 @@
+"""The engine of one process: the order query without Spark and without a JVM, for one machine."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from precede.ingest.files import locked
+from precede.ingest.kafka.topics import Topic
+from precede.streaming.job.announcer import Announcer
+from precede.streaming.job.checkpoint import make_writable
+from precede.streaming.job.job import Job
+from precede.streaming.job.settings import Settings
+from precede.streaming.job.watch import QueryWatch
+from precede.streaming.order.sink import Sink
+from precede.streaming.process import start
+from precede.streaming.process.loop import OrderLoop
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+LOCK = ".lock"
+
+
+class ProcessJob(Job):
+    """A job whose kernel runs in this process."""
+
+    def __init__(self, settings: Settings, say: Announcer, key: "Ed25519PrivateKey | None" = None) -> None:
+        super().__init__(msgspec.structs.replace(settings, only="order"), say, key)
+
+    def lock_folders(self, stack: ExitStack) -> None:
+        folder = Path(self.settings.cache)
+        make_writable("cache", folder)
+        stack.enter_context(locked(folder / LOCK, refusal=f"Another job uses the cache {folder}."))
+
+    def check(self) -> None:
+        start.check(self.settings, self.topics, self.patiently)
+
+    def new_sink(self, raw: Topic, progress: Topic) -> Sink:
+        return Sink(self.settings, raw, progress, self.key, engine="process")
+
+    def run_queries(self, _stack: ExitStack, /) -> None:
+        order = [QueryWatch("order", self._start, self.say, self.settings.patience_s, self.observe)]
+        if self.monitoring:
+            self.monitoring.watch(order, self.sink)
+        self.watch(order)
+
+    def end_batch(self, seconds: float) -> None:
+        """The watch of the query waits for it."""
+
+    def _start(self) -> OrderLoop:
+        assert self.sink is not None
+        assert self.owner_watch is not None
+        settings = self.settings
+        self.sink.open()
+        self.sink.follow_horizon(is_fresh=True)
+        self.owner_watch.start()
+        loop = OrderLoop(
+            settings,
+            self.sink,
+            self.topics[settings.raw_topic],
+            self.topics[settings.state_topic_name],
+            settings.patience(self.key),
+            say=self.say,
+            observe=self.observe,
+        )
+        loop.start()
+        return loop

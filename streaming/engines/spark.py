@@ -1,0 +1,213 @@
+"""The engine Spark: the order query and the history queries as streaming queries of Spark."""
+
+import math
+import threading
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JNetworkError
+
+from precede.ingest.kafka import reading
+from precede.ingest.kafka.topics import Topic, describe
+from precede.streaming.history import tables
+from precede.streaming.history.tables import GAPS, TABLES
+from precede.streaming.job import checkpoint, group_places, last_states, restore, spark_files, start_checks
+from precede.streaming.job.announcer import Announcer
+from precede.streaming.job.checkpoint import Checkpoint
+from precede.streaming.job.job import Job
+from precede.streaming.job.restored_files import RestoredFiles
+from precede.streaming.job.settings import Settings
+from precede.streaming.job.spark_query import SPARK_ENDED, SparkQuery, started
+from precede.streaming.job.watch import QueryWatch
+from precede.streaming.order.sink import Sink
+from precede.udfs.errors import Refused
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def history_name(table: str) -> str:
+    """The name of a table's history query, as sentences and metrics show it."""
+    return f"history of {table}"
+
+
+class SparkJob(Job):
+    """A job whose kernel runs in the Python workers of Spark."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        say: Announcer,
+        key: "Ed25519PrivateKey | None" = None,
+        spark: "SparkSession | None" = None,
+    ) -> None:
+        """A session that is given is used and left running."""
+        super().__init__(settings, say, key)
+        self.spark = spark
+        self.writes_history = settings.only != "order"
+        self.planned = Checkpoint()
+        """The checkpoint's file as it will be written."""
+        self.publishing = threading.Lock()
+        self.restored: RestoredFiles | None = None
+        """The files of the state with which the checkpoint began, if it did not begin with the log."""
+
+    def run_queries(self, stack: ExitStack, /) -> None:
+        spark = self.spark or self._start_spark(stack)
+        self._check_group_places(spark, self.planned, self.topics)
+        self._write_checkpoint(spark, self.planned, self.topics)
+        order, history = self._watches(spark)
+        if self.monitoring:
+            self.monitoring.watch(order + history, self.sink)
+        if not self.settings.once:
+            self.watch(order + history)
+            return
+        self.watch(order)  # history last, so that it finds all that was ordered
+        if self.sink is not None and not self.stopping.is_set():
+            last_states.write(spark, self.settings, self.sink)
+        if self.patiently(self._is_control_topic_empty):
+            history = [watch for watch in history if watch.name != history_name(GAPS)]
+        self.watch(history)
+
+    def _start_spark(self, stack: ExitStack) -> "SparkSession":
+        from precede.streaming.job import jars, session
+
+        needed = jars.ensure("spark", home=self.settings.jars_home, say=self.say)
+        self.say("Starting Spark.")
+        spark = session.start(self.settings, needed, self.settings.logs)
+        stack.callback(_stop_spark, spark)
+        return spark
+
+    # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def lock_folders(self, stack: ExitStack) -> None:
+        folder = Path(self.settings.checkpoint)
+        checkpoint.make_writable("checkpoint", folder)
+        if self.orders:
+            stack.enter_context(checkpoint.lock_part(folder, "order"))
+        if self.writes_history:
+            stack.enter_context(checkpoint.lock_part(folder, "history"))
+            checkpoint.make_writable("delta", Path(self.settings.delta))
+
+    def new_sink(self, raw: Topic, progress: Topic) -> Sink:
+        folder = Path(self.settings.checkpoint)
+        return Sink(self.settings, raw, progress, self.key, engine="spark", counts_folder=folder)
+
+    def check(self) -> None:
+        """Plan the checkpoint's file; nothing is changed yet, except that a rebuild removes tables."""
+        settings, topics = self.settings, self.topics
+        planned = checkpoint.read(Path(settings.checkpoint))
+        if self.orders:
+            planned.order = start_checks.check_order(settings, planned.order, topics, self.patiently)
+        if self.writes_history and settings.rebuild_delta:
+            planned.history = start_checks.rebuild_history(settings, planned.history, topics, self.patiently, self.say)
+        elif self.writes_history:
+            planned.history = start_checks.check_history(settings, planned.history, topics)
+        self.planned = planned
+
+    def _check_group_places(self, spark: "SparkSession", planned: Checkpoint, topics: dict[str, Topic]) -> None:
+        """A checkpoint of an older release is continued only if its groups live where their keys say."""
+        if self.orders and planned.order is not None and planned.order.partitioner is None:
+            group_places.check_checkpoint(self.settings, topics[self.settings.raw_topic], spark)
+            planned.order.partitioner = self.settings.partitioner
+
+    def _write_checkpoint(self, spark: "SparkSession", planned: Checkpoint, topics: dict[str, Topic]) -> None:
+        """Create the tables, and write the checkpoint's file before the queries write anything."""
+        if planned.history is not None and self.writes_history:
+            for table in TABLES:
+                topic = topics[tables.topic(self.settings, table)]
+                planned.history.tables[table] = tables.create(spark, self.settings, table, topic)
+        checkpoint.update(
+            Path(self.settings.checkpoint),
+            order=planned.order if self.orders else None,
+            history=planned.history if self.writes_history else None,
+        )
+
+    # ── the queries ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _watches(self, spark: "SparkSession") -> tuple[list[QueryWatch], list[QueryWatch]]:
+        """The watch of the order query, and those of the history queries, as far as this job runs them."""
+        from precede.streaming.history import query as history_query
+
+        settings = self.settings
+        begin = partial(self._start_order, spark)
+        order = [QueryWatch("order", begin, self.say, settings.patience_s, self.observe, settings.trigger_ms / 1000)]
+        # Beside the order query, history is retried for ever: ordering continues, however long Delta is away.
+        patience_s = math.inf if self.orders and not settings.once else settings.patience_s
+        history = [
+            QueryWatch(
+                history_name(table),
+                partial(started, partial(history_query.start, spark, settings, table, drain=settings.once)),
+                self.say,
+                patience_s,
+                self.observe,
+                settings.history_every_s,
+            )
+            for table in TABLES
+        ]
+        return order if self.orders else [], history if self.writes_history else []
+
+    def _is_control_topic_empty(self) -> bool:
+        """Usually it is; the query is skipped then, because even without records it takes a second."""
+        name = self.settings.control_topic
+        partitions = describe(self.settings.bootstrap, [name])[name].partitions
+        return all(end == 0 for _, end in reading.ends(self.settings.bootstrap, name, partitions))
+
+    def _start_order(self, spark: "SparkSession") -> SparkQuery:
+        from precede.streaming.order import query as order_query
+
+        assert self.sink is not None
+        assert self.owner_watch is not None
+        self.sink.open()
+        partitions = self.topics[self.settings.raw_topic].partitions
+        self.restored = restore.begin(self.settings, self.sink, partitions, self.say)
+        last_commit = spark_files.last_commit(self.settings.order_checkpoint)
+        self.sink.follow_horizon(is_fresh=last_commit == spark_files.NO_BATCH)
+        self.owner_watch.start()
+        begin = partial(
+            order_query.start,
+            spark,
+            self.settings,
+            self._publish,
+            key=self.key,
+            partitions=partitions,
+            state=self.sink.state,
+            restored=self.restored,
+            drain=self.settings.once,
+        )
+        return started(begin)
+
+    def _publish(self, batch: "DataFrame", batch_id: int) -> None:
+        """Spark calls this for each micro-batch; a job that is stopping does not begin a new one."""
+        assert self.sink is not None
+        with self.publishing:
+            if self.stopping.is_set():
+                raise InterruptedError("The job is stopping.")
+            if self.restored is not None:
+                self.restored.begins(batch_id)
+            self.sink.publish(batch)
+            if self.restored is not None:
+                self.restored.published(batch_id, self.sink.shards)
+            for phase, seconds in self.sink.counts.seconds.items():
+                self.observe("order", phase, seconds)
+
+    def watch(self, watches: list[QueryWatch]) -> None:
+        try:
+            super().watch(watches)
+        except (Py4JNetworkError, ConnectionError) as error:
+            raise Refused(f"Spark ended unexpectedly; its last log lines are in {self.settings.logs}.") from error
+
+    def report(self, watches: list[QueryWatch]) -> None:
+        self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", history_name(GAPS)))
+        super().report(watches)
+
+    def end_batch(self, seconds: float) -> None:
+        if self.publishing.acquire(timeout=seconds):
+            self.publishing.release()
+
+
+def _stop_spark(spark: "SparkSession") -> None:
+    with suppress(*SPARK_ENDED):
+        spark.stop()

@@ -1,0 +1,214 @@
+"""One run of a job, whatever engine runs the kernel: checks, the queries, what is said meanwhile, and the end.
+
+Problems that a person must fix are refused before an engine starts. A query that fails is started again, with a growing
+pause, and the job says why. Nothing is lost by that: what the query starts from and the token are still as the last
+whole transaction left them.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, TypeVar
+
+from precede.ingest.kafka.retention import retention_of
+from precede.ingest.kafka.retry import retry
+from precede.ingest.kafka.topics import Topic, describe
+from precede.streaming.job.announcer import Announcer
+from precede.streaming.job.retention_watch import RetentionWatch
+from precede.streaming.job.settings import Settings
+from precede.streaming.job.status import Status
+from precede.streaming.job.stop_signals import set_on_signals
+from precede.streaming.job.ticker import Ticker
+from precede.streaming.job.watch import QueryWatch, reason_of
+from precede.streaming.monitoring.server import MonitoringServer
+from precede.streaming.order.owner_watch import OwnerWatch
+from precede.streaming.order.sink import Sink
+from precede.udfs.errors import Refused, TakenOver, Unreachable
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+Answer = TypeVar("Answer")
+
+WATCH_S = 0.2
+RETRY_S = 2.0
+STOP_S_MAX = 45.0  # a little longer than a commit may take
+TAKEN_OVER_S_MAX = 2.0  # nothing that this job still publishes counts
+
+
+def ignore_time(_query: str, _phase: str, _seconds: float) -> None:
+    """Used in place of metrics where none are served."""
+
+
+class Job(ABC):
+    """One run of the job; each engine has its own kind."""
+
+    def __init__(self, settings: Settings, say: Announcer, key: "Ed25519PrivateKey | None" = None) -> None:
+        self.settings = settings
+        self.key = key
+        self.say = say
+        self.orders = settings.only != "history"
+        self.stopping = threading.Event()
+        self.topics: dict[str, Topic] = {}
+        self.sink: Sink | None = None
+        self.retention: RetentionWatch | None = None
+        """Where the raw topic has a retention."""
+        self.owner_watch: OwnerWatch | None = None
+        self.ticker: Ticker | None = None
+        self.status = Status(settings)
+        self.monitoring: MonitoringServer | None = None
+
+    def run(self) -> None:
+        """Check, start, watch, stop."""
+        settings = self.settings
+        with ExitStack() as stack:
+            stack.enter_context(set_on_signals(self.stopping))
+            self.lock_folders(stack)
+            self._serve_monitoring(stack)
+            self.topics = self._find_topics()
+            if self.stopping.is_set():
+                return
+            self.check()
+            if self.stopping.is_set():
+                return
+            if self.orders:
+                self._prepare_order(stack)
+            self.run_queries(stack)
+            done = settings.once and not self.stopping.is_set()
+            self.say(self.status.line("Done" if done else "Stopped"), **self.status.facts())
+
+    # ── what each engine does in its own way ──────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def lock_folders(self, stack: ExitStack) -> None:
+        """Keep other jobs of this machine from the folders that the engine writes."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what a person must fix; nothing is changed yet."""
+
+    @abstractmethod
+    def new_sink(self, raw: Topic, progress: Topic) -> Sink:
+        """What publishes; it is not opened yet."""
+
+    @abstractmethod
+    def run_queries(self, stack: ExitStack, /) -> None:
+        """Start the engine and watch the queries until they are done or the job is stopped."""
+
+    @abstractmethod
+    def end_batch(self, seconds: float) -> None:
+        """Let a batch that is being published end, for so long at most."""
+
+    # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _serve_monitoring(self, stack: ExitStack) -> None:
+        if self.settings.metrics is not None:
+            self.monitoring = MonitoringServer(self.settings)
+            self.monitoring.open()
+            stack.callback(self.monitoring.close)
+            self.say(f"Metrics and health are at port {self.monitoring.port}.")
+
+    def _find_topics(self) -> dict[str, Topic]:
+        """The topics this job needs; empty where the job was stopped while it waited for the broker."""
+        settings = self.settings
+        names = [settings.ordered_topic, settings.dead_letter_topic, settings.control_topic]
+        if self.orders:
+            names += [settings.raw_topic, settings.progress_topic, settings.state_topic_name]
+        topics = self.patiently(lambda: describe(settings.bootstrap, names)) or {}
+        for name in names:
+            if topics and name not in topics:
+                raise Refused(f"The topic {name} does not exist; `precede run` creates it with the settings it needs.")
+        return topics
+
+    def patiently(self, ask: Callable[[], Answer]) -> Answer | None:
+        """The broker's answer, waited for at most `patience_s`; None where the job was stopped meanwhile."""
+        if self.stopping.is_set():
+            return None
+        seconds = f"{self.settings.patience_s:.0f} s"
+        try:
+            return retry(
+                ask,
+                passes=lambda error: isinstance(error, Unreachable),
+                for_s=self.settings.patience_s,
+                pause_s=RETRY_S,
+                pause=self.stopping.wait,
+                tell=lambda away: self.say(f"{reason_of(away)}; trying again for {seconds}.", level="warning"),
+            )
+        except Unreachable as away:
+            raise Refused(f"{reason_of(away)}; gave up after {seconds}.") from away
+
+    def _prepare_order(self, stack: ExitStack) -> None:
+        settings = self.settings
+        self.sink = self.new_sink(self.topics[settings.raw_topic], self.topics[settings.progress_topic])
+        stack.callback(self.sink.close)
+        self.owner_watch = OwnerWatch(self.sink.ownership, self.sink.taken_over)
+        stack.callback(self.owner_watch.stop)
+        self._watch_retention(stack)
+        if settings.tick_s and not settings.once:  # with `once` the log is processed as it is
+            self.ticker = Ticker(settings, self.sink.ownership.partitions)
+            stack.callback(self.ticker.close)
+
+    def _watch_retention(self, stack: ExitStack) -> None:
+        """Say what a retention of the raw topic means, and watch that the job does not lag behind it."""
+        settings, sink = self.settings, self.sink
+        assert sink is not None
+        retention = self.patiently(lambda: retention_of(settings.bootstrap, settings.raw_topic))
+        if retention is None or not retention.is_limited:
+            return
+        self.say(
+            f"The raw topic {settings.raw_topic} keeps records for {retention}: what Kafka deletes before it is "
+            f"ordered is lost, a new checkpoint begins at the state topic {settings.state_topic_name}, and what is "
+            "deleted cannot be ordered again, under another order or into new topics."
+        )
+        self.retention = RetentionWatch(settings, retention, lambda: dict(sink.counts.next))
+        self.status.retention = self.retention
+        if self.monitoring:
+            self.monitoring.metrics.retention = self.retention
+        self.retention.start()
+        stack.callback(self.retention.stop)
+
+    # ── while queries run ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def observe(self) -> Callable[[str, str, float], object]:
+        """Takes the time of each phase of a batch."""
+        return self.monitoring.metrics.observe if self.monitoring else ignore_time
+
+    def watch(self, watches: list[QueryWatch]) -> None:
+        """Keep these queries going until all are done or the job is stopped."""
+        try:
+            while not self.stopping.is_set() and not all(watch.done for watch in watches):
+                for watch in watches:
+                    if self.sink is not None and self.sink.refused is not None:
+                        raise self.sink.refused
+                    watch.check()
+                self.report(watches)
+                self.stopping.wait(WATCH_S)
+        finally:
+            self._stop(watches)
+
+    def report(self, watches: list[QueryWatch]) -> None:
+        """Say what is new, and let time pass in the log."""
+        if self.sink is not None:
+            self.sink.announce(self.say)
+            warning = self.retention.warning_if_due() if self.retention is not None else None
+            if warning is not None:
+                self.say(warning, level="warning")
+            self.status.counts, self.status.is_kafka_away = self.sink.counts, self.sink.notices.is_kafka_away
+            self.status.lacks_states = self.sink.coverage.lacks_states
+        if self.sink is not None and self.sink.is_token_known and self.ticker is not None:
+            self.ticker.tick_if_due(self.sink.counts.held_now if self.sink.counts.held else None)
+        self.status.batches |= {watch.name: watch.batch for watch in watches if watch.batch >= 0}
+        line = self.status.line_if_due()
+        if line:
+            self.say(line, **self.status.facts())
+
+    def _stop(self, watches: list[QueryWatch]) -> None:
+        """Stop between batches: a batch that is being published is finished; the next start does the rest."""
+        is_taken_over = self.sink is not None and isinstance(self.sink.refused, TakenOver)
+        if self.sink is not None:
+            self.sink.is_stopping = self.stopping.is_set() or is_taken_over
+        self.end_batch(TAKEN_OVER_S_MAX if is_taken_over else STOP_S_MAX)
+        for watch in watches:
+            watch.stop()

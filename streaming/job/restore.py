@@ -1,0 +1,82 @@
+"""Restoring: reads the state topic and writes the state beside a fresh checkpoint, split by shard."""
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+
+from precede.ingest.kafka import reading
+from precede.ingest.state_topic import read_state
+from precede.streaming.job import checkpoint, restored_files, spark_files, starting_point
+from precede.streaming.job.restored_files import RestoredFiles
+from precede.streaming.job.settings import Settings
+from precede.streaming.order.sink import Sink
+from precede.udfs.initial_state import RestoredGroup, initial_states
+from precede.udfs.records.state_pieces import StoredState
+from precede.udfs.state_log import StateSettings
+
+
+def begin(settings: Settings, sink: Sink, partitions: int, say: Callable[..., object]) -> RestoredFiles | None:
+    """Prepare the checkpoint for the order query; the files of the state that it began with, if it was restored.
+
+    The sink is open, so no other job moves the token or the horizon. Raises Refused and Unreachable.
+    """
+    ends = reading.ends(settings.bootstrap, settings.raw_topic, partitions)
+    position = starting_point.of_checkpoint(settings, sink.token, sink.state.written_from, ends)
+    start = starting_point.find(
+        settings, position, lambda *places: reading.has_records(settings.bootstrap, settings.raw_topic, *places)
+    )
+    if start.set_aside is not None:
+        aside = checkpoint.set_aside(settings.order_checkpoint)
+        say(f"The checkpoint is not continued, because {start.set_aside}: it is now {aside}.", level="warning")
+    if position.reached is None or start.offsets is not None:
+        sink.counts.forget_shards()
+    if start.offsets is not None:
+        restored = restore(settings, sink.state, start.offsets, say)
+    elif position.reached is None:
+        restored_files.forget(settings.restored_files)
+        return None
+    else:
+        found = restored_files.find(settings.restored_files)
+        if found is None:
+            return None
+        restored = found
+        restored.remove()
+    restored.show_in(sink.counts, spark_files.last_commit(settings.order_checkpoint))
+    return restored
+
+
+def restore(
+    settings: Settings, state: StateSettings, offsets: dict[int, int], say: Callable[[str], object]
+) -> RestoredFiles:
+    """Write the files for the shards of these settings; the log is then read from these offsets on."""
+    began = perf_counter()
+    with _without_gc():
+        found = read_state(settings.bootstrap, settings.state_topic_name, offsets, stream=state.stream)
+        count = sum(map(len, found.values()))
+        parts = initial_states(_groups(found, offsets), settings.shards, state.topic)
+        written = restored_files.write(settings.restored_files, parts, offsets)
+    say(
+        f"The checkpoint is new: the state of {count:,} groups has been read from {settings.state_topic_name} in "
+        f"{perf_counter() - began:.1f} s, and {settings.raw_topic} is read from the horizon on."
+    )
+    return written
+
+
+def _groups(found: dict[int, dict[bytes, StoredState]], offsets: Mapping[int, int]) -> Iterator[RestoredGroup]:
+    """The states, taken out of `found` one partition after the other."""
+    for partition in sorted(found):
+        first = offsets[partition]
+        for key, state in found.pop(partition).items():
+            covered = state.next if state.next > first else 0
+            yield RestoredGroup(key, state.blob, covered, state.pieces, state.held, state.oldest_ms, state.gaps)
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """Millions of small objects without cycles are made here; looking for cycles would take longer than the rest."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,194 @@
+"""The state of a stream beside a fresh checkpoint: one file for each shard, written once, and a manifest, written last.
+
+Spark gives a new query no state. So each shard takes its file in its first call; a tick reaches them all. A shard that
+has no state in the last committed batch needs its file again, so the files stay until every shard has reported in a
+committed batch. The manifest stays: without it a copy of the checkpoint from before that moment would look complete.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from precede.ingest.files import replace_file
+from precede.streaming.job import faults
+from precede.streaming.job.spark_files import NO_BATCH
+from precede.streaming.monitoring.counts import Counts
+from precede.udfs.errors import Refused
+from precede.udfs.initial_state import decode_file, encode_file
+from precede.udfs.shard import ShardState
+from precede.udfs.steps import NOTHING_WAITS, waiting_of_all
+
+VERSION = 1
+MANIFEST = "manifest.json"
+TAKEN = "taken.json"
+
+
+class ShardFacts(msgspec.Struct, array_like=True):
+    """What is known of a shard before it reports."""
+
+    held: int
+    oldest_ms: int
+    gaps: int
+    bytes: int
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """Which shards have files, and where the log goes on behind their state."""
+
+    shards: dict[int, ShardFacts]
+    offsets: dict[int, int]
+    taken_by: int | None = None
+    """The batch in which the last shard took its state; the files are gone then."""
+    v: int = VERSION
+
+
+class ShardFiles:
+    """Reads the files of the shards, in workers too: only this class knows where they are and how they are opened."""
+
+    def __init__(self, folder: Path, shards: Iterable[int]) -> None:
+        self._folder = str(folder.absolute())
+        self._shards = frozenset(shards)
+
+    def __call__(self, shard: int) -> ShardState | None:
+        """The state that a shard begins with; None where it has no groups."""
+        if shard not in self._shards:
+            return None
+        path = Path(self._folder, str(shard))
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise Refused(
+                f"The restored state {path} cannot be read ({error.strerror}): take a new checkpoint folder, and the "
+                "state is restored again."
+            ) from error
+        return decode_file(content, str(path))
+
+
+class RestoredFiles:
+    """The files of one restore, from the moment when all are written."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        self._taken = _read_taken(folder)
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """Where the log is read from behind the state."""
+        return self._manifest.offsets
+
+    @property
+    def reader(self) -> ShardFiles | None:
+        """What the shards take their state from; None where all have it."""
+        return None if self._manifest.taken_by is not None else ShardFiles(self._folder, self._manifest.shards)
+
+    def is_needed_by(self, last_commit: int) -> bool:
+        """Whether a checkpoint that ends with this batch lacks state whose files are gone."""
+        return self._manifest.taken_by is not None and last_commit < self._manifest.taken_by
+
+    def not_taken(self, last_commit: int) -> set[int]:
+        """The shards that are not known to have taken their state in a batch up to this one."""
+        if self._manifest.taken_by is not None:
+            return set()
+        return {shard for shard in self._manifest.shards if self._taken.get(shard, last_commit + 1) > last_commit}
+
+    def show_in(self, counts: Counts, last_commit: int) -> None:
+        """Count what the shards hold that have not reported yet."""
+        for shard in self.not_taken(last_commit):
+            facts = self._manifest.shards[shard]
+            counts.held[shard] = facts.held
+            counts.waiting[shard] = (facts.oldest_ms, facts.gaps)
+            counts.state_bytes[shard] = facts.bytes
+
+    def begins(self, batch: int) -> None:
+        """Spark hands over a batch, so all before it are committed: remove the files where nothing needs them."""
+        if self._manifest.taken_by is not None:
+            return
+        taken_by = max(self._taken.values(), default=NO_BATCH)
+        if self._manifest.shards.keys() <= self._taken.keys() and taken_by < batch:
+            faults.reach("restore.taken")
+            self._manifest.taken_by = taken_by
+            _write_manifest(self._folder, self._manifest)
+            self.remove()
+
+    def published(self, batch: int, shards: Iterable[int]) -> None:
+        """These shards have taken their state, if this batch is committed."""
+        if self._manifest.taken_by is not None:
+            return
+        new = {shard: batch for shard in shards if shard in self._manifest.shards and shard not in self._taken}
+        if new:
+            self._taken |= new
+            replace_file(self._folder / TAKEN, msgspec.json.encode(self._taken))
+
+    def remove(self) -> None:
+        """Remove the files that no shard needs any more."""
+        if self._manifest.taken_by is not None:
+            for path in self._folder.iterdir():
+                if path.name != MANIFEST:
+                    path.unlink()
+
+
+def write(folder: Path, states: Iterable[tuple[int, ShardState]], offsets: dict[int, int]) -> RestoredFiles:
+    """Write the files; what an earlier try has left is replaced. Afterwards they survive a crash."""
+    forget(folder)
+    folder.mkdir(parents=True)
+    shards: dict[int, ShardFacts] = {}
+    for shard, state in states:
+        content = encode_file(state)
+        with (folder / str(shard)).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        oldest_ms, gaps = waiting_of_all(state.waiting) if state.waiting else NOTHING_WAITS
+        shards[shard] = ShardFacts(state.held, oldest_ms, gaps, len(content))
+    faults.reach("restore.files")
+    manifest = Manifest(shards, offsets)
+    _write_manifest(folder, manifest)
+    faults.reach("restore.written")
+    return RestoredFiles(folder, manifest)
+
+
+def forget(folder: Path) -> None:
+    """Remove what a restore has left that no query began with."""
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def find(folder: Path) -> RestoredFiles | None:
+    """The files of the restore with which this checkpoint began; None where it began with the log."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        version = msgspec.json.decode(text).get("v")
+        if isinstance(version, int) and version > VERSION:
+            raise Refused(f"The file {path} has version {version}, written by a newer precede.")
+        return RestoredFiles(folder, msgspec.json.decode(text, type=Manifest))
+    except (msgspec.DecodeError, AttributeError) as error:
+        raise Refused(f"The file {path} is damaged ({error}): take a new checkpoint folder.") from error
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    replace_file(folder / MANIFEST, msgspec.json.encode(manifest))
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Keep the names of new files across a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_taken(folder: Path) -> dict[int, int]:
+    try:
+        return msgspec.json.decode((folder / TAKEN).read_bytes(), type=dict[int, int])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return {}

@@ -1,0 +1,85 @@
+"""A streaming query of Spark, as the watch of the job sees it."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from py4j.protocol import Py4JError
+
+from precede.streaming.job.watch import QueryError, QueryWatch
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SPARK_ENDED = (Py4JError, OSError)
+"""What calls into Spark raise when it has ended."""
+
+
+class SparkQuery:
+    """A query that was started; its progress is read from Spark."""
+
+    def __init__(self, query: "StreamingQuery") -> None:
+        self._query = query
+        self._last_progress = ""
+
+    @property
+    def is_active(self) -> bool:
+        return self._query.isActive
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._query.exception()
+
+    def stop(self) -> None:
+        with suppress(*SPARK_ENDED):
+            self._query.stop()
+
+    def note_progress(self, watch: QueryWatch) -> None:
+        """Read the last progress, which is cheap; all of them, which is not, only where one was missed."""
+        last = self._query.lastProgress
+        if last is None:
+            return
+        watch.works()
+        if last.timestamp == self._last_progress:
+            return
+        self._last_progress, watch.progress_at = last.timestamp, time.monotonic()
+        for progress in [last] if last.batchId <= watch.batch + 1 else self._query.recentProgress:
+            # When there was nothing to do, the progress names the next batch.
+            if progress.batchId > watch.batch and "addBatch" in progress.durationMs:
+                _count(progress, watch)
+        watch.behind = behind(last)
+
+
+def started(start: "Callable[[], StreamingQuery]") -> SparkQuery:
+    """Start a query; raises QueryError where Spark did not."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return SparkQuery(start())
+    except PySparkException as error:
+        raise QueryError(str(error)) from error
+
+
+def _count(progress: "StreamingQueryProgress", watch: QueryWatch) -> None:
+    watch.batch = progress.batchId
+    watch.batches += 1
+    watch.rows += progress.numInputRows
+    for phase, milliseconds in progress.durationMs.items():
+        watch.observe(watch.name, phase, milliseconds / 1000)
+
+
+def behind(progress: "StreamingQueryProgress") -> int | None:
+    """How many records of its source the query had not read."""
+    latest, reached = ({}, {})
+    for source in progress.sources:
+        latest, reached = _offsets(source.latestOffset), _offsets(source.endOffset)
+    return sum(max(0, end - reached.get(at, 0)) for at, end in latest.items()) if latest and reached else None
+
+
+def _offsets(text: str | None) -> dict[tuple[str, str], int]:
+    """Kafka's offsets as Spark writes them, by topic and partition."""
+    topics = msgspec.json.decode(text or "null") or {}
+    return {(topic, at): offset for topic, places in topics.items() for at, offset in places.items()}

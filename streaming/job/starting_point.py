@@ -1,0 +1,149 @@
+"""Where the order query begins: at its checkpoint, at the state topic and the horizon, or at the beginning of the log.
+
+It is computed before Spark starts, so that what a person must decide is refused early, and once more when the job
+has fenced all others, so that nothing it depends on can change any more.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from precede.streaming.job.settings import Settings
+from precede.streaming.order.same_stream import check_log_reaches
+from precede.udfs.errors import Refused
+
+NEW_OUTPUT = "choose a new ordered_topic, dead_letter_topic and delta folder, where positions start over"
+RESTORE_HINT = "take a new checkpoint folder, which begins at the state topic and publishes nothing twice"
+
+
+class StartingPoint(NamedTuple):
+    """Where the order query begins."""
+
+    offsets: dict[int, int] | None = None
+    """Where the log is read from behind the state in the state topic, by partition; None where that is not read."""
+    set_aside: str | None = None
+    """Why the checkpoint is not continued; None where it is, or where there is none."""
+
+
+class Position(NamedTuple):
+    """What the starting point depends on; each dictionary is by raw partition."""
+
+    reached: dict[int, int] | None
+    """The offsets up to which the checkpoint has processed the log; None for a fresh one."""
+    token: dict[int, int]
+    horizon: dict[int, int]
+    ends: list[tuple[int, int]]
+    """The first and the next offset of each raw partition."""
+    lacks_state: bool = False
+    """Whether the checkpoint is older than files that it needs."""
+
+
+def of_checkpoint(
+    settings: Settings, token: dict[int, int], horizon: dict[int, int], ends: list[tuple[int, int]]
+) -> Position:
+    """The position of the checkpoint of these settings."""
+    from precede.streaming.job import restored_files, spark_files  # they need pandas, which one engine does without
+
+    folder = settings.order_checkpoint
+    reached = spark_files.reached(folder).get(settings.raw_topic)
+    restored = None if reached is None else restored_files.find(settings.restored_files)
+    lacks_state = restored is not None and restored.is_needed_by(spark_files.last_commit(folder))
+    return Position(reached, token, horizon, ends, lacks_state)
+
+
+def find(settings: Settings, position: Position, has_records: Callable[[int, int, int], bool]) -> StartingPoint:
+    """The starting point; raises Refused where there is none.
+
+    `has_records(partition, first, end)` says whether the log holds records in this range: offsets alone do not say it,
+    because the mark of a transaction has one too.
+    """
+    check_log_reaches(settings, position.reached or {}, position.ends)
+    if position.reached is None:
+        return _fresh(settings, position)
+    _check_not_ahead(settings, position, position.reached, has_records)
+    why = _why_not_continued(settings, position, position.reached)
+    if why is None:
+        return StartingPoint()
+    if not position.horizon or _first_cut(settings, position) is not None:
+        raise _lost_messages(settings, position, position.reached)
+    return StartingPoint(_from_horizon(settings, position), why)
+
+
+def _fresh(settings: Settings, position: Position) -> StartingPoint:
+    if position.horizon:
+        cut = _first_cut(settings, position)
+        if cut is None:
+            return StartingPoint(_from_horizon(settings, position))
+        raise Refused(
+            f"The raw topic {settings.raw_topic} no longer reaches back to the horizon: its partition {cut} begins at "
+            f"offset {position.ends[cut][0]}, and the state topic {settings.state_topic_name} only covers what is "
+            f"below {position.horizon.get(cut, 0)}; start with the old checkpoint, or set accept_cut_log and "
+            f"{NEW_OUTPUT}."
+        )
+    cut = next((partition for partition, (first, _) in enumerate(position.ends) if first > 0), None)
+    if cut is not None and not settings.accept_cut_log:
+        raise Refused(
+            f"The beginning of the raw topic {settings.raw_topic} is gone (partition {cut} starts at offset "
+            f"{position.ends[cut][0]}), so a fresh start would count positions from what is left; "
+            "if you want that, set accept_cut_log."
+        )
+    if cut is not None and position.token:
+        raise Refused(
+            f"The beginning of the raw topic {settings.raw_topic} is gone, and the positions in "
+            f"{settings.ordered_topic} are counted from it; start with the old checkpoint, or {NEW_OUTPUT}."
+        )
+    return StartingPoint()
+
+
+def _check_not_ahead(
+    settings: Settings, position: Position, reached: dict[int, int], has_records: Callable[[int, int, int], bool]
+) -> None:
+    """What lies between the token and a checkpoint that is ahead of it would never be published."""
+    for partition, (first, _) in enumerate(position.ends):
+        done, published = reached.get(partition, 0), position.token.get(partition, 0)
+        if done > max(first, published) and has_records(partition, max(first, published), done):
+            raise Refused(
+                f"The checkpoint {settings.checkpoint} is ahead of the stream: in partition {partition} it is at "
+                f"offset {done}, but the progress topic {settings.progress_topic} says that only what is below "
+                f"{published} is published, so messages would be skipped; {RESTORE_HINT}."
+            )
+
+
+def _why_not_continued(settings: Settings, position: Position, reached: dict[int, int]) -> str | None:
+    for partition, (first, _) in enumerate(position.ends):
+        if reached.get(partition, 0) < first:
+            return (
+                f"it is at offset {reached.get(partition, 0)} of partition {partition}, and the raw topic "
+                f"{settings.raw_topic} now begins at {first}"
+            )
+    return "it is older than state that was restored into it" if position.lacks_state else None
+
+
+def _first_cut(settings: Settings, position: Position) -> int | None:
+    """The first partition in which the log no longer reaches back to the horizon."""
+    offsets = _from_horizon(settings, position)
+    return next((at for at, (first, _) in enumerate(position.ends) if offsets[at] < first), None)
+
+
+def _from_horizon(settings: Settings, position: Position) -> dict[int, int]:
+    """Where the log is read from behind the state; of a partition that was never ordered, what is left if accepted."""
+    horizon, token = position.horizon, position.token
+    return {
+        at: horizon.get(at, first if settings.accept_cut_log and at not in token else 0)
+        for at, (first, _) in enumerate(position.ends)
+    }
+
+
+def _lost_messages(settings: Settings, position: Position, reached: dict[int, int]) -> Refused:
+    folder, topic = settings.checkpoint, settings.raw_topic
+    for partition, (first, _) in enumerate(position.ends):
+        if max(reached.get(partition, 0), position.token.get(partition, 0)) < first:
+            return Refused(
+                f"The raw topic {topic} has lost messages that were not ordered yet: its partition {partition} begins "
+                f"at offset {first}, and the checkpoint {folder} is at {reached.get(partition, 0)}; restore them, or "
+                f"take a new checkpoint folder with accept_cut_log, and {NEW_OUTPUT}."
+            )
+    return Refused(
+        f"The checkpoint {folder} cannot be continued, because {_why_not_continued(settings, position, reached)}, and "
+        f"the state topic {settings.state_topic_name} does not cover what is missing; restore a newer checkpoint, or "
+        f"take a new checkpoint folder with accept_cut_log, and {NEW_OUTPUT}."
+    )

@@ -1,0 +1,163 @@
+"""All groups of the log in one kernel, and what the state topic lacks of them.
+
+Groups that no record reached lately are put away. Only a group whose state is written is: then the cache, which is a
+copy of the state topic, has it as it is. So memory is bounded by the groups that are active, and by those whose state
+is not written yet; where these are too many, they are written before they are due.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+
+from precede.ingest.state_changes import NewState
+from precede.streaming.monitoring.counts import Counts
+from precede.streaming.order.packed_rows import PackedRow
+from precede.streaming.process.cache import Cache
+from precede.udfs.analysis.inspection import oldest_and_gaps
+from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
+from precede.udfs.records.state_pieces import StoredState
+from precede.udfs.rules import RULES
+from precede.udfs.state_log import NO_WAITING, StateLog, StateSettings
+from precede.udfs.steps import Records, Row, StateRecord, state_records, steps, waiting_of_all
+from precede.udfs.ticks.patience import Patience
+
+ONLY_SHARD = 0
+"""What is counted by shard is counted under this one."""
+
+DECODED_MAX = 120_000
+"""So many groups may be decoded before those that no record reached lately are put away."""
+REST_S = 30.0
+"""How often they are put away where they are fewer."""
+LOOK_S = 1.0
+LOOK_SHARE = 0.02
+"""How often it is counted what is waited for: once a second, or seldom enough to take no more than this of the time."""
+AT_ONCE_MS = 2**62
+"""A time of the log at which every state is due."""
+
+
+class Groups:
+    """The kernel as it stands after the last record, and what of it is not in the state topic."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        state: StateSettings,
+        horizon: Mapping[int, int],
+        *,
+        order: str,
+        limits: Limits,
+        patience: Patience,
+        partitions: int,
+        partitioner: str,
+        decoded_max: int = DECODED_MAX,
+    ) -> None:
+        """The log goes on at `horizon`; the cache has all that the state topic has."""
+        self._cache = cache
+        self._decoded_max = decoded_max
+        self._holdback = Holdback(
+            order=order,
+            limits=limits,
+            patience=patience,
+            partitions=partitions,
+            partitioner=partitioner,
+            blobs=cache,
+        )
+        self._holdback.load({}, cache.covered(horizon), cache.deadlines())
+        self._log = StateLog(state)
+        self._log.take_over(cache.piece_counts())
+        self._waiting = cache.waiting()
+        self._held = sum(held for _, _, held in self._waiting.values())
+        self._reached: dict[int, tuple[int, int]] = {}
+        """Per partition, the offset after the last record, and the time of the log there."""
+        self._new: list[NewState] = []
+        """States that are in the transaction which is open."""
+        self._writes_all = False
+        self._rest_at = time.monotonic() + REST_S
+        self._look_at = 0.0
+
+    def step(self, rows: list[Row]) -> Iterator[PackedRow]:
+        """Take records of the log, by partition and offset; gives what came out."""
+        for partition, offset, records, _ in steps(self._holdback, rows, self._held):
+            yield PackedRow(ONLY_SHARD, partition, offset, records)
+        for partition, offset, _, _, now_ms in {row[0]: row for row in rows}.values():
+            self._reached[partition] = offset + 1, now_ms
+        for key, (partition, offset, now_ms) in self._holdback.take_changes().items():
+            self._log.changed(key, partition, (offset, now_ms))
+
+    def finish(self, *, writes_all: bool = False) -> Iterator[PackedRow]:
+        """The states that are due, before a transaction is committed; or all that changed."""
+        held = self._held + self._holdback.held_growth
+        records = Records([], [], [], [], [], [], 0, 0, held)
+        for partition, (next_offset, now_ms) in self._reached.items():
+            due_ms = AT_ONCE_MS if writes_all or self._writes_all else now_ms
+            states = self._take_due(partition, next_offset, due_ms)
+            for piece in state_records(states, held):
+                yield PackedRow(ONLY_SHARD, partition, next_offset - 1, piece)
+        records.uncovered = self._log.uncovered()
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look()
+            self._look_at = now + max(LOOK_S, (time.monotonic() - now) / LOOK_SHARE)
+            records.waiting, records.state_bytes = waiting_of_all(self._waiting), self._cache.states_bytes()
+        for partition, (next_offset, _) in self._reached.items():
+            yield PackedRow(ONLY_SHARD, partition, next_offset - 1, records)
+            break
+
+    def show_in(self, counts: Counts) -> None:
+        """Count what is held before the first record is read."""
+        counts.held[ONLY_SHARD] = self._held
+        counts.waiting[ONLY_SHARD] = waiting_of_all(self._waiting)
+        counts.state_bytes[ONLY_SHARD] = self._cache.states_bytes()
+
+    @property
+    def unwritten(self) -> int:
+        """How many groups changed since their state was written."""
+        return sum(self._log.unwritten().values())
+
+    def committed(self) -> None:
+        """What `step` and `finish` gave is in the topics; groups that rest may be put away now."""
+        for one in self._new:
+            self._cache.put(one)
+        self._new = []
+        now = time.monotonic()
+        if self._holdback.decoded > self._decoded_max or now >= self._rest_at:
+            self._rest_at = now + REST_S
+            self._look()
+            self._holdback.rest(self._log)
+            self._writes_all = self._holdback.decoded > self._decoded_max
+
+    def close(self) -> None:
+        """Let go of all groups."""
+        self._holdback.close()
+
+    def _take_due(self, partition: int, next_offset: int, now_ms: int) -> list[StateRecord]:
+        blobs: dict[bytes, bytes] = {}
+
+        def state_of(key: bytes) -> bytes:
+            blob = blobs[key] = self._holdback.state_of(key) or b""
+            self._note_waiting(key)
+            self._holdback.note_written(key)
+            return blob
+
+        records = self._log.take_due(partition, next_offset, now_ms, state_of, self._waiting)
+        for key, blob in blobs.items():
+            oldest_ms, gaps, held = self._waiting.get(key, NO_WAITING)
+            pieces = self._log.pieces_of(key)
+            stored = StoredState(RULES, next_offset, pieces, held, oldest_ms, gaps, blob)
+            self._new.append(NewState(partition, key, stored))
+        return [(partition, key, value) for key, value in records]
+
+    def _note_waiting(self, key: bytes) -> None:
+        group = self._holdback.decoded_group(key)
+        if group is None:
+            return
+        if group.held:
+            self._waiting[key] = (*oldest_and_gaps(group), len(group.held))
+        else:
+            self._waiting.pop(key, None)
+
+    def _look(self) -> None:
+        """Update what the groups wait for that are decoded; what the others wait for has not changed."""
+        holding = [group.key for group in self._holdback.shared.holding]
+        for key in {*holding, *self._waiting}:
+            self._note_waiting(key)

@@ -1,0 +1,20 @@
+"""The version of the rules by which a log becomes a sequence.
+
+A rule is whatever decides the bytes and positions of the output: which records are accepted and refused, what is held
+and for what, what is released when and in which order, what is appended. The rules are code, so they can change with a
+release. Whenever the same log could give other bytes than before, RULES grows by one. New checks at a start, other
+sentences for a person, and anything that only makes the same bytes faster are no change of the rules.
+
+The owner record of each raw partition names the rules, and the raw offset from which they hold. So a job that would
+read the log again from its beginning knows that parts of it were ordered by other rules, and a reader that runs the
+kernel knows whether it knows the rules.
+
+    1  all releases before the partition of a group was a function of its key: none of them wrote a version
+    2  a record in another partition than its key says is `wrong_partition`
+"""
+
+RULES = 2
+"""What this release knows."""
+
+OLDER_RULES = 1
+"""What a release knew that wrote no version."""
