@@ -9,6 +9,7 @@ from precede.streaming.job import checkpoint, restored_files, spark_files
 from precede.streaming.job.checkpoint import OrderPart
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.query import shard_of
+from precede.streaming.places.place import Place
 from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
 from precede.udfs.errors import Refused
@@ -68,7 +69,7 @@ def _not_taken(settings: Settings, shards: int, group: str | None) -> Iterator[S
 
 def check(settings: Settings) -> OrderPart:
     """What the checkpoint was made from; refused where there is no checkpoint."""
-    folder = Path(settings.checkpoint)
+    folder = settings.checkpoint_place
     order = checkpoint.read(folder).order if folder.exists() else None
     if order is None:
         raise Refused(f"There is no checkpoint of an order query in {folder}.")
@@ -79,19 +80,19 @@ def _start(settings: Settings, stack: ExitStack) -> "SparkSession":
     """A session with temporary files, stopped when the stack is closed."""
     import tempfile
 
-    from precede.streaming.job import jars, session
+    from precede.streaming.job import session
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="precede-held-")))
-    spark = session.start(settings, jars.ensure("spark", home=settings.jars_home), folder)
+    spark = session.start(settings, session.jars_for(settings), folder)
     stack.callback(spark.stop)
     return spark
 
 
-def _blobs(spark: "SparkSession", folder: Path, shards: int, group: str | None) -> Iterator[bytes]:
+def _blobs(spark: "SparkSession", folder: Place, shards: int, group: str | None) -> Iterator[bytes]:
     """The state of each shard, or of the shard of one group, loaded one at a time."""
     from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
-    states = spark.read.format("statestore").load(str(folder.absolute()))
+    states = spark.read.format("statestore").load(folder.location)
     if group is not None:
         states = states.where(F.col("key.shard") == shard_of(F.lit(group.encode()), shards))
     column = "value.groupState.blob" if "groupState" in states.schema["value"].dataType.fieldNames() else "value.blob"  # type: ignore[attr-defined]

@@ -122,7 +122,9 @@ class QueryWatch:
     def _try_start(self) -> None:
         try:
             self._query = self._start()
-        except (KafkaException, Unreachable, QueryError) as error:
+        except ConnectionError:  # the engine has ended
+            raise
+        except (KafkaException, Unreachable, QueryError, OSError) as error:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:

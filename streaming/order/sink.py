@@ -13,7 +13,6 @@ the token is read again, and what it leaves to do is done.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ from precede.ingest.progress import horizon_record, token_record
 from precede.streaming.job import faults
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring import counts
-from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.counts import Counts, CountsFile
 from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.lag_group import LagGroup
 from precede.streaming.order.notices import Notices
@@ -37,6 +36,7 @@ from precede.streaming.order.transaction import (
     TransactionalProducer,
     TransactionError,
 )
+from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
 from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.messages import NAME_BYTES_MAX
@@ -66,7 +66,7 @@ class Sink:
         key: "Ed25519PrivateKey | None" = None,
         *,
         engine: str = "spark",
-        counts_folder: Path | None = None,
+        counts_folder: Place | None = None,
     ) -> None:
         """`key` is the service's; what the job itself writes into the log is signed with it.
 
@@ -81,7 +81,7 @@ class Sink:
         """How the kernel's states are written; known once the job owns the topics."""
         self.is_token_known = False
         self.counts = Counts() if counts_folder is None else counts.load(counts_folder)
-        self._counts_folder = counts_folder
+        self._counts_file = None if counts_folder is None else CountsFile(counts_folder)
         self.shards: Collection[int] = ()
         """The shards that had input in the batch that was published last."""
         self.refused: Refused | None = None
@@ -121,6 +121,12 @@ class Sink:
         """Take in that another job writes the ordered topic now; this one publishes nothing more."""
         self.refused = refusal
         self.is_stopping = True
+
+    def end(self) -> None:
+        """Close it for good."""
+        self.close()
+        if self._counts_file is not None and self.counts.batches:
+            self._counts_file.save(self.counts)
 
     def close(self) -> None:
         """Drop the producer, and with it what is not committed."""
@@ -254,8 +260,8 @@ class Sink:
         self.notices.kafka_answered()
         self.counts.add_batch(done)
         self.shards = done.held.keys()
-        if self._counts_folder is not None:
-            counts.save(self._counts_folder, self.counts)
+        if self._counts_file is not None:
+            self._counts_file.save_if_due(self.counts)
         faults.reach("order.out")
 
     def _produce(self, producer: TransactionalProducer, partition: int, records: Records) -> None:
