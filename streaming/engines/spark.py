@@ -72,12 +72,12 @@ class SparkJob(Job):
         self.watch(history)
 
     def _start_spark(self, stack: ExitStack) -> "SparkSession":
-        from precede.streaming.job import session
+        from precede.streaming.job import jvm_shutdown, session
 
         self.say("Starting Spark.")
         spark = session.start(self.settings, self._jars(), session.logs_folder(self.settings))
         stack.callback(_stop_spark, spark)
-        stack.enter_context(session.stop_with_jvm(self.stopping))
+        stack.enter_context(jvm_shutdown.stop_with_jvm(self.stopping))
         return spark
 
     # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
@@ -215,7 +215,9 @@ class SparkJob(Job):
         except (Py4JNetworkError, ConnectionError) as error:
             from precede.streaming.job import session
 
-            raise Refused(f"Spark ended unexpectedly; its last log lines are {session.where_logs_are(self.settings)}.") from error
+            raise Refused(
+                f"Spark ended unexpectedly; its last log lines are {session.where_logs_are(self.settings)}."
+            ) from error
 
     def report(self, watches: list[QueryWatch]) -> None:
         self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", history_name(GAPS)))

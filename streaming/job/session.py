@@ -8,14 +8,12 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-
-from precede.streaming.job import jars
+from precede.streaming.job import jars, spark_table
 from precede.streaming.job.jars import Say
 from precede.streaming.job.settings import Settings
 from precede.streaming.places import hadoop, place
@@ -82,7 +80,7 @@ FIXED = {
     # A worker's memory grows by several times the bytes that it gets at once; Spark's default is four times as large.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     # Spark's default pattern does not match a client's private key, which is among the options of a source.
-    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
+    "spark.redaction.regex": f"(?i){spark_table.SECRET}",
     "spark.driver.maxResultSize": "0",  # with a limit, a batch of large records could fail for ever
     "spark.python.worker.faulthandler.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",  # the logs are small; the default of fifty tasks is slower
@@ -97,8 +95,6 @@ IN_STORES = {
     "spark.hadoop.fs.s3a.directory.marker.retention": "keep",
 }
 """Where the checkpoint is in a store."""
-SHUTDOWN_PRIORITY = 1000
-SHUTDOWN_S_MAX = 60
 
 
 def start(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str = "precede") -> "SparkSession":
@@ -142,7 +138,8 @@ def _gateway(settings: Settings, jar_files: Sequence[Path], logs: Path, name: st
     with SparkContext._lock:
         running = SparkContext._gateway
         if running is None:
-            conf = SparkConf().setAppName(name).setAll(list(values.items()))
+            # What starts the JVM stands in the list of processes; the context gets everything.
+            conf = SparkConf().setAppName(name).setAll(list(spark_table.without_secrets(values).items()))
             with (logs / "spark-console.log").open("ab") as console:
                 running = launch_gateway(conf, {"stdout": console, "stderr": console})  # type: ignore[no-untyped-call]
             # The context takes this one, however it is started.
@@ -173,51 +170,6 @@ def logs_folder(settings: Settings) -> Path:
 def where_logs_are(settings: Settings) -> str:
     """As a part of a sentence."""
     return "on standard error" if is_submitted() else f"in {settings.logs}"
-
-
-@contextmanager
-def stop_with_jvm(stopping: threading.Event) -> Iterator[None]:
-    """Stop the job between two batches where the JVM is told to end, as cluster managers do with a driver.
-
-    The JVM waits until this is left. Hadoop runs its hooks one after the other, those of a higher priority first, and
-    Spark's own, which ends the context, is one of them.
-    """
-    from pyspark import SparkContext
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    gateway: Any = SparkContext._gateway
-    ensure_callback_server_started(gateway)
-    hook, manager = _ShutdownHook(stopping), gateway.jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-    manager.addShutdownHook(hook, SHUTDOWN_PRIORITY, SHUTDOWN_S_MAX, gateway.jvm.java.util.concurrent.TimeUnit.SECONDS)
-    try:
-        yield
-    finally:
-        hook.ended.set()
-        with suppress(Py4JError, OSError):  # it cannot be removed while it runs, or where the JVM has ended
-            manager.removeShutdownHook(hook)
-
-
-class _ShutdownHook:
-    """What the JVM runs before it ends."""
-
-    def __init__(self, stopping: threading.Event) -> None:
-        self._stopping = stopping
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        self._stopping.set()
-        self.ended.wait(SHUTDOWN_S_MAX)
-
-    def hashCode(self) -> int:  # noqa: N802 (Java's name)
-        return id(self) & 0x7FFFFFFF
-
-    def equals(self, other: object) -> bool:
-        return other is self
-
-    class Java:
-        """Says to py4j what this is in Java."""
-
-        implements = ("java.lang.Runnable",)
 
 
 @contextmanager
@@ -255,7 +207,7 @@ def configuration(settings: Settings, jar_files: Sequence[Path], logs: Path) -> 
             values["spark.driver.host"] = values["spark.driver.bindAddress"] = "127.0.0.1"
             if not settings.tasks:
                 values["spark.sql.shuffle.partitions"] = str(_cores(master))
-    return values
+    return spark_table.added(values, settings.spark)
 
 
 def _cores(master: str) -> int:

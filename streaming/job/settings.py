@@ -11,7 +11,9 @@ import msgspec
 
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, Credentials, address
+from precede.ingest.pass_through import PassThrough, pass_through
 from precede.ingest.sender_state import default_file
+from precede.streaming.job import spark_table
 from precede.streaming.places import place
 from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused
@@ -30,7 +32,7 @@ OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", PAS
 """Variables that are read in other modules."""
 SPARK_ONLY = (
     *("checkpoint", "delta", "shards", "rebuild_delta", "history_every_s", "trigger_ms", "max_offsets_per_trigger"),
-    *("tasks", "jars", "master", "memory", "ui"),
+    *("tasks", "jars", "master", "memory", "ui", "spark"),
 )
 """What the engine process does not need."""
 DAYS_MS_MAX = 365 * 86_400_000
@@ -100,6 +102,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     master: str | None = None  # None: as spark-submit sets it, or else every core of this machine
     memory: str = "2g"
     ui: bool = False
+    spark: PassThrough = PassThrough()  # names and values for Spark and Hadoop, as they are
 
     def patience(self, key: "Ed25519PrivateKey | None" = None) -> Patience:
         """How long the job waits for what is missing; `key` is the job's service key, if it has one."""
@@ -225,7 +228,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {_VARIABLES[name]: text for name, text in environ.items() if name in _VARIABLES and text != ""}
 
 
-_VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name != "limits"}
+TABLES = ("limits", "spark")
+"""Settings that only the config file can have."""
+_VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name not in TABLES}
 
 
 def likely_slips(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -243,6 +248,9 @@ def _convert(values: dict[str, Any]) -> Settings:
         kind = str if name == "bootstrap" else Settings.__annotations__.get(name)
         if kind is None:
             raise Refused(f"{name} is not a setting of precede.")
+        if kind is PassThrough:
+            values[name] = pass_through(name, value)
+            continue
         try:
             values[name] = msgspec.convert(_readable(value), kind, strict=not isinstance(value, str))
         except msgspec.ValidationError as error:
@@ -281,6 +289,7 @@ def check(settings: Settings) -> Settings:
             f"The setting tasks must be set where master is a cluster ({settings.master}): to the number of cores that "
             "the job has there; the checkpoint fixes it."
         )
+    spark_table.check(settings.spark)
     if settings.rebuild_delta and settings.only == "order":
         raise Refused("With only = order no table is written, so none can be rebuilt: leave out one of the two.")
     topics = {name: getattr(settings, name) for name in _TOPICS} | {"state_topic": settings.state_topic_name}
