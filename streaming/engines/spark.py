@@ -4,7 +4,6 @@ import math
 import threading
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JNetworkError
@@ -75,25 +74,20 @@ class SparkJob(Job):
         from precede.streaming.job import jvm_shutdown, session
 
         self.say("Starting Spark.")
-        spark = session.start(self.settings, self._jars(), session.logs_folder(self.settings))
+        files = session.jars_for(self.settings, self.say)
+        spark = session.start(self.settings, files, session.logs_folder(self.settings))
         stack.callback(_stop_spark, spark)
         stack.enter_context(jvm_shutdown.stop_with_jvm(self.stopping))
         return spark
 
     # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _jars(self) -> list[Path]:
-        from precede.streaming.job import session
-
-        return session.jars_for(self.settings, say=self.say)
-
     def lock_folders(self, stack: ExitStack) -> None:
         from precede.streaming.job import session
 
         settings, folder = self.settings, self.settings.checkpoint_place
-        if settings.needs_stores and self.spark is None:
-            self.say("Starting Java, to reach the stores of checkpoint and delta.")
-            session.launch(settings, self._jars(), session.logs_folder(settings))
+        if settings.needs_stores:
+            session.reach_stores(settings, self.say)
         checkpoint.make_writable("checkpoint", folder)
         about = {"say": self.say, "lost": self._lost, "pause": self.stopping.wait}
         if self.orders:

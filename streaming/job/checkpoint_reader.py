@@ -69,6 +69,10 @@ def _not_taken(settings: Settings, shards: int, group: str | None) -> Iterator[S
 
 def check(settings: Settings) -> OrderPart:
     """What the checkpoint was made from; refused where there is no checkpoint."""
+    if settings.needs_stores:
+        from precede.streaming.job import session
+
+        session.reach_stores(settings)
     folder = settings.checkpoint_place
     order = checkpoint.read(folder).order if folder.exists() else None
     if order is None:

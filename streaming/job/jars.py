@@ -218,7 +218,7 @@ def pin(listed: Listed, configurations: Iterable[str]) -> None:
 
 
 def main() -> None:
-    """`python -m precede.streaming.job.jars [spark] [s3] [broker] [hdfs]` fetches the jars in advance, such as into an image."""
+    """`python -m precede.streaming.job.jars [spark] [s3] [broker]` fetches jars in advance, such as into an image."""
     asked = sys.argv[1:] or ["spark", "broker"]
     try:
         for word in asked:

@@ -147,6 +147,14 @@ def _gateway(settings: Settings, jar_files: Sequence[Path], logs: Path, name: st
     return running, values
 
 
+def reach_stores(settings: Settings, say: Say | None = None) -> None:
+    """Start the JVM unless this process has one that reaches stores."""
+    if not hadoop.is_connected():
+        if say is not None:
+            say("Starting Java, to reach the stores of checkpoint and delta.")
+        launch(settings, jars_for(settings, say), logs_folder(settings))
+
+
 def is_submitted() -> bool:
     """Whether spark-submit has started this process, and the JVM before it."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -15,6 +15,7 @@ from precede.ingest.pass_through import PassThrough, pass_through
 from precede.ingest.sender_state import default_file
 from precede.streaming.job import spark_table
 from precede.streaming.places import place
+from precede.streaming.places.delta import storage_options
 from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
@@ -103,6 +104,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory: str = "2g"
     ui: bool = False
     spark: PassThrough = PassThrough()  # names and values for Spark and Hadoop, as they are
+    storage: PassThrough = PassThrough()  # names and values for delta-rs, which reads Delta tables without Spark
 
     def patience(self, key: "Ed25519PrivateKey | None" = None) -> Patience:
         """How long the job waits for what is missing; `key` is the job's service key, if it has one."""
@@ -148,6 +150,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def delta_place(self) -> Place:
         """The root of the Delta tables."""
         return place.at(self.delta)
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """How delta-rs reaches the Delta tables."""
+        return storage_options(self.storage, spark_table.hadoop_values(self.spark))
 
     @property
     def needs_stores(self) -> bool:
@@ -228,7 +235,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {_VARIABLES[name]: text for name, text in environ.items() if name in _VARIABLES and text != ""}
 
 
-TABLES = ("limits", "spark")
+TABLES = ("limits", "spark", "storage")
 """Settings that only the config file can have."""
 _VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name not in TABLES}
 

@@ -15,16 +15,21 @@ WHOLE_AT_CLOSE = ("s3a://", "gs://")
 name first, and then renamed."""
 CREATE_IF_ABSENT = "fs.option.create.conditional.overwrite"
 
-_KINDS = {
-    "FileNotFoundException": (FileNotFoundError, errno.ENOENT),
-    "UnknownStoreException": (FileNotFoundError, errno.ENOENT),
-    "FileAlreadyExistsException": (FileExistsError, errno.EEXIST),
-    "AccessDeniedException": (PermissionError, errno.EACCES),
-    "AccessControlException": (PermissionError, errno.EACCES),
-    "NoAuthWithAWSException": (PermissionError, errno.EACCES),
+_DENIED = PermissionError, errno.EACCES, "the store rejected the credentials, or they do not allow this"
+_KINDS: dict[str, tuple[type[OSError], int, str]] = {
+    "FileNotFoundException": (FileNotFoundError, errno.ENOENT, "it does not exist"),
+    "UnknownStoreException": (OSError, errno.EIO, "its bucket or container does not exist"),
+    "UnknownHostException": (OSError, errno.EIO, "its host is not known"),
+    "AccessDeniedException": _DENIED,
+    "AccessControlException": _DENIED,
+    "NoAuthWithAWSException": (PermissionError, errno.EACCES, "no credentials for this store were given"),
+    "UnsupportedFileSystemException": (OSError, errno.EIO, "the jar that reaches such stores is not there"),
+    "ClassNotFoundException": (OSError, errno.EIO, "the jar that reaches such stores is not there"),
+    # Of several who create a file, these are told that another one was first.
+    "FileAlreadyExistsException": (FileExistsError, errno.EEXIST, "it exists"),
+    "RemoteFileChangedException": (FileExistsError, errno.EEXIST, "it exists"),
 }
-_BEATEN = ("FileAlreadyExistsException", "RemoteFileChangedException")
-"""What a store raises when another one has created the file first."""
+TEXT_LENGTH_MAX = 200
 
 
 class _Connection:
@@ -46,6 +51,13 @@ def connect(jvm: Any, values: Mapping[str, str]) -> None:
 def disconnect() -> None:
     """The JVM ends."""
     _Connection.jvm = _Connection.configuration = None
+
+
+def is_connected() -> bool:
+    """Whether stores can be reached."""
+    from pyspark import SparkContext
+
+    return _Connection.jvm is not None or SparkContext._active_spark_context is not None
 
 
 def _connected() -> tuple[Any, Any]:
@@ -129,7 +141,8 @@ class HadoopPlace(Place):
                 stream.close()
 
     def replace(self, content: bytes, *, durable: bool = True) -> None:
-        """Replace the whole file; what a store has taken survives a power cut."""
+        """Replace the whole file; what a store has taken survives a power cut, whatever `durable` says."""
+        del durable
         with self._opened() as (files, path, jvm):
             if self.uri.startswith(WHOLE_AT_CLOSE):
                 _write(files.create(path, True), content)
@@ -210,19 +223,17 @@ def _class(jvm: Any, name: str) -> Any:
 
 
 def _as_os_error(error: Any) -> OSError:
-    """The first cause whose kind says something, with the text of the outermost."""
-    text = _first_line(error)
+    """The first cause of a known kind in a plain sentence; otherwise what the outermost says."""
     cause = error
     while cause is not None:
         kind = str(cause.getClass().getSimpleName())
-        if kind in _BEATEN:
-            return FileExistsError(errno.EEXIST, text)
         if kind in _KINDS:
-            of, number = _KINDS[kind]
-            return of(number, text)
+            of, number, text = _KINDS[kind]
+            return OSError(errno.EIO, _KINDS["UnknownStoreException"][2]) if _lacks_bucket(cause) else of(number, text)
         cause = cause.getCause()
-    return OSError(errno.EIO, text)
+    text = str(error.getMessage() or error.getClass().getSimpleName()).strip().splitlines()[0]
+    return OSError(errno.EIO, text[:TEXT_LENGTH_MAX].rstrip(".: "))
 
 
-def _first_line(error: Any) -> str:
-    return str(error.getMessage() or error.getClass().getSimpleName()).strip().splitlines()[0].rstrip(".:")
+def _lacks_bucket(error: Any) -> bool:
+    return "NoSuchBucket" in str(error.getMessage())

@@ -1,8 +1,8 @@
 """Who may write into a folder: one process at a time.
 
 On this machine the operating system's lock says so, and it ends with the process, kill -9 included, so a restart need
-not wait. A store has no locks. There it is a lease, a file that its holder renews: who finds one waits until it has seen
-no renewal for 30 s by its own clock, and then takes it. No clock is compared with another one.
+not wait. A store has no locks. There it is a lease, a file that its holder renews: who finds one waits until it has
+seen no renewal for 30 s by its own clock, and then takes it. No clock is compared with another one.
 
 A lease is never overwritten by another process. Each holder creates the file with the next number, which a store lets
 only one of them do, and renews only that. The highest number holds. So a holder that slept sees at its next look that a

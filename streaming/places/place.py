@@ -1,7 +1,7 @@
 """A folder or a file, wherever it is: on this machine, or in a store that a URI names.
 
-Nothing outside this room knows the difference. A place is only a name: nothing is opened until something is asked of it.
-What goes wrong raises OSError, whose `strerror` is for a person.
+Nothing outside this room knows the difference. A place is only a name: nothing is opened until something is asked of
+it. What goes wrong raises OSError, whose `strerror` is for a person.
 """
 
 import os
@@ -63,7 +63,7 @@ class Place(ABC):
 
     @abstractmethod
     def create(self, content: bytes) -> bool:
-        """Create the file unless it is there; of several that try at once, one is told True."""
+        """Create the file, and its folder, unless it is there; of several that try at once, one is told True."""
 
     @abstractmethod
     def make_folder(self) -> None: ...
@@ -141,6 +141,7 @@ class LocalPlace(Place):
         replace_file(self.path, content, durable=durable)
 
     def create(self, content: bytes) -> bool:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self.path.open("xb") as file:
                 file.write(content)
