@@ -102,7 +102,7 @@ def _order(stage: Stage, settings: Settings, say: Callable[[str], object] = prin
 
 
 def _files(settings: Settings) -> list[Path]:
-    return list(Path(settings.restored_files).glob("*/[0-9]*"))
+    return list(Path(settings.restored_files.location).glob("*/[0-9]*"))
 
 
 def _tick(settings: Settings) -> None:

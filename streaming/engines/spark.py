@@ -87,7 +87,7 @@ class SparkJob(Job):
 
         settings, folder = self.settings, self.settings.checkpoint_place
         if settings.needs_stores:
-            session.reach_stores(settings, self.say)
+            session.reach_stores(settings, self.spark, self.say)
         checkpoint.make_writable("checkpoint", folder)
         about = {"say": self.say, "lost": self._lost, "pause": self.stopping.wait}
         if self.orders:

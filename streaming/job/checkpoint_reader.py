@@ -35,7 +35,7 @@ def gaps(settings: Settings, group: str | None = None, *, spark: "SparkSession |
 
 def holdbacks(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[Holdback]:
     """The kernel's state of one shard after the other."""
-    order = check(settings)
+    order = check(settings, spark)
     for state in states(settings, group, spark):
         holdback = Holdback(order=order.order, limits=order.limits, patience=settings.patience())
         holdback.load(state.groups)
@@ -44,7 +44,7 @@ def holdbacks(settings: Settings, group: str | None, spark: "SparkSession | None
 
 def states(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[ShardState]:
     """What Spark keeps of one shard after the other."""
-    order = check(settings)
+    order = check(settings, spark)
     if spark_files.last_commit(settings.order_checkpoint) != spark_files.NO_BATCH:
         with ExitStack() as stack:
             session = spark or _start(settings, stack)
@@ -67,12 +67,12 @@ def _not_taken(settings: Settings, shards: int, group: str | None) -> Iterator[S
             yield state
 
 
-def check(settings: Settings) -> OrderPart:
+def check(settings: Settings, spark: "SparkSession | None" = None) -> OrderPart:
     """What the checkpoint was made from; refused where there is no checkpoint."""
     if settings.needs_stores:
         from precede.streaming.job import session
 
-        session.reach_stores(settings)
+        session.reach_stores(settings, spark)
     folder = settings.checkpoint_place
     order = checkpoint.read(folder).order if folder.exists() else None
     if order is None:

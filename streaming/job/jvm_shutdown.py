@@ -22,7 +22,7 @@ def stop_with_jvm(stopping: threading.Event) -> Iterator[None]:
     from pyspark.java_gateway import ensure_callback_server_started
 
     gateway: Any = SparkContext._gateway
-    ensure_callback_server_started(gateway)
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     hook, manager = _ShutdownHook(stopping), gateway.jvm.org.apache.hadoop.util.ShutdownHookManager.get()
     manager.addShutdownHook(hook, PRIORITY, SECONDS_MAX, gateway.jvm.java.util.concurrent.TimeUnit.SECONDS)
     try:

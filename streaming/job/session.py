@@ -115,12 +115,6 @@ def start(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str =
         return SparkSession(SparkContext(conf=conf, gateway=running))
 
 
-def launch(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str = "precede") -> None:
-    """Start the JVM in which Spark will run, and nothing else, so that places in stores can be read."""
-    running, values = _gateway(settings, jar_files, logs, name)
-    hadoop.connect(running.jvm, values)
-
-
 def _gateway(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str) -> tuple[Any, dict[str, str]]:
     """The JVM, started where this process has none yet, and Spark's configuration."""
     # Spark starts its Python workers with this interpreter; another one might lack the kernel.
@@ -147,12 +141,15 @@ def _gateway(settings: Settings, jar_files: Sequence[Path], logs: Path, name: st
     return running, values
 
 
-def reach_stores(settings: Settings, say: Say | None = None) -> None:
-    """Start the JVM unless this process has one that reaches stores."""
-    if not hadoop.is_connected():
-        if say is not None:
-            say("Starting Java, to reach the stores of checkpoint and delta.")
-        launch(settings, jars_for(settings, say), logs_folder(settings))
+def reach_stores(settings: Settings, spark: "SparkSession | None" = None, say: Say | None = None) -> None:
+    """Make places in stores readable: as this session does, or by starting the JVM in which Spark will run."""
+    if spark is not None:
+        hadoop.connect_through(spark)
+        return
+    if say is not None:
+        say("Starting Java, to reach the stores of checkpoint and delta.")
+    running, values = _gateway(settings, jars_for(settings, say), logs_folder(settings), "precede")
+    hadoop.connect(running.jvm, values)
 
 
 def is_submitted() -> bool:

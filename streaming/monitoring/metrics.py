@@ -138,5 +138,5 @@ class Metrics(Collector):
             folder = place.at(getattr(self.settings, name))
             with suppress(OSError):
                 if isinstance(folder, LocalPlace):  # a store does not fill up
-                    free.add_metric([name], shutil.disk_usage(folder).free)
+                    free.add_metric([name], shutil.disk_usage(folder.path).free)
         return free

@@ -6,9 +6,12 @@ The JVM is there before Spark starts (`session.launch`), so that files can be re
 import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precede.streaming.places.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 WHOLE_AT_CLOSE = ("s3a://", "gs://")
 """Schemes under which a file appears when it is written to its end, and not before. Others are written under another
@@ -48,27 +51,16 @@ def connect(jvm: Any, values: Mapping[str, str]) -> None:
     _Connection.jvm = jvm
 
 
-def disconnect() -> None:
-    """The JVM ends."""
-    _Connection.jvm = _Connection.configuration = None
-
-
-def is_connected() -> bool:
-    """Whether stores can be reached."""
-    from pyspark import SparkContext
-
-    return _Connection.jvm is not None or SparkContext._active_spark_context is not None
+def connect_through(spark: "SparkSession") -> None:
+    """Reach stores as this session does."""
+    context: Any = spark.sparkContext
+    _Connection.jvm, _Connection.configuration = context._jvm, context._jsc.hadoopConfiguration()
 
 
 def _connected() -> tuple[Any, Any]:
-    """The JVM and Hadoop's configuration; those of a running session come first."""
-    from pyspark import SparkContext
-
-    context = SparkContext._active_spark_context
-    if context is not None and context._jsc is not None:
-        return context._jvm, context._jsc.hadoopConfiguration()
+    """The JVM and Hadoop's configuration."""
     if _Connection.jvm is None:
-        raise RuntimeError("A store is reached through the JVM, which has not been started: call session.launch.")
+        raise RuntimeError("A store is reached through the JVM, which has not been started: call session.reach_stores.")
     return _Connection.jvm, _Connection.configuration
 
 

@@ -96,9 +96,6 @@ class LocalPlace(Place):
     def __repr__(self) -> str:
         return f"LocalPlace({self.path})"
 
-    def __fspath__(self) -> str:
-        return str(self.path)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LocalPlace) and self.path == other.path
 

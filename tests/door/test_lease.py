@@ -85,7 +85,7 @@ def test_clocks_that_differ_by_hours_change_nothing(folder: LocalPlace, now: flo
 
 def test_who_finds_a_lease_that_is_renewed_is_refused_with_the_name_of_the_holder(folder: LocalPlace) -> None:
     first, second = Watcher(folder).take(), Watcher(folder)
-    second.while_it_waits = iter(lambda: first.renew(), None)
+    second.while_it_waits = iter(first.renew, None)
     with pytest.raises(Refused, match=r"Another job uses it: process \d+ on .* renews its lease\."):
         second.take()
     first.release()
@@ -97,7 +97,8 @@ def test_who_has_no_refusal_waits_until_the_holder_is_done(folder: LocalPlace) -
     def work() -> Iterator[object]:
         for _ in range(50):
             yield first.renew()
-        yield first.release()
+        first.release()
+        yield None
 
     second.while_it_waits = work()
     second.take(refusal=None).release()
@@ -141,7 +142,7 @@ def test_a_holder_that_slept_sees_that_it_has_lost_the_lease_and_harms_nobody(fo
     assert "has taken" in str(sleeper.lost[0])
     asleep.release()
     third = Watcher(folder)
-    third.while_it_waits = iter(lambda: second.renew(), None)
+    third.while_it_waits = iter(second.renew, None)
     with pytest.raises(Refused):
         third.take()
     second.release()

@@ -146,7 +146,11 @@ def zombie_worker(point: str, scene: Scene) -> None:
     jvm = running.kill_driver_alone()
     scene.stream.once(scene.spark, max_offsets_per_trigger=200_000)
     assert running.is_worker(worker, below=jvm), "the worker died with its driver: no process is left to resume"
-    target = scene.table if point.startswith("deliveries") else Path(scene.stream.settings.order_checkpoint) / "state"
+    target = (
+        scene.table
+        if point.startswith("deliveries")
+        else Path(scene.stream.settings.order_checkpoint.location) / "state"
+    )
     woken = time.time()
     running.goes_on()
     until(lambda: any(written_at(one) > woken for one in target.rglob("*.*")), "the zombie writes", 30)

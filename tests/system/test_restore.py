@@ -70,7 +70,7 @@ def test_a_shard_without_input_keeps_its_file_and_what_it_holds_is_known(
     found = restored_files.find(stream.settings.restored_files)
     assert found is not None
     assert found.reader is not None
-    assert len(list(Path(stream.settings.restored_files).glob("*/[0-9]*"))) > 1
+    assert len(list(Path(stream.settings.restored_files.location).glob("*/[0-9]*"))) > 1
     assert counts.load(stream.settings.checkpoint_place).held_now == 8
     assert len(list(read_held(stream.settings, spark=spark))) == 8
     assert sorted(stream.ordered()) == [b"g0"]
@@ -90,17 +90,17 @@ def test_a_checkpoint_that_the_log_has_left_behind_is_set_aside_and_restored(
     pairs = conversation(900, groups=10)
     stream.send(pairs[:300])
     stream.once(spark)
-    shutil.copytree(stream.settings.order_checkpoint, tmp_path / "copy")
+    shutil.copytree(stream.settings.order_checkpoint.location, tmp_path / "copy")
     stream.send(pairs[300:600])
     stream.once(spark)
     before = cut_to_horizon(stream)
-    shutil.rmtree(stream.settings.order_checkpoint)
-    (tmp_path / "copy").rename(Path(stream.settings.order_checkpoint))
+    shutil.rmtree(stream.settings.order_checkpoint.location)
+    (tmp_path / "copy").rename(Path(stream.settings.order_checkpoint.location))
     stream.send(pairs[600:])
     said = stream.once(spark)
     aside = stream.settings.order_checkpoint.sibling("order.set-aside-1")
     assert any(line.startswith("The checkpoint is not continued") and str(aside) in line for line in said), said
-    assert aside.is_dir()
+    assert aside.exists()
     assert stream.ordered() == whole(before, stream)[0]
 
 
@@ -132,7 +132,7 @@ def test_a_copy_of_the_checkpoint_from_before_all_had_taken_their_state_is_set_a
     stream.once(spark)
     stream.change(checkpoint=str(tmp_path / "second"))
     stream.once(spark)
-    manifest = Path(stream.settings.restored_files) / restored_files.MANIFEST
+    manifest = Path(stream.settings.restored_files.location) / restored_files.MANIFEST
     content = json.loads(manifest.read_text())
     assert content["taken_by"] is None
     manifest.write_text(json.dumps(content | {"taken_by": 7}))

@@ -61,7 +61,7 @@ def start(stream: Stream, **more: Any) -> None:
 
 def through(stream: Stream, next_offsets: dict[int, int]) -> None:
     """Write Spark's part of the checkpoint as after a batch up to there."""
-    folder = Path(stream.settings.order_checkpoint)
+    folder = Path(stream.settings.order_checkpoint.location)
     for part in ("commits", "offsets"):
         (folder / part).mkdir(parents=True)
     (folder / "commits" / "0").write_text("v1\n{}")
@@ -178,7 +178,7 @@ def test_a_fresh_start_on_a_log_whose_beginning_is_gone_is_refused_unless_accept
 def test_a_start_that_was_accepted_and_killed_in_its_first_batch_goes_on(stream: Stream) -> None:
     stream.send(conversation(50))
     stream.cut(stream.settings.raw_topic, 5)
-    began = Path(stream.settings.order_checkpoint) / "sources" / "0" / "0"
+    began = Path(stream.settings.order_checkpoint.location) / "sources" / "0" / "0"
     began.parent.mkdir(parents=True)
     began.write_bytes(b"\0v1\n" + json.dumps({stream.settings.raw_topic: {0: 5, 1: 5}}).encode())
     publish_once(stream)  # the batch is published, and Spark does not know it
