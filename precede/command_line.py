@@ -58,6 +58,7 @@ COMMANDS = (
     "dead-letters",
     "key",
     "broker",
+    "bundle",
 )  # as --help lists them
 
 

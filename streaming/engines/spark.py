@@ -46,12 +46,19 @@ class SparkJob(Job):
         """A session that is given is used and left running."""
         super().__init__(settings, say, key)
         self.spark = spark
+        self.ended = threading.Event()
         self.writes_history = settings.only != "order"
         self.planned = Checkpoint()
         """The checkpoint's file as it will be written."""
         self.publishing = threading.Lock()
         self.restored: RestoredFiles | None = None
         """The files of the state with which the checkpoint began, if it did not begin with the log."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self.ended.set()
 
     def run_queries(self, stack: ExitStack, /) -> None:
         spark = self.spark or self._start_spark(stack)
@@ -77,7 +84,7 @@ class SparkJob(Job):
         files = session.jars_for(self.settings, self.say)
         spark = session.start(self.settings, files, session.logs_folder(self.settings))
         stack.callback(_stop_spark, spark)
-        stack.enter_context(jvm_shutdown.stop_with_jvm(self.stopping))
+        jvm_shutdown.stop_first(self.stopping, self.ended)
         return spark
 
     # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────

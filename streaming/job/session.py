@@ -90,7 +90,7 @@ FIXED = {
 IN_STORES = {
     # A file with a checksum beside each file would double the requests; stores check what they are sent.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # Hadoop's own way of writing files asks a store many things that nobody here needs to know.
+    # Hadoop's own way of writing files asks a store many things that are not needed here.
     "spark.hadoop.fs.s3a.performance.flags": "create,mkdir,delete",
     "spark.hadoop.fs.s3a.directory.marker.retention": "keep",
 }
@@ -106,9 +106,12 @@ def start(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str =
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     conf = SparkConf(_jvm=running.jvm).setAppName(name).setAll(list(values.items()))
+    master = str(conf.get("spark.master"))
+    if conf.get("spark.sql.shuffle.partitions") is None and master.startswith("local"):
+        conf.set("spark.sql.shuffle.partitions", str(_cores(master)))
     if conf.get("spark.sql.shuffle.partitions") is None:
         raise Refused(
-            f"The setting tasks must be set where Spark runs on a cluster ({conf.get('spark.master')}): to the number "
+            f"The setting tasks must be set where Spark runs on a cluster ({master}): to the number "
             "of cores that the job has there; the checkpoint fixes it."
         )
     with _keep_ctrl_c_handler():
