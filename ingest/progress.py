@@ -97,7 +97,7 @@ def new_owner(
     own_id: str | None = None,
     rules: int = RULES,
 ) -> Owner:
-    """The owner of partitions that nobody has owned before; `own_id` is its transactional id."""
+    """The owner of partitions that had none before; `own_id` is its transactional id."""
     own_id = transactional_id(topics.ordered.name) if own_id is None else own_id
     return Owner(
         job=job,

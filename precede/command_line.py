@@ -124,7 +124,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _show_warning(show: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
-    """What the classes of the Python door warn of is a sentence; where it was warned of helps nobody here."""
+    """Show what the classes of the Python door warn of as a sentence, without the place in the code."""
     if category is UserWarning:
         say(str(message))
     else:

@@ -178,8 +178,9 @@ class Member:
         self._tasks.append(RepairTask(self._publisher, settings.control_topic, *clients))
         if heartbeat_s is not None or self._publisher.order.waits_for_members:
             every_s = heartbeat_s or HEARTBEAT_S
-            task = HeartbeatTask(self._publisher, raw, *clients, heartbeat_s=every_s, partitioner=partitioner)
-            self._tasks.append(task)
+            self._tasks.append(
+                HeartbeatTask(self._publisher, raw, *clients, heartbeat_s=every_s, partitioner=partitioner)
+            )
         for task in self._tasks:
             task.start()
             opened.callback(task.join)

@@ -100,6 +100,7 @@ def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: Admin
         (2, {"max.message.bytes": "400000"}, "max.message.bytes=2162688"),
         (2, {"cleanup.policy": "compact"}, "cleanup.policy=delete"),
         (3, {"cleanup.policy": "delete"}, "cleanup.policy=compact"),
+        (5, {"cleanup.policy": "delete"}, "cleanup.policy=compact"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_the_command_that_mends_it(
