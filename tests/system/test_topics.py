@@ -114,6 +114,14 @@ def test_a_wrong_setting_is_refused_with_the_command_that_mends_it(
     assert str(refusal.value).endswith(f"{command}{topic.name} --add-config {mend}")
 
 
+def test_a_state_topic_with_other_partitions_than_the_raw_topic_is_refused(broker: Broker, admin: AdminClient) -> None:
+    raw, *_, state = six()
+    topics.ensure(broker.bootstrap, [raw])
+    make(admin, state.name, state.settings)
+    with pytest.raises(Refused, match=rf"{state.name} has 1 partitions, but {raw.name} has 4, .* another state_topic"):
+        topics.ensure(broker.bootstrap, [raw, state])
+
+
 def test_the_command_that_mends_a_topic_does_so(broker: Broker, admin: AdminClient) -> None:
     topic = six()[0]
     make(admin, topic.name, {"retention.ms": "1000", "message.timestamp.type": "CreateTime"})
