@@ -65,7 +65,7 @@ def test_a_shard_without_input_keeps_its_file_and_what_it_holds_is_known(
     stream.once(spark)
     cut_to_horizon(stream)
     stream.send([(b"g0", b'{"group":"g0","sender":"a","seq":1,"after":[]}')])
-    stream.change(checkpoint=str(tmp_path / "second"), shards=64)
+    stream.change(checkpoint=str(tmp_path / "a name with spaces"), shards=64)
     stream.once(spark)
     found = restored_files.find(stream.settings.restored_files)
     assert found is not None

@@ -101,6 +101,7 @@ def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: Admin
         (2, {"cleanup.policy": "compact"}, "cleanup.policy=delete"),
         (3, {"cleanup.policy": "delete"}, "cleanup.policy=compact"),
         (5, {"cleanup.policy": "delete"}, "cleanup.policy=compact"),
+        (5, {"max.message.bytes": "1000"}, "max.message.bytes=2162688"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_the_command_that_mends_it(
@@ -118,7 +119,7 @@ def test_a_state_topic_with_other_partitions_than_the_raw_topic_is_refused(broke
     raw, *_, state = six()
     topics.ensure(broker.bootstrap, [raw])
     make(admin, state.name, state.settings)
-    with pytest.raises(Refused, match=rf"{state.name} has 1 partitions, but {raw.name} has 4, .* another state_topic"):
+    with pytest.raises(Refused, match=rf"{state.name} has 1 partition, but {raw.name} has 4, .* another state_topic"):
         topics.ensure(broker.bootstrap, [raw, state])
 
 
