@@ -56,6 +56,8 @@ def send(
         data=msgspec.Raw(_json_text(text)) if as_json else text,
         key=key_in(settings.key),
         partitioner=settings.partitioner,
+        partitions=settings.partitions,
+        replicas=settings.replicas,
         say=say,
     )
     typer.echo(id_text(id_))

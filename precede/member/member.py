@@ -141,7 +141,13 @@ class Member:
         settings = self._settings
         where, raw, ordered = settings.bootstrap, settings.raw_topic, settings.ordered_topic
         partitioner = settings.partitioner
-        log = sending.log_of(where, raw, partial(warnings.warn, stacklevel=5))
+        log = sending.log_of(
+            where,
+            raw,
+            partitions=settings.partitions,
+            replicas=settings.replicas,
+            say=partial(warnings.warn, stacklevel=5),
+        )
         path = sender_state.member_file(log, self.group, self.name, settings.state) if state is None else Path(state)
         kept = opened.enter_context(sender_state.opened(path, wait=False))
         known = kept.memory.find(log, self.group, self.name)

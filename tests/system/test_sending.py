@@ -105,14 +105,16 @@ def test_whatever_makes_the_raw_topic_says_that_its_partitions_are_final(sender:
     assert {one.filename for one in [*said, *also]} == {__file__}, "the warning names the caller's line"
 
 
-def test_a_command_shows_what_a_class_warns_of_as_a_plain_sentence(sender: Sender) -> None:
-    variables = {"PRECEDE_RAW_TOPIC": sender.topic, "PRECEDE_STATE": str(sender.state)}
-    arguments = ("groups", "create", "g", "ann", "--wait", "0", "--bootstrap", sender.bootstrap)
-    done = precede(*arguments, variables=variables)
+@pytest.mark.parametrize("arguments", [("send", "g", "ann", "Hello"), ("groups", "create", "g", "ann", "--wait", "0")])
+def test_a_command_creates_the_raw_topic_as_the_settings_say_and_tells_so_in_a_plain_sentence(
+    sender: Sender, arguments: tuple[str, ...]
+) -> None:
+    variables = {"PRECEDE_RAW_TOPIC": sender.topic, "PRECEDE_STATE": str(sender.state), "PRECEDE_PARTITIONS": "3"}
+    done = precede(*arguments, "--bootstrap", sender.bootstrap, variables=variables)
     assert done.returncode == 0
     assert done.stderr.decode().splitlines()[0] == (
-        f"The topic {sender.topic} has been created with {topics.PARTITIONS} partitions. This number is final, and it "
-        "is the most jobs that can share the work."
+        f"The topic {sender.topic} has been created with 3 partitions. This number is final, and it is the most jobs "
+        "that can share the work."
     )
 
 
