@@ -61,7 +61,7 @@ def test_state_and_the_log_behind_the_horizon_give_what_the_whole_log_gives(
 def test_a_new_state_topic_gets_the_states_of_all_groups_although_only_one_of_them_has_input(
     broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    stream = Stream(broker.bootstrap, tmp_path, only="order", state_every_s=0.001)  # the first topic has all at once
+    stream = Stream(broker.bootstrap, tmp_path, only="order", state_every_s=0)  # the first topic has all at once
     pairs = conversation(400, groups=20)
     stream.send(pairs)
     stream.once(spark)
