@@ -315,7 +315,7 @@ def test_a_state_topic_with_a_lost_piece_or_of_a_newer_version_is_refused_and_fo
     )
     newer = msgspec.msgpack.encode([state_pieces.VERSION + 1, 1])
     for other, sentence in ((value, "is damaged: Piece 1 of 2 of the state of group 'torn'"), (newer, "newer precede")):
-        write_state(stream, (b"what", b"is this"), (b"[1]", b"2"), (None, None), (key, other))
+        write_state(stream, (b"what", b"is this"), (b"[1]", b"2"), (key, other))
         shutil.rmtree(settings.cache)
         with pytest.raises(Refused, match=sentence):
             once(stream)
@@ -325,7 +325,7 @@ def test_a_state_topic_with_a_lost_piece_or_of_a_newer_version_is_refused_and_fo
     check(stream)
 
 
-def write_state(stream: Stream, *records: tuple[bytes | None, bytes | None]) -> None:
+def write_state(stream: Stream, *records: tuple[bytes, bytes | None]) -> None:
     """Put records into the state topic, as nobody should."""
     with Producer({"bootstrap.servers": str(stream.settings.bootstrap)}) as producer:
         for key, value in records:
