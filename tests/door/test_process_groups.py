@@ -12,15 +12,17 @@ from precede.ingest.state_changes import ArrivingStates, NewState
 from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.packed_rows import PackedRow
 from precede.streaming.process.cache import Cache, CacheSource
-from precede.streaming.process.groups import Groups
+from precede.streaming.process.groups import READ_AGAIN_MAX, RECORDS_A_STATE, Groups
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
+from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.state_log import StateSettings
 from precede.udfs.steps import Row
 from tests.kernel import traffic
 from tests.kernel.effort import seeds
 from tests.published import PARTITIONS, PATIENCE, Published, whole
+from tests.records import conversation
 
 SOURCE = CacheSource("state-topic-id", "ordered-topic-id")
 
@@ -37,7 +39,15 @@ class Process:
     """The engine's kernel, and what each transaction publishes."""
 
     def __init__(
-        self, kafka: Published, log: list[LogRecord], order: str, limits: Limits, cache: Cache, decoded_max: int
+        self,
+        kafka: Published,
+        log: list[LogRecord],
+        order: str,
+        limits: Limits,
+        cache: Cache,
+        decoded_max: int,
+        *,
+        read_again_max: int = READ_AGAIN_MAX,
     ) -> None:
         state = StateSettings("topic", SOURCE.stream, 60, 400, dict(kafka.horizon))
         self.kafka = kafka
@@ -52,6 +62,7 @@ class Process:
             partitions=PARTITIONS,
             partitioner="murmur2",
             decoded_max=decoded_max,
+            read_again_max=read_again_max,
         )
         self.coverage = Coverage(kafka.horizon, 1, is_fresh=True)
         self.left = {
@@ -118,3 +129,20 @@ def test_any_cut_into_transactions_with_any_crashes_gives_the_same_bytes_and_the
         assert kafka.horizon == kafka.token
     assert crashes > 20
     assert rested > 5
+
+
+def test_a_backlog_of_one_moment_leaves_little_to_be_read_again_and_few_states_to_write() -> None:
+    """The log's time does not pass, so no state is ever due by it."""
+    log: list[LogRecord] = []
+    for key, value in conversation(4_000, groups=5):
+        partition = partition_of(key, PARTITIONS)
+        log.append(LogRecord(value, key, partition, sum(one.partition == partition for one in log), 0))
+    kafka = Published()
+    job = Process(kafka, log, "s_b", Limits(), new_cache(kafka), 100, read_again_max=200)
+    read_again = []
+    while any(job.left.values()):
+        job.transaction([20, 20], takes=1)
+        read_again.append(sum(after - kafka.horizon.get(at, 0) for at, after in kafka.token.items()))
+    assert 160 <= max(read_again) <= 240
+    assert kafka.states
+    assert len(kafka.states) <= len(log) / RECORDS_A_STATE
