@@ -56,9 +56,12 @@ class ArrivingStates:
     def add(self, record: LogRecord) -> NewState | None:
         """Take the next record; the state that it makes whole, if it does."""
         named = read_key(record.key)
-        if named is None or record.value is None:
+        if named is None:
             return None
         group, number = named
+        if record.value is None:
+            self._forget(group, number)
+            return None
         piece = read_piece(record.value)
         if piece is None or piece.stream != self._stream:
             if number == 0 and (group in self._parts or self._is_known(group)):
@@ -75,6 +78,13 @@ class ArrivingStates:
             return NewState(record.partition, group, join(group, parts))
         except LostPieceError as error:
             raise damaged(self._topic, error) from error
+
+    def _forget(self, group: bytes, number: int) -> None:
+        """Take in that a piece was removed."""
+        parts = self._parts.get(group, {})
+        parts.pop(number, None)
+        if not parts:
+            self._parts.pop(group, None)
 
     def check_whole(self) -> None:
         """At the end of the topic nothing may be missing."""
