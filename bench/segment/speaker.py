@@ -2,16 +2,15 @@
 
     python -m bench.segment.speaker '{"url": ..., "name": ..., ...}'
 
-It prints `ready` once it is in the group with all others, waits for a line that names the time to begin, and prints what
-it found as one line of JSON. Times are those of the monotonic clock, which all processes of a machine share.
+It prints `ready` once it is in the group with all others, waits for a line that names the time to begin, prints how
+much it has said, waits for a line with how much all have said, and prints what it found as JSON. Times are those of the
+monotonic clock, which all processes of a machine share.
 """
 
 import gc
-import os
 import sys
 from array import array
-from random import Random
-from time import monotonic, process_time, sleep, thread_time
+from time import monotonic, process_time, sleep
 from typing import Any
 
 import msgspec
@@ -20,10 +19,11 @@ from precede.ingest.segment.address import read_address
 from precede.ingest.segment.link import Link
 from precede.ingest.segment.opening import open_link
 from precede.ingest.segment.runner import SegmentRunner
-from precede.ingest.signing import Key
+from precede.ingest.signing import load_key, public_text
 from precede.udfs.errors import Refused
-from precede.udfs.peers.events import Delivered, Event
+from precede.udfs.peers.events import Delivered, Event, Joined, Offered
 from precede.udfs.records.messages import Message
+from precede.udfs.records.signatures import sign
 from tests.segments.lossy import lose_what_segments_receive
 from tests.segments.network import end_with_parent
 
@@ -55,6 +55,17 @@ class Task(msgspec.Struct, kw_only=True):
     is_first: bool = False
     burst: bool = False
     """Whether to send as fast as it is taken, for `seconds`."""
+
+
+class Signing:
+    """Signs the records of one process."""
+
+    def __init__(self, file: str) -> None:
+        self._key = load_key(file)
+        self.public_key = public_text(self._key)
+
+    def __call__(self, record: bytes) -> bytes:
+        return sign(record, self._key)
 
 
 class Found(msgspec.Struct, kw_only=True):
@@ -92,7 +103,7 @@ class Speaker:
         self.last_s = 0.0
         self.runner = SegmentRunner()
         key = None if task.segment_key is None else task.segment_key.encode()
-        signer = None if task.key is None else Key(task.key)
+        signer = None if task.key is None else Signing(task.key)
         self.link: Link = open_link(read_address(task.url), task.name, self.listen, key=key, signer=signer)
         self.runner.add(self.link)
         self.offered = False
@@ -103,19 +114,18 @@ class Speaker:
         now_s = monotonic()
         delivered, times, own = self.delivered, self.times, self.task.name
         for event in events:
-            if event.__class__ is Delivered:
-                record = event.record  # type: ignore[union-attr]
-                if not isinstance(record, Message) or record.sender is msgspec.UNSET:
+            if isinstance(event, Delivered):
+                record, value = event.record, event.value
+                if not isinstance(record, Message):
                     continue
-                value: bytes = event.value  # type: ignore[union-attr]
-                at = value.find(DATA) + len(DATA)
                 if record.sender != own:
+                    at = value.find(DATA) + len(DATA)
                     times.append(now_s - int(value[at : at + STAMP_BYTES]) / 1e9)
                 delivered[record.sender] = delivered.get(record.sender, 0) + 1
                 self.last_s = now_s
-            elif type(event).__name__ == "Joined":
+            elif isinstance(event, Joined):
                 self.joined = True
-            elif type(event).__name__ == "Offered":
+            elif isinstance(event, Offered):
                 self.offered = True
 
     def enter(self) -> None:
@@ -140,7 +150,7 @@ class Speaker:
             sleep(0.02)
 
     def talk(self, begin_s: float) -> tuple[int, int, float]:
-        """Say what there is to say, from this time on; returns how much that was, how often it had to wait, and when."""
+        """Say what is to be said, from this time on; returns how much, how often it had to wait, and when it ended."""
         task, segment = self.task, self.link.segment
         count = int(task.per_s * task.seconds)
         padding = "x" * max(0, task.record_bytes - self._frame_bytes() - STAMP_BYTES)
@@ -168,9 +178,11 @@ class Speaker:
         return sent, refused, last_s
 
     def _frame_bytes(self) -> int:
-        return len(self.link.segment.groups[GROUP].speaking.control({"sender": self.task.name, "epoch": 10**9, "seq": 10**4})) + 10
+        """How many bytes a record has beside its data."""
+        id_ = {"sender": self.task.name, "epoch": 10**9, "seq": 10**4}
+        return len(self.link.segment.groups[GROUP].speaking.control(id_)) + len(b',"data":""')
 
-    def finish(self, expected: int, since_s: float) -> None:
+    def finish(self, expected: int) -> None:
         """Wait until all that was said is here."""
         until = monotonic() + self.task.wait_s
         while sum(self.delivered.values()) < expected and monotonic() < until:
@@ -188,7 +200,6 @@ def main() -> None:
     print("ready", flush=True)
     begin_s = float(sys.stdin.readline())
     gc.collect()
-    gc.freeze()
     before_s = process_time()
     before = dict(speaker.runner.counts(speaker.link))
     broadcast = speaker.link.segment.broadcast
@@ -196,7 +207,7 @@ def main() -> None:
     sent, refused, last_sent_s = speaker.talk(begin_s)
     print(sent, flush=True)
     expected = int(sys.stdin.readline())
-    speaker.finish(expected, last_sent_s)
+    speaker.finish(expected)
     counts = {name: count - before.get(name, 0) for name, count in speaker.runner.counts(speaker.link).items()}
     took = sorted(1_000 * one for one in speaker.times)
     found = Found(

@@ -25,7 +25,7 @@ from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Arrival, Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
 from precede.udfs.peers.events import Event, Offered, RecordRefused
-from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, SYNC, Chance, Codec, FrameFault
+from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog
 from precede.udfs.peers.peer_group import PeerGroup
@@ -269,6 +269,7 @@ class Segment:
 
     def _dispatch(self, arrival: Arrival, now_ms: float) -> None:
         origin, kind, payload = arrival
+        stream = self.broadcast.streams.by_origin[origin]
         is_from_log = self.announcing.is_gateways(origin)
         if kind == DATA:
             key, value = notes.read_data(payload)
@@ -281,12 +282,12 @@ class Segment:
             request = notes.read_request(payload)
             peer = self.groups.get(request.id.group)
             if peer is not None:
-                peer.receive_request(request, self.broadcast.peers, now_ms)
+                peer.receive_request(request, stream, self.broadcast.peers, now_ms)
         else:
             answer = notes.read_answer(payload)
             peer = self.groups.get(answer.id.group)
             if peer is not None:
-                peer.receive_answer(answer, now_ms, is_from_log=is_from_log)
+                peer.receive_answer(answer, len(payload), stream, now_ms, is_from_log=is_from_log)
         if peer is not None:
             self._settle(peer, now_ms)
 
@@ -360,7 +361,10 @@ class Segment:
         sent = 0
         try:
             for kind, payload in self._unsent:
-                self.broadcast.send(kind, payload, now_ms)
+                if kind == PADDING:
+                    self.broadcast.pad(len(payload))
+                else:
+                    self.broadcast.send(kind, payload, now_ms)
                 sent += 1
         except Refused:
             pass  # the rest goes when there is room
