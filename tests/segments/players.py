@@ -1,4 +1,4 @@
-"""The processes of a test on segments: `precede peer --json`, driven line by line, and commands that run beside them."""
+"""The processes of a test on segments: `precede peer --json`, driven line by line, and commands beside them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -59,10 +60,8 @@ class Running:
         self._reader.join(10)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            try:
+            with suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
 
     def why(self) -> str:
         """The end of what it said on standard error."""

@@ -66,7 +66,7 @@ class Town:
             self.bootstrap = broker.lines[0].strip()
         else:
             self.bootstrap = self._stack.enter_context(Broker()).bootstrap
-        options = ["--bootstrap", self.bootstrap, "--engine", "process", "--cache", self.folder / "cache"]
+        options = ["--bootstrap", self.bootstrap, "--engine", "process", "--cache", str(self.folder / "cache")]
         self.job = self._run("job", "log", lossy(0, "run", *options))
         for segment in self.segments:
             for letter in self._gateway_names:
@@ -84,7 +84,7 @@ class Town:
             host = next(self._hosts)
             links = {f"segment{segment}": f"10.70.{segment}.{host}", "backbone": f"10.70.9.{host}"}
             self.network.place(name, **links)
-        options = ["--segment", self.url(segment), "--bootstrap", self.bootstrap, "--state", self.folder / name]
+        options = ["--segment", self.url(segment), "--bootstrap", self.bootstrap, "--state", str(self.folder / name)]
         running = self._run(name, name, lossy(self.loss, "gateway", *options))
         self.gateways[segment, letter] = running
         return running
@@ -93,7 +93,7 @@ class Town:
         """A peer begins, or begins again with what it kept."""
         if self.network is not None and name not in self.players:
             self.network.place(name, **{f"segment{segment}": f"10.70.{segment}.{next(self._hosts)}"})
-        state = self.folder / f"{name}.state"
+        state = str(self.folder / f"{name}.state")
         arguments = [group, name, "--segment", self.url(segment), "--state", state, "--json", *options]
         command = self._in(name, lossy(self.loss, "peer", *arguments))
         player = self.players[name] = Player(name, command, self.folder / f"{name}.log")
@@ -118,9 +118,9 @@ class Town:
 
     def ask(self, *arguments: str) -> list[dict[str, Any]]:
         """What a command of precede says of the log, a JSON object a line."""
-        command = [sys.executable, "-m", "precede", *arguments, "--bootstrap", self.bootstrap]
+        command = self._in("log", [sys.executable, "-m", "precede", *arguments, "--bootstrap", self.bootstrap])
         done = subprocess.run(
-            self._in("log", command), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=HOME, timeout=60
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=HOME, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
