@@ -34,6 +34,7 @@ from precede.udfs.peers.speaking import Signer
 from precede.udfs.peers.sync_messages import PeerFault, read_have
 from precede.udfs.peers.views import IN
 from precede.udfs.records.messages import Create, Id
+from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
 LIMITS = Limits()
@@ -320,7 +321,10 @@ class Segment:
         for one in note.groups:
             peer = self.groups.get(one.group)
             if peer is None or peer.joining.left:
-                infos.append(GroupInfo(one.group, "", one.view, one.create))
+                known = self.directory.known.get(one.group)
+                is_known = one.create is None or (known is not None and known.create == one.create)
+                if is_known or self._is_create(one.create, one.group):
+                    infos.append(GroupInfo(one.group, "", one.view, one.create))
             elif one.create is not None and one.create != peer.records.create:
                 self._meet(peer, one.create, now_ms, is_from_log=False)
                 self._settle(peer, now_ms)
@@ -344,8 +348,19 @@ class Segment:
         mine = peer.records.create
         if mine == create or (peer.logged.create is not None and create != peer.logged.create):
             return
-        if is_from_log or mine is None or create < mine:
+        if (is_from_log or mine is None or create < mine) and self._is_create(create, peer.group):
             peer.adopt(create, now_ms)
+
+    def _is_create(self, value: bytes | None, group: str) -> bool:
+        """Whether this is a record that creates this group; else it is counted."""
+        try:
+            record = None if value is None else read(value, LIMITS)
+        except Malformed:
+            record = None
+        if isinstance(record, Create) and record.group == group:
+            return True
+        self._count("bad_create")
+        return False
 
     def _present(self, now_ms: float) -> set[str] | None:
         return self.announcing.present(self.broadcast.streams, now_ms)
