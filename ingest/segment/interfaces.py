@@ -1,108 +1,94 @@
-"""The network interfaces of this machine, as the system tells of them."""
+"""The network interfaces and routes of this machine, as Linux tells of them."""
 
-import errno
-import fcntl
 import socket
 import struct
+from ipaddress import IPv4Address
+from pathlib import Path
 
 from precede.ingest.segment.address import SegmentAddress
 from precede.udfs.errors import Refused
 
-IFREQ = struct.Struct("16s24x")
-IFREQ_INT = struct.Struct("16xi")
-SIOCGIFADDR, SIOCGIFFLAGS, SIOCGIFMTU = 0x8915, 0x8913, 0x8921
-IFF_UP, IFF_LOOPBACK = 0x1, 0x8
+INTERFACES = Path("/sys/class/net")
+IPV4_ROUTES = Path("/proc/net/route")
+IPV6_ROUTES = Path("/proc/net/ipv6_route")
+IS_LOOPBACK = 0x8
+ROUTE_IS_UP, ROUTE_REJECTS = 0x1, 0x200
 
 
 class Interface:
-    """One interface. What is asked is answered anew each time, because networks come and go."""
+    """One interface. What it is asked may change, because networks come and go."""
 
     def __init__(self, name: str, index: int) -> None:
         self.name = name
         self.index = index
 
     @property
-    def is_up(self) -> bool:
-        return bool(self._flags & IFF_UP)
-
-    @property
     def is_loopback(self) -> bool:
-        return bool(self._flags & IFF_LOOPBACK)
+        return bool(int(self._told("flags") or "0", 16) & IS_LOOPBACK)
 
     @property
-    def mtu(self) -> int:
-        """The largest packet, in bytes."""
-        found: int = IFREQ_INT.unpack_from(_ask(self.name, SIOCGIFMTU))[0]
-        return found
+    def mtu(self) -> int | None:
+        """The largest packet, in bytes; None if the system does not tell."""
+        told = self._told("mtu")
+        return int(told) if told else None
 
-    @property
-    def address(self) -> str | None:
-        """Its IPv4 address."""
+    def _told(self, what: str) -> str:
         try:
-            return socket.inet_ntoa(_ask(self.name, SIOCGIFADDR)[20:24])
+            return (INTERFACES / self.name / what).read_text(encoding="ascii").strip()
         except OSError:
-            return None
-
-    @property
-    def _flags(self) -> int:
-        found: int = struct.unpack_from("16xH", _ask(self.name, SIOCGIFFLAGS))[0]
-        return found
+            return ""
 
 
-def _ask(name: str, request: int) -> bytes:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        return fcntl.ioctl(asking.fileno(), request, IFREQ.pack(name.encode()))
-
-
-def names() -> list[str]:
+def interface_names() -> list[str]:
     """The names of all interfaces."""
     return [name for _, name in socket.if_nameindex()]
 
 
 def interface_of(address: SegmentAddress) -> Interface:
-    """The interface that an address names, else the one that the routes choose for it. Raises Refused."""
+    """The interface that an address names, else the one of the route to it. Raises Refused."""
     name = address.interface or _routed(address)
+    names = ", ".join(interface_names())
+    if name is None:
+        raise Refused(
+            f"No route of this machine leads to the segment {address}: name an interface, as in"
+            f" {address.name}%{interface_names()[-1]}; there are {names}."
+        )
     try:
         return Interface(name, socket.if_nametoindex(name))
     except OSError:
-        raise Refused(
-            f"There is no network interface {name} for the segment {address}: there are {', '.join(names())}."
-        ) from None
+        raise Refused(f"There is no network interface {name} for the segment {address}: there are {names}.") from None
 
 
-def _routed(address: SegmentAddress) -> str:
-    """The interface over which this machine would send to the address; nothing is sent to find out."""
-    family = socket.AF_INET6 if address.is_ipv6 else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as asking:
-            asking.connect((address.host, address.port))
-            own = asking.getsockname()
-    except OSError as error:
-        raise Refused(
-            f"No route of this machine leads to the segment {address}"
-            f" ({errno.errorcode.get(error.errno or 0, 'no error number')}): name an interface, as in"
-            f" {address.name}%{names()[-1]}; there are {', '.join(names())}."
-        ) from error
-    if address.is_ipv6:
-        found = next((name for name, text in _ipv6_addresses() if text == _packed(own[0])), None)
-    else:
-        found = next((name for name in names() if Interface(name, 0).address == own[0]), None)
-    if found is None:
-        raise Refused(
-            f"It cannot be told which interface leads to the segment {address}: name one, as in"
-            f" {address.name}%{names()[-1]}; there are {', '.join(names())}."
-        )
+def _routed(address: SegmentAddress) -> str | None:
+    """The interface of the narrowest route to an IPv4 address; for IPv6, where each interface has one, the default."""
+    routes = _ipv6_defaults() if address.is_ipv6 else _ipv4_routes(int(IPv4Address(address.host)))
+    return min(routes)[1] if routes else None
+
+
+def _ipv4_routes(target: int) -> list[tuple[tuple[int, int], str]]:
+    """The routes to an address, the best one the least."""
+    found = []
+    for row in _rows(IPV4_ROUTES)[1:]:
+        destination, mask = (struct.unpack(">I", struct.pack("=I", int(row[at], 16)))[0] for at in (1, 7))
+        if target & mask == destination and _is_usable(row[3]):
+            found.append(((-mask, int(row[6])), row[0]))
     return found
 
 
-def _packed(text: str) -> bytes:
-    return socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
+def _ipv6_defaults() -> list[tuple[tuple[int, int], str]]:
+    return [
+        ((0, int(row[5], 16)), row[9])
+        for row in _rows(IPV6_ROUTES)
+        if int(row[0], 16) == 0 and row[1] == "00" and _is_usable(row[8])
+    ]
 
 
-def _ipv6_addresses() -> list[tuple[str, bytes]]:
+def _is_usable(flags: str) -> bool:
+    return int(flags, 16) & (ROUTE_IS_UP | ROUTE_REJECTS) == ROUTE_IS_UP
+
+
+def _rows(table: Path) -> list[list[str]]:
     try:
-        with open("/proc/net/if_inet6", encoding="ascii") as table:  # noqa: PTH123 (no file of ours)
-            rows = [line.split() for line in table]
+        return [line.split() for line in table.read_text(encoding="ascii").splitlines()]
     except OSError:
         return []
-    return [(row[5], bytes.fromhex(row[0])) for row in rows]

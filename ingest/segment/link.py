@@ -1,6 +1,6 @@
 """One `Segment` on one socket: what arrives goes in, what is due goes out, and events are handed on.
 
-The runner calls this under its lock (runner.py), and nobody else does.
+The runner calls this under its lock (runner.py), and no one else does.
 """
 
 from collections.abc import Callable

@@ -128,7 +128,7 @@ class SegmentRunner:
         try:
             while not self._closed:
                 self._wait(self._turn())
-        except BaseException as error:  # noqa: BLE001 (whoever waits for this thread must be told)
+        except BaseException as error:  # noqa: BLE001 (those who wait for this thread must be told)
             self.failure = error
 
     def _turn(self) -> float:

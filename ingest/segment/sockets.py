@@ -54,9 +54,10 @@ class SegmentSocket:
 
     def _check_size(self) -> None:
         needs = PACKET_BYTES_MAX + (IPV6_MORE_BYTES if self.address.is_ipv6 else 0)
-        if self._interface.mtu < needs:
+        mtu = self._interface.mtu
+        if mtu is not None and mtu < needs:
             raise Refused(
-                f"The interface {self.interface} carries packets of at most {self._interface.mtu:,} bytes, and the"
+                f"The interface {self.interface} carries packets of at most {mtu:,} bytes, and the"
                 f" segment {self.address} needs {needs:,}: raise its MTU, or name another interface."
             )
 
