@@ -18,7 +18,7 @@ from precede.udfs.peers.streams import ORIGINS_MAX
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP, KEY, Segments
 
-CASES = 30_000 if os.environ.get("PRECEDE_EXPLORE") else 1_500
+CASES = 30_000 if os.environ.get("PRECEDE_EXPLORE") else 250
 ON_SEGMENTS = [order for order in ORDERS if order != "total"]
 
 
