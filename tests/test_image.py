@@ -149,7 +149,7 @@ def test_a_service_that_starts_again_asks_the_job_whether_it_is_alive(image: Ima
 def test_a_gateway_is_drained_when_it_keeps_few_records_or_says_nothing(image: Image) -> None:
     counts = image.folder / "counts"
     counts.write_text("250000\n1001\n7\n99999\n")
-    tell = f'#!/bin/sh\nhead -n 1 {counts}\nsed -i 1d {counts}\n'
+    tell = f"#!/bin/sh\nhead -n 1 {counts}\nsed -i 1d {counts}\n"
     image.write("bin/python", tell)
     image.write("bin/sleep", "#!/bin/sh\n")
     assert image.run("drain")[0] == 0
