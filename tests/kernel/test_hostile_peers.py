@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.peers import notes
+from precede.udfs.peers import catching_up, notes
 from precede.udfs.peers.directory import MEMBERS_MAX
 from precede.udfs.peers.events import RecordRefused
 from precede.udfs.peers.fragments import cut
@@ -127,6 +127,35 @@ def test_no_one_can_make_a_member_pass_over_what_was_never_said() -> None:
     said = [segments.say(name, "x") for name in ("ann", "bob", "ann")]
     segments.run(1_000)
     assert set(segments.delivered("ann")) == set(segments.delivered("bob")) == set(said)
+
+
+def test_what_is_said_to_be_forgotten_takes_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catching_up, "FORGOTTEN_MAX", 2_000)
+    segments = Segments("ann")
+    segments.create("ann", order="s_b")
+    segments.run(500)
+    insider = Insider(segments)
+    for page in range(50):
+        many: list[Have] = [(f"{page}.{at}", 1, 5) for at in range(100)]
+        insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId("ann", 1, GROUP, page), [], settled=many)))
+        segments.run(1)
+    told = segments["ann"].groups[GROUP].catching_up._forgotten_since
+    assert len(told) == 2_000
+    torn: list[Have] = [("eve", 1, [0, *range(2, 10_000)])]
+    insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId("ann", 1, GROUP, 50), [], settled=torn)))
+    segments.run(100)
+    assert segments["ann"].broadcast.counts["peer_fault"] == 1, "no honest page tears one sender into so many runs"
+
+
+def test_made_up_gateways_are_bounded_and_the_true_one_is_still_known() -> None:
+    segments = Segments("ann")
+    segments.start("gate", is_gateway=True)
+    segments.run(1_000)
+    insider = Insider(segments)
+    for number in range(500):
+        insider.send(ANNOUNCEMENT, notes.encode(Announcement(f"gate {number}", True, False, [])))
+        segments.run(1)
+    assert segments["ann"].announcing.gateways == {"gate", "gate 499"}
 
 
 def test_made_up_joins_and_groups_are_bounded() -> None:

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.sync_messages import Have
@@ -128,16 +129,16 @@ class KeptMessages:
                             yield id_
 
     def gone_and_not_in(self, have: dict[Who, Runs]) -> list[Have]:
-        """The forgotten messages that are not among these."""
+        """The forgotten messages that are not among these; beyond SETTLED_MAX runs, the rest is told the next time."""
         nothing = Runs()
         found: list[Have] = []
-        count = 0
+        room = SETTLED_MAX
         for (name, epoch), gone in self._gone.items():
+            theirs = have.get((name, epoch), nothing)
+            stretches = (stretch for low, high in gone.runs() for stretch in theirs.gaps(low, high))
             lacking = Runs()
-            for low, high in gone.runs():
-                for first, last in have.get((name, epoch), nothing).gaps(low, high):
-                    lacking.add_range(first, last)
-            count += lacking.run_count()
-            if lacking.run_count() and count <= SETTLED_MAX:
+            lacking.add_ranges(islice(stretches, room))
+            room -= lacking.run_count()
+            if lacking.run_count():
                 found.append((name, epoch, lacking.dump()))
         return found
