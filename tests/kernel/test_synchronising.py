@@ -423,8 +423,8 @@ def test_what_was_forgotten_in_more_runs_than_an_answer_names_is_told_the_next_t
 ) -> None:
     monkeypatch.setattr(kept_messages, "SETTLED_MAX", 10)
     a = member("A")
-    for name, count in (("M", 30), ("N", 4)):
-        for seq in range(2, count, 2):
+    for name, end in (("M", 30), ("N", 4)):
+        for seq in range(2, end, 2):
             a.store((name, 0, seq), b"x")
             a.forget((name, 0, seq))
     told: dict[tuple[str, int], Runs] = {}
@@ -432,7 +432,7 @@ def test_what_was_forgotten_in_more_runs_than_an_answer_names_is_told_the_next_t
         for name, epoch, runs in a.gone_and_not_in(told):
             told.setdefault((name, epoch), Runs()).add_ranges(runs_of(runs).runs())
     assert {who: list(runs.missing(1, 30)) for who, runs in told.items()} == {
-        ("M", 0): list(range(1, 31, 2)) + [30],
+        ("M", 0): [*range(1, 31, 2), 30],
         ("N", 0): [seq for seq in range(1, 31) if seq != 2],
     }
 

@@ -90,7 +90,7 @@ class PeerGroup(Intake):
         self.speaking.heartbeat_ms = None
 
     def adopt(self, create: bytes, now_ms: float) -> None:
-        """Another `create` stands; if it refuses what this peer said, a new epoch begins, so that nothing waits for it."""
+        """Another `create` stands; what this peer said and that one refuses is not waited for: a new epoch begins."""
         super().adopt(create, now_ms)
         name, epoch = self.name, self.speaking.epoch
         said = [(name, epoch, seq) for seq in range(1, self.speaking.stamps.seq + 1)]
