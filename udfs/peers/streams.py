@@ -20,6 +20,9 @@ AMPLIFICATION = 8
 CREDIT_BYTES_MAX = 256 * 1024
 FORGET_MS = 120_000
 """An origin that was silent for so long is forgotten."""
+PROVEN_DATAGRAMS = 3
+"""An origin counts as one more peer to share the medium with once so many datagrams of it were heard, as a flood of
+made-up origins would slow all down that they share it with."""
 LIVE_MS = 3_000
 """An origin that was heard within this time counts as present."""
 
