@@ -224,6 +224,24 @@ def test_a_clean_state_is_gone_on_with_and_an_old_one_takes_a_new_epoch(order: s
     assert third in segments.delivered("ann")
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_peer_that_stops_before_its_own_join_counts_starts_again_and_joins(is_clean: bool) -> None:
+    segments = Segments("ann", "bob")
+    segments.create("ann", order="fifo")
+    segments.run(300)
+    said = segments.say("ann", "history")
+    segments.until(lambda: segments.is_offered("bob"))
+    segments.join("bob")
+    state = segments["bob"].dump()
+    assert not segments.joined("bob")
+    segments.medium.crash("bob")
+    segments.start("bob", state=state, is_clean=is_clean)
+    segments.until(lambda: segments.joined("bob"))
+    answer = segments.say("bob", "here I am", after=[said])
+    segments.run(300)
+    assert segments.delivered("ann") == [said, answer]
+
+
 def test_a_member_that_left_may_be_offered_the_group_again_and_come_back_with_a_larger_epoch() -> None:
     segments = Segments("ann", "bob")
     segments.together("ann", "bob", order="fifo")

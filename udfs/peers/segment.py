@@ -32,7 +32,7 @@ from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment_state import dump_group, load_group
 from precede.udfs.peers.speaking import Signer
 from precede.udfs.peers.sync_messages import PeerFault, read_have
-from precede.udfs.peers.views import IN
+from precede.udfs.peers.views import IN, merge
 from precede.udfs.records.messages import Create, Id
 from precede.udfs.records.wire import read
 
@@ -83,7 +83,9 @@ class Segment:
     def _restore(self, group: str, dumped: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
         peer = self._add(group)
         load_group(peer, dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
-        self.directory.remember(GroupInfo(group, "", peer.speaking.knowledge.view, peer.records.create))
+        # It may have stopped before its own join was taken in: that comes after the history.
+        view = merge(peer.speaking.knowledge.view, {self.name: (dumped["epoch"], IN)})
+        self.directory.remember(GroupInfo(group, "", view, peer.records.create))
         peer.catching_up.begin(now_ms)
         if not peer.joining.joined and not peer.joining.left:
             peer.enter(now_ms)
