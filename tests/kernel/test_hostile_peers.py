@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.peers import catching_up, notes
+from precede.udfs.peers import catching_up, kept_messages, notes
 from precede.udfs.peers.directory import MEMBERS_MAX
 from precede.udfs.peers.events import RecordRefused
 from precede.udfs.peers.fragments import cut
@@ -145,6 +145,29 @@ def test_what_is_said_to_be_forgotten_takes_bounded_memory_and_time(monkeypatch:
     insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId("ann", 1, GROUP, 50), [], settled=torn)))
     segments.run(100)
     assert segments["ann"].broadcast.counts["peer_fault"] == 1, "no honest page tears one sender into so many runs"
+
+
+def test_made_up_senders_and_gaps_are_bounded_so_that_a_request_can_name_all_and_those_who_speak_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_messages, "HAVE_BYTES_MAX", 20_000)
+    segments = Segments("ann", "bob")
+    segments.together("ann", "bob", order="s_b")
+    segments.run(2_000)
+    first = segments.say("ann", "early")
+    insider = Insider(segments)
+    for number in range(500):
+        names = f"{number}".ljust(200, "x"), "torn"
+        for name, seq in zip(names, (1, 2 * number + 2), strict=True):
+            said = record(sender=name, seq=seq, after=[])
+            insider.send(DATA, notes.write_data(b"G", said))
+        segments.run(1)
+    segments.run(10_000)
+    assert "backpressure" in segments.refused("bob")
+    assert len(notes.encode(segments["bob"].groups[GROUP].catching_up.kept.ask())) < 30_000
+    late = segments.say("ann", "late", after=[first])
+    segments.run(500)
+    assert {first, late} <= set(segments.delivered("bob"))
 
 
 def test_made_up_gateways_are_bounded_and_the_true_one_is_still_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.events import Delivered, Held, ViewChanged
 from precede.udfs.peers.segment_state import decode_state, encode_state
@@ -222,6 +224,23 @@ def test_a_clean_state_is_gone_on_with_and_an_old_one_takes_a_new_epoch(order: s
     assert third[2] == 1
     segments.run(1_000)
     assert third in segments.delivered("ann")
+
+
+def test_a_record_of_the_largest_size_reaches_a_newcomer_of_a_large_group_too() -> None:
+    segments = Segments("ann")
+    segments.create("ann", order="s_b")
+    segments.run(1_000)
+    for number in range(80):
+        join = {"group": GROUP, "kind": "join", "sender": f"member number {number} of the whole department"}
+        segments["ann"].groups[GROUP].take(json.dumps(join).encode(), segments.medium.now_ms)
+    large = segments.say("ann", "x" * (Limits().record_bytes_max - 100))
+    segments.run(3_000)
+    segments.start("bob")
+    segments.until(lambda: segments.is_offered("bob"))
+    segments.join("bob")
+    segments.until(lambda: segments.synced("bob"))
+    assert segments.delivered("bob") == [large]
+    assert len(segments["bob"].groups[GROUP].members) == 82
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

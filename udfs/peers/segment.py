@@ -25,6 +25,7 @@ from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Arrival, Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
 from precede.udfs.peers.events import Event, Offered, RecordRefused
+from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog
@@ -362,7 +363,10 @@ class Segment:
         sent = 0
         try:
             for kind, payload in self._unsent:
-                self.broadcast.send(kind, payload, now_ms)
+                if len(payload) <= PAYLOAD_BYTES_MAX:
+                    self.broadcast.send(kind, payload, now_ms)
+                else:
+                    self._count("too_large")
                 sent += 1
         except Refused:
             pass  # the rest goes when there is room

@@ -221,6 +221,9 @@ class Synchroniser(KeptMessages):
         settled = self.gone_and_not_in(notes.have)
         first, *others = _pages_of(self.controls + [value for _, value in self._heartbeats.values()])
         answers = [SyncAnswer(self.name, notes.id, page, has_more, settled, first, self.time)]
+        if size > PAGE_BYTES_MAX:  # one large message, which leaves no room for anything beside it
+            alone = SyncAnswer(self.name, notes.id, page, has_more)
+            answers = [SyncAnswer(self.name, notes.id, [], has_more, settled, first, self.time), alone]
         return answers + [SyncAnswer(self.name, notes.id, [], has_more, [], controls) for controls in others]
 
 
