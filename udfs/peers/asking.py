@@ -147,7 +147,8 @@ class Asking:
         """Which of these to ask for now; all that are still missing are put off to their next time."""
         asked: list[int] = []
         later: list[int] = []
-        missing = sorted({seq for seq in seqs if seq in stream.wanted})  # twice, where the stream has begun again
+        # The same frame may be due twice, where it was denied by its origin and claimed again.
+        missing = sorted({seq for seq in seqs if seq in stream.wanted})
         self._wanted -= len(seqs) - len(missing)
         most = ROUND_MAX
         if stream.unanswered >= HOPELESS:
