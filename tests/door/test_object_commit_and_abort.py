@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
+from random import Random
+from typing import Any
+
 import msgspec
 import pytest
 
-from precede import Call, CallFailed
+from precede import AnyOf, Call, CallFailed
 from tests.door.hosts import Group
 from tests.door.stores import Steps, Store, perform, store, stores
 
@@ -210,3 +215,56 @@ def test_every_replica_that_is_handed_the_same_records_does_the_same() -> None:
     assert all(one.done for one in asked)
     assert store(group, "east").did == store(group, "west").did
     assert store(group, "east").number == sum(number for number in range(12) if number % 3)
+
+
+# ── all of it at random ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def drawn(random: Random, number: int) -> Steps:
+    """A transaction of several invocations, of which some fail; everything that it adds is its own number."""
+    names = ["a", "b", "c"]
+
+    def call() -> Call:
+        op = random.choice(["add", "add", "add_at", "fail"] if random.random() < 0.4 else ["add", "add_at"])
+        here, there = random.sample(names, 2)
+        arguments: tuple[Any, ...] = {"add": (number,), "add_at": (there, number), "fail": ()}[op]
+        to = (here, there) if op == "add" and random.random() < 0.3 else here
+        return Call(to, op, arguments, wait=random.random() < 0.6)
+
+    for _ in range(random.randint(1, 4)):
+        way = random.choice(["one", "all", "any", "caught"])
+        if way == "caught":
+            with suppress(CallFailed):
+                yield call()._replace(wait=True)
+        else:
+            yield call() if way == "one" else [call(), call()] if way == "all" else AnyOf(call(), call())
+
+
+def test_whatever_fails_waits_or_is_given_up_a_transaction_leaves_all_or_nothing_and_no_instance_behind() -> None:
+    ended = Counter[str]()
+    for seed in range(80):
+        random = Random(seed)
+        table = [("add", "add"), ("add", "add_at"), ("add_at", "add_at")]
+        group = stores(conflicts=random.sample(table, random.randint(0, 3)))
+        asked = []
+        for number in range(1, random.randint(2, 7)):
+            asked.append(group.hosts["ann"].perform("transaction", drawn(random, number)))
+            while group.taken < len(group.log) and random.random() < 0.7:
+                group.step(count=1)
+        group.settle()
+        while waiting := [one for one in asked if not one.done]:  # for each other
+            ended["given up"] += 1
+            waiting[0].abort()
+            group.settle()
+        for number, one in enumerate(asked, 1):
+            did = [line for name in "abc" for line in store(group, name).did]
+            left = did.count(f"add {number}") - did.count(f"undo {number}") - did.count(f"taken back {number}")
+            try:
+                _ = one.result
+                ended["committed"] += 1
+                assert left >= 0, seed
+            except CallFailed:
+                ended["aborted"] += 1
+                assert left == 0, seed
+        assert not any(host.running or host.waiting or host.undecided for host in group.hosts.values()), seed
+    assert min(ended.values()) > 15, ended

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from precede.ingest.segment import interfaces, runner
+from precede.ingest.segment import interfaces
 from precede.ingest.segment.address import read_address
 from precede.ingest.segment.sockets import SegmentSocket
 from precede.udfs.errors import PrecedeError, Refused
@@ -213,7 +213,7 @@ def test_a_link_that_is_removed_just_before_the_thread_waits_for_it_stops_no_oth
                 here.runner.remove(gone.pop())
             return select(files, *more)
 
-        monkeypatch.setattr(runner.select, "select", select_late)
+        monkeypatch.setattr("precede.ingest.segment.runner.select.select", select_late)
         assert here.runner.wait_until(lambda _now_ms: not gone, 5)
         assert here.until_delivered("ann", here.say("ann"))
 
