@@ -6,7 +6,7 @@ seen no renewal for 30 s by its own clock, and then takes it. No clock is compar
 
 A lease is never overwritten by another process. Each holder creates the file with the next number, which a store lets
 only one of them do, and renews only that. The highest number holds. So a holder that slept sees at its next look that a
-higher one is there, and whatever it still writes into its own file counts for nobody.
+higher one is there, and what it still writes into its own file has no effect.
 """
 
 import os
@@ -73,7 +73,9 @@ class Lease:
 
     def _renew_until_released(self) -> None:
         while not self._ended.wait(RENEW_S):
-            with suppress(OSError):  # a store that fails now and then; nobody else can take the lease there either
+            with suppress(
+                OSError
+            ):  # a store that fails now and then; another process cannot take the lease there either
                 if not self.renew():
                     return
 
