@@ -5,7 +5,7 @@ This is the only place that handles the end of a partition. Nothing is committed
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, cast
 
@@ -215,16 +215,23 @@ class TopicReader:
 
 def ends(bootstrap: Address | str, topic: str, partitions: int, *, committed: bool = True) -> list[tuple[int, int]]:
     """The first and the next offset of each partition; with `committed`, up to the first open transaction."""
+    return list(ends_of(bootstrap, topic, range(partitions), committed=committed).values())
+
+
+def ends_of(
+    bootstrap: Address | str, topic: str, partitions: Collection[int], *, committed: bool = True
+) -> dict[int, tuple[int, int]]:
+    """The same of some partitions."""
     reader = TopicReader(bootstrap, committed=committed)
     try:
         # A topic created a moment ago has no leader yet, and the client says so in several ways.
         found = retry(
-            lambda: reader.ends(topic, range(partitions), REQUEST_S),
+            lambda: reader.ends(topic, partitions, REQUEST_S),
             passes=lambda error: isinstance(error, KafkaException),
             for_s=REQUEST_S,
             pause_s=RETRY_S,
         )
-        return list((found or {}).values())
+        return found or {}
     except KafkaException as error:
         raise Unreachable(f"Cannot read the ends of {topic} from Kafka at {bootstrap}.") from error
     finally:

@@ -162,7 +162,7 @@ class SparkJob(Job):
         assert self.owner_watch is not None
         self.sink.open()
         partitions = self.topics[self.settings.raw_topic].partitions
-        self.restored = restore.begin(self.settings, self.sink, partitions, self.say)
+        self.restored = restore.begin(self.settings, self.sink, self.say)
         last_commit = spark_files.last_commit(self.settings.order_checkpoint)
         self.sink.follow_horizon(is_fresh=last_commit == spark_files.NO_BATCH)
         self.owner_watch.start()
@@ -173,6 +173,7 @@ class SparkJob(Job):
             self._publish,
             key=self.key,
             partitions=partitions,
+            owned=self.sink.ownership.partitions,
             state=self.sink.state,
             restored=self.restored,
             drain=self.settings.once,

@@ -12,7 +12,7 @@ import msgspec
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, Credentials, address
 from precede.ingest.pass_through import PassThrough, pass_through
-from precede.streaming.job import spark_table
+from precede.streaming.job import raw_partitions, spark_table
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -51,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     limits: Limits = Limits()
     only: str | None = None
     once: bool = False
+    raw_partitions: str | None = None  # such as 0-3,7: the partitions that this job orders; None: all of them
 
     raw_topic: str = "precede.raw"
     ordered_topic: str = "precede.ordered"
@@ -269,6 +270,11 @@ def check(settings: Settings) -> Settings:
             "the job has there; the checkpoint fixes it."
         )
     spark_table.check(settings.spark)
+    if settings.raw_partitions is not None and settings.only == "history":
+        raise Refused(
+            "With only = history nothing is ordered, and the history of all partitions is written: leave out "
+            "raw_partitions."
+        )
     if settings.rebuild_delta and settings.only == "order":
         raise Refused("With only = order no table is written, so none can be rebuilt: leave out one of the two.")
     topics = {name: getattr(settings, name) for name in _TOPICS} | {"state_topic": settings.state_topic_name}
@@ -313,6 +319,11 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
         f"a table with a record_bytes_max of at most {RECORD_BYTES_MAX:,}, so that what is appended fits too",
     ),
     ("only", lambda value: value in (None, "order", "history"), "order or history"),
+    (
+        "raw_partitions",
+        lambda text: text is None or raw_partitions.named(text) is not None,
+        "numbers and ranges of partitions with commas between them, such as 0-3,7",
+    ),
     *(
         (name, lambda text: TOPIC_NAME.fullmatch(text) is not None and text not in (".", ".."), _TOPIC_WANTED)
         for name in _TOPICS

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from precede.streaming.job.broker_watch import BrokerWatch
+from precede.streaming.job.raw_partitions import of_partitions
 from precede.streaming.job.retention_watch import RetentionWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import QueryWatch
@@ -67,13 +68,14 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         settings = self.settings
         info = {"order": settings.order, "engine": settings.engine, "only": settings.only or ""}
+        info |= {"raw_partitions": settings.raw_partitions} if settings.raw_partitions else {}
         info |= {} if settings.runs_without_spark else {"shards": str(settings.shards)}
         yield InfoMetricFamily("precede_job", "What the job was started with.", info)
         yield GaugeMetricFamily("precede_healthy", "1 where the health endpoint says so.", int(self.healthy()))
         if settings.only != "history":
             yield from self._ordering(self.sink.counts if self.sink else self._at_start)
             if self.sink and self.sink.is_token_known:  # without it the lag would be the whole log
-                yield self._lag(self.sink.counts)
+                yield self._lag(self.sink)
             if self.retention is not None:
                 yield GaugeMetricFamily(
                     "precede_retention_used_ratio",
@@ -99,9 +101,10 @@ class Metrics(Collector):
         age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
         yield GaugeMetricFamily("precede_held_oldest_seconds", "How long the oldest held message has waited.", age_s)
 
-    def _lag(self, counts: Counts) -> Metric:
+    def _lag(self, sink: "Sink") -> Metric:
         lag = GaugeMetricFamily("precede_lag_records", "Raw records not yet processed.", labels=["partition"])
-        for partition, records in counts.lag(dict(sorted(self.broker.ends.copy().items()))).items():
+        ends = of_partitions(sink.ownership.partitions, self.broker.ends.copy())
+        for partition, records in sink.counts.lag(dict(sorted(ends.items()))).items():
             lag.add_metric([str(partition)], records)
         return lag
 

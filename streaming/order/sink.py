@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from precede.ingest.kafka.topics import Topic, record_bytes_max
-from precede.ingest.progress import horizon_record, token_record
+from precede.ingest.progress import horizon_record, token_record, transactional_id
 from precede.streaming.job import faults
+from precede.streaming.job.raw_partitions import of_partitions
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring import counts
 from precede.streaming.monitoring.counts import Counts
@@ -91,7 +92,7 @@ class Sink:
         self._producer: TransactionalProducer | None = None
         self._own_raw: list[tuple[int, JobRecord]] = []
         """What the open transaction will write into the raw topic, by partition."""
-        self._lag_group = LagGroup(settings.bootstrap, self.ownership.transactional_id, raw.name)
+        self._lag_group = LagGroup(settings.bootstrap, transactional_id(settings.ordered_topic), raw.name)
 
     def open(self) -> None:
         """Claim the ordered topic, fence every other job, and read the token."""
@@ -106,9 +107,9 @@ class Sink:
                 PIECE_BYTES_MAX,
                 record_bytes_max(self.settings.bootstrap, self.settings.state_topic_name) - STATE_KEY_BYTES_MAX,
             ),
-            written_from=progress.horizon,
+            written_from=of_partitions(self.ownership.partitions, progress.horizon),
         )
-        self.token = progress.token
+        self.token = of_partitions(self.ownership.partitions, progress.token)
         self.counts.next = self.token | self.counts.next
         self.is_token_known = True
         self._producer = producer

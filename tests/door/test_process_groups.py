@@ -28,7 +28,7 @@ from tests.records import by_group
 PARTITIONS = 2
 PATIENCE = Patience(ask_after_ms=40, give_up_ms=150, silent_ms=200)
 TICK = b'{"kind":"tick"}'
-SOURCE = CacheSource("state-topic-id", "ordered-topic-id")
+SOURCE = CacheSource("state-topic-id", "ordered-topic-id", (0, 1))
 
 
 def hostile_log(random: Random, order: str) -> tuple[list[Row], Limits]:
