@@ -20,7 +20,7 @@ import precede
 from precede import __version__
 from precede.command_line import COMMANDS, application
 from precede.ingest.extras import EXTRAS
-from precede.streaming.job.settings import Settings
+from precede.streaming.job.settings import TABLES, Settings
 from precede.udfs.orders import ORDERS
 
 ROOT = Path(__file__).parent.parent
@@ -281,7 +281,7 @@ def test_the_settings_have_the_defaults_that_the_reference_and_the_help_name() -
         if default not in (None, -1, 0) or text == "0":  # the table has words for these
             plain = str(default).lower().removesuffix(".0")
             assert text.strip("`").replace(",", "") == plain, f"the default of {name} is {plain}"
-    assert defaults.keys() - told.keys() == {"limits", "once", "rebuild_delta"}, (
+    assert defaults.keys() - told.keys() == {*TABLES, "once", "rebuild_delta"}, (
         "the page has all settings that are not flags alone"
     )
 

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JNetworkError
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.history import tables
-from precede.streaming.history.tables import GAPS, TABLES
+from precede.streaming.history.tables import GAPS, TABLES, history_name
 from precede.streaming.job import checkpoint, group_places, last_states, restore, spark_files, start_checks
 from precede.streaming.job.announcer import Announcer
 from precede.streaming.job.checkpoint import Checkpoint
@@ -27,11 +27,6 @@ from precede.udfs.errors import Refused
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from pyspark.sql import DataFrame, SparkSession
-
-
-def history_name(table: str) -> str:
-    """The name of a table's history query, as sentences and metrics show it."""
-    return f"history of {table}"
 
 
 class SparkJob(Job):

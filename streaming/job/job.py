@@ -133,11 +133,21 @@ class Job(ABC):
                 passes=lambda error: isinstance(error, Unreachable),
                 for_s=self.settings.patience_s,
                 pause_s=RETRY_S,
-                pause=self.stopping.wait,
+                pause=self._pause,
                 tell=lambda away: self.say(f"{reason_of(away)}; trying again for {seconds}.", level="warning"),
             )
         except Unreachable as away:
             raise Refused(f"{reason_of(away)}; gave up after {seconds}.") from away
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait for so long, or until the job is stopped; whether it is."""
+        self.beat()
+        return self.stopping.wait(seconds)
+
+    def beat(self) -> None:
+        """Show that the job goes on, whatever it waits for."""
+        if self.monitoring:
+            self.monitoring.beat()
 
     def _prepare_order(self, stack: ExitStack) -> None:
         settings = self.settings
@@ -191,6 +201,7 @@ class Job(ABC):
         """Keep these queries going until all are done or the job is stopped."""
         try:
             while not self.stopping.is_set() and not all(watch.done for watch in watches):
+                self.beat()
                 for watch in watches:
                     if self.sink is not None and self.sink.refused is not None:
                         raise self.sink.refused

@@ -78,7 +78,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     trigger_ms: int = 0
     max_offsets_per_trigger: int = 200_000
     tasks: int = 0  # shuffle partitions, pinned by the checkpoint; 0 takes the number of cores at the first start
-    patience_s: float = 300.0  # how long a broker may be away before the job gives up
+    patience_s: float = 1_800.0  # how long a broker may be away before the job gives up
     accept_cut_log: bool = False
     rebuild_delta: bool = False  # remove the tables, and write them again from the topics
 

@@ -26,6 +26,7 @@ from precede.streaming.job.raw_partitions import of_partitions
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring import counts
 from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.times import Times
 from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.lag_group import LagGroup
 from precede.streaming.order.notices import Notices
@@ -83,6 +84,7 @@ class Sink:
         self.is_token_known = False
         self.counts = Counts() if counts_folder is None else counts.load(counts_folder)
         self._counts_folder = counts_folder
+        self.times = Times()
         self.shards: Collection[int] = ()
         """The shards that had input in the batch that was published last."""
         self.refused: Refused | None = None
@@ -218,6 +220,7 @@ class Sink:
         done = Counts(batches=1)
         reports: dict[int, dict[int, int]] = {}
         self._own_raw = []
+        self.times.begin()
         has_begun = False
         began, producing_s, committing_s = perf_counter(), 0.0, 0.0
         faults.reach("order.begin")
@@ -239,11 +242,13 @@ class Sink:
                 self._produce(producer, partition, records)
                 if offset >= next_offset:
                     done.add_published(records)
+                    self.times.note(records.ordered)
                 producing_s += perf_counter() - step
             if has_begun:
                 step = perf_counter()
                 self._commit(producer, done.next, reports)
                 committing_s = perf_counter() - step
+                self.times.committed()
             else:  # what a shard says of its state counts, although nothing is published
                 for shard, uncovered in reports.items():
                     self.coverage.report(shard, uncovered)
