@@ -36,6 +36,7 @@ per group to another topic, exactly once, and to Delta tables.
 
   precede broker                      a Kafka broker, if you have none
   precede run                         the streaming job
+  precede doctor                      what would stop it from starting
   precede send travel ann "Who comes along?"
   precede send travel bob --after ann:1 "I do."
   precede tail travel                 what was delivered, in order
@@ -50,6 +51,7 @@ COMMANDS = (
     "replay",
     "compare",
     "run",
+    "doctor",
     "send",
     "tail",
     "held",

@@ -182,13 +182,14 @@ def given(
 ) -> dict[str, Any]:
     """What is not left to its default, before it is checked."""
     values: dict[str, Any] = {}
-    values.update(_from_file(Path(config_file)) if config_file else {})
-    values.update(_from_environment(environ))
+    values.update(from_file(Path(config_file)) if config_file else {})
+    values.update(from_environment(environ))
     values.update((name, value) for name, value in flags.items() if value is not None)
     return values
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def from_file(path: Path) -> dict[str, Any]:
+    """What the config file sets, before it is checked."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -203,7 +204,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     return values
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Ignores variables that name no setting: a platform may have set them for a service named precede."""
     return {_VARIABLES[name]: text for name, text in environ.items() if name in _VARIABLES and text != ""}
 
