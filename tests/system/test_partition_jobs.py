@@ -237,7 +237,7 @@ def test_held_groups_and_why_know_the_groups_of_all_jobs(stream: Stream) -> None
     assert {one["group"] for one in precede(stream, "groups")} == set(groups)
     for name in groups:
         (found,) = precede(stream, "why", name, "ann:2")
-        assert found["state"] == "held", found
+        assert found["end"] == "held", found
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────
