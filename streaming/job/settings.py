@@ -92,9 +92,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password_file: str | None = None
+    sasl_token_provider: str | None = None  # module:function
     ssl_ca_file: str | None = None
     ssl_certificate_file: str | None = None
     ssl_key_file: str | None = None
+    kafka: PassThrough = PassThrough()  # names and values for librdkafka, as they are
 
     jars: str | None = None
     master: str | None = None  # None: as spark-submit sets it, or else every core of this machine
@@ -209,7 +211,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {_VARIABLES[name]: text for name, text in environ.items() if name in _VARIABLES and text != ""}
 
 
-TABLES = ("limits", "spark")
+TABLES = ("limits", "spark", "kafka")
 """Settings that only the config file can have."""
 _VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name not in TABLES}
 
@@ -265,12 +267,17 @@ def check(settings: Settings) -> Settings:
         value = getattr(settings, name)
         if not good(value):
             raise Refused(f"The setting {name} is {value!r}, but must be {wanted}.")
-    if settings.master is not None and not settings.master.startswith("local") and settings.tasks == 0:
+    if _is_cluster(settings) and settings.tasks == 0:
         raise Refused(
             f"The setting tasks must be set where master is a cluster ({settings.master}): to the number of cores that "
             "the job has there; the checkpoint fixes it."
         )
     spark_table.check(settings.spark)
+    if settings.sasl_token_provider is not None and not settings.runs_without_spark and _is_cluster(settings):
+        raise Refused(
+            "The setting sasl_token_provider gives tokens on this machine only, and Spark's workers on a cluster need "
+            "them too: use OIDC there (sasl.oauthbearer.token.endpoint.url in the table [kafka])."
+        )
     if settings.raw_partitions is not None and settings.only == "history":
         raise Refused(
             "With only = history nothing is ordered, and the history of all partitions is written: leave out "
@@ -284,6 +291,10 @@ def check(settings: Settings) -> Settings:
         if others:
             raise Refused(f"The settings {name} and {others[0]} both name the topic {topic}; each needs its own.")
     return settings
+
+
+def _is_cluster(settings: Settings) -> bool:
+    return settings.master is not None and not settings.master.startswith("local")
 
 
 def host_and_port(metrics: str) -> tuple[str, int]:

@@ -41,7 +41,12 @@ def test_a_broker_that_is_away_restarts_nothing(tmp_path: Path, engine: str) -> 
     """Liveness stays all the time, readiness follows the broker, and times are told when it is back."""
     page = free_port()
     with Broker(data=tmp_path / "broker") as broker:
-        more: dict[str, Any] = {"engine": engine, "only": "order", "cache": str(tmp_path / "cache"), "metrics": str(page)}
+        more: dict[str, Any] = {
+            "engine": engine,
+            "only": "order",
+            "cache": str(tmp_path / "cache"),
+            "metrics": str(page),
+        }
         stream = Stream(broker.bootstrap, tmp_path, **more)
         stream.send(conversation(500))
         running = Running(stream, variables={AWAY_S_MAX: "8"})
