@@ -67,12 +67,12 @@ def _version(admin: AdminClient) -> Iterator[Finding]:
         yield note(f"The version of the brokers may not be asked for ({error.args[0].str()}).")
         return
     entry = found.get("inter.broker.protocol.version")
-    if entry is None or not entry.value:
-        yield note("The brokers do not say which version they have.")
+    if entry is None or not entry.value:  # this setting is gone since then
+        yield ok("The brokers are of Kafka 4.0 or newer.")
     elif _number(entry.value) < (2, 8):
-        yield stop(f"The brokers speak the protocol of Kafka {entry.value}: Kafka 2.8 or newer is needed.")
+        yield stop(f"The brokers speak as Kafka {entry.value} does: Kafka 2.8 or newer is needed.")
     else:
-        yield ok(f"The brokers speak the protocol of Kafka {entry.value.partition('-')[0]}.")
+        yield ok(f"The brokers are of Kafka {entry.value.partition('-')[0]} or newer.")
 
 
 def _number(version: str) -> tuple[int, ...]:

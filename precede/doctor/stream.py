@@ -28,6 +28,8 @@ def check_stream(settings: Settings) -> Iterator[Finding]:
         if len(topics) < len(names):
             yield note("The stream is new: some of its topics do not exist yet.")
             return
+        raw = topics[settings.raw_topic]
+        owned(settings.raw_partitions, raw.name, raw.partitions)
         yield from _retention(settings)
         if settings.only != "history":
             yield from _order(settings, topics)

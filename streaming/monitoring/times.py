@@ -1,12 +1,13 @@
 """How long messages take, in seconds: from arrival or release to the commit, and how long they were held.
 
-The times stand in the ordered records themselves. Of a long list only every n-th record is read and counted n times, so
-that looking costs next to nothing however much is published at once; of up to `SAMPLES_MAX` all are read.
+The times stand in the ordered records themselves. Of a long list only every n-th record is read and counts for the
+others, so that looking costs next to nothing however much is published at once; of up to `SAMPLES_MAX` all are read.
 """
 
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate
 from random import randrange
 
@@ -23,16 +24,16 @@ class TimeHistogram:
     def __init__(self, bounds_s: Sequence[float]) -> None:
         self.bounds_s = tuple(bounds_s)
         self.sum_s = 0.0
-        self._counts = [0] * (len(self.bounds_s) + 1)
+        self._counts = [0.0] * (len(self.bounds_s) + 1)
 
-    def add(self, seconds: float, count: int) -> None:
+    def add(self, seconds: float, count: float) -> None:
         self._counts[bisect_left(self.bounds_s, seconds)] += count
         self.sum_s += seconds * count
 
     def buckets(self) -> list[tuple[str, float]]:
         """As Prometheus has them: each bound, and how many were not above it."""
         names = [*(f"{bound:g}" for bound in self.bounds_s), "+Inf"]
-        return list(zip(names, map(float, accumulate(self._counts)), strict=True))
+        return list(zip(names, accumulate(self._counts), strict=True))
 
 
 class Times:
@@ -41,8 +42,8 @@ class Times:
     def __init__(self) -> None:
         self.delay = TimeHistogram(DELAY_BOUNDS_S)
         self.hold = TimeHistogram(HOLD_BOUNDS_S)
-        self._released: list[tuple[int, int]] = []
-        self._held_s: list[tuple[float, int]] = []
+        self._released: list[tuple[int, float]] = []
+        self._held_s: list[tuple[float, float]] = []
 
     def begin(self) -> None:
         """A transaction begins; what was noted for one that failed does not count."""
@@ -51,11 +52,14 @@ class Times:
     def note(self, ordered: Sequence[bytes]) -> None:
         """Ordered records go into the open transaction."""
         step = -(-len(ordered) // SAMPLES_MAX)
-        for value in ordered if step <= 1 else ordered[randrange(step) :: step]:  # noqa: S311
-            found = read_times(value)
-            self._released.append((found.released_ms, step))
-            if found.released_offset != found.offset:
-                self._held_s.append(((found.released_ms - found.arrived_ms) / 1000, step))
+        some = ordered if step <= 1 else ordered[randrange(step) :: step]
+        for value in some:
+            with suppress(ValueError):  # these numbers only inform
+                found = read_times(value)
+                count = len(ordered) / len(some)
+                self._released.append((found.released_ms, count))
+                if found.released_offset != found.offset:
+                    self._held_s.append(((found.released_ms - found.arrived_ms) / 1000, count))
 
     def committed(self) -> None:
         """Readers see the records now; the broker's clock may differ from that of this machine."""

@@ -41,6 +41,7 @@ TIMES_BYTES_MAX = 160
 
 
 def read_times(value: bytes) -> RecordTimes:
-    """The times of an ordered record, without reading the rest of it."""
-    fields = value[-TIMES_BYTES_MAX:-1].rsplit(b",", 4)[1:]
-    return RecordTimes(*[int(field[field.rindex(b":") + 1 :]) for field in fields])
+    """The times of an ordered record, without reading the rest of it. Raises ValueError for other bytes."""
+    _, *fields = value[-TIMES_BYTES_MAX:-1].rsplit(b",", 4)
+    offset, arrived_ms, released_offset, released_ms = [int(field[field.rindex(b":") + 1 :]) for field in fields]
+    return RecordTimes(offset, arrived_ms, released_offset, released_ms)
