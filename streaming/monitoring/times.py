@@ -52,7 +52,7 @@ class Times:
     def note(self, ordered: Sequence[bytes]) -> None:
         """Ordered records go into the open transaction."""
         step = -(-len(ordered) // SAMPLES_MAX)
-        some = ordered if step <= 1 else ordered[randrange(step) :: step]
+        some = ordered if step <= 1 else ordered[randrange(step) :: step]  # noqa: S311
         for value in some:
             with suppress(ValueError):  # these numbers only inform
                 found = read_times(value)
