@@ -2,7 +2,7 @@
 
 The function takes no argument and returns the token and when it expires, in seconds since 1970. librdkafka asks for a
 new one before the old one expires. Spark's reader runs in a JVM, which asks an endpoint of this process instead: it
-listens on this machine only, under a password that nobody else has.
+listens on this machine only, under a password that only this process and its JVM have.
 """
 
 import json

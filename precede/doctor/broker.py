@@ -92,7 +92,7 @@ def _missing(settings: Settings, admin: AdminClient, missing: list[str]) -> Iter
     allowed = found.authorized_operations
     if allowed is None or AclOperation.CREATE in allowed:
         yield note(f"The start creates {named}.")
-    else:  # a rule may still allow the name of a topic, which nobody can ask for before it exists
+    else:  # a rule may still allow the name of a topic, which cannot be asked for before it exists
         yield note(
             f"The start creates {named}, for which {_who(settings)} needs Create on these topics; it has no such rule "
             "for the cluster. Or create them by hand, with the settings that docs/how-to/operate.md names."
@@ -146,7 +146,7 @@ def _settings(settings: Settings, admin: AdminClient, wanted: list[Wanted]) -> I
 
 
 def _transactions(settings: Settings) -> Finding:
-    """Open a transactional id that no job has: that fences nobody."""
+    """Open a transactional id that no job has: that fences no job."""
     id_ = f"{transactional_id(settings.ordered_topic)}:{PROBE}"
     try:
         producer = Producer(clients.settings(settings.bootstrap) | {"transactional.id": id_})
