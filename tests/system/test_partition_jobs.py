@@ -14,17 +14,19 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from precede.ingest.kafka import topics
 from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import Progress, read_progress
 from precede.ingest.state_topic import read_state
 from precede.local.embedded_broker import Broker
+from precede.reading import following as reading
 from precede.streaming.job import run as job
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.partitioner import partition_of
 from tests.faults.running import Running
-from tests.records import by_kernel, conversation
+from tests.records import by_group, by_kernel, conversation
 from tests.system.stream import HOME, Stream
 
 PARTITIONS = 4
@@ -117,8 +119,6 @@ def test_two_jobs_of_two_partitions_give_the_same_bytes_as_one_job_of_four(strea
     stream.change(
         ordered_topic=f"{name}.one", dead_letter_topic=f"{name}.one.dead", control_topic=f"{name}.one.control"
     )
-    from precede.ingest.kafka import topics
-
     topics.ensure(stream.settings.bootstrap, msgspec.structs.replace(stream.settings, partitions=PARTITIONS).topics())
     once(stream, None)
     assert (stream.ordered(), stream.dead()) == mine
@@ -240,6 +240,58 @@ def test_held_groups_and_why_know_the_groups_of_all_jobs(stream: Stream) -> None
         assert found["end"] == "held", found
 
 
+def test_a_live_reader_of_all_groups_reads_beside_all_jobs_whichever_has_what(
+    stream: Stream, start: Callable[..., Running]
+) -> None:
+    """Its token goes on in a committed reader, after a partition has moved."""
+    got: list[tuple[bytes, bytes]] = []
+    token: str | None = None
+
+    def read(*, live: bool) -> None:
+        nonlocal token
+        wanted = by_kernel(stream.raw(), partitions=PARTITIONS)[0]
+        with reading.follow(config=stream.settings, token=token, live=live) as follower:
+            deadline = time.monotonic() + 60
+            while len(got) < sum(map(len, wanted.values())) and time.monotonic() < deadline:
+                one = follower.poll(0.5)
+                if one is not None:
+                    got.append((one.group.encode(), one.record))
+            token = follower.token
+        assert by_group(got) == wanted
+
+    stream.send(conversation(500, groups=GROUPS))
+    jobs = [start("0-1"), start("2-3")]
+    for one in jobs:
+        one.wait_for_output("delivered", 60)
+    stream.send(conversation(500, groups=GROUPS, seed=2))
+    read(live=True)
+    jobs[0].kill_driver()
+    stream.send(conversation(500, groups=GROUPS, seed=3))
+    read(live=True)  # two of the partitions have no job now
+    jobs[1].stop()
+    for partitions in ("0-2", "3"):
+        once(stream, partitions)
+    read(live=False)
+    check(stream)
+
+
+def test_a_log_that_lost_its_beginning_concerns_only_the_job_of_that_partition(stream: Stream) -> None:
+    for seed in (1, 2):
+        stream.send(conversation(400, groups=GROUPS, seed=seed))
+        if seed == 1:
+            for partitions in ("0-1", "2-3"):
+                once(stream, partitions)
+    end = 1 + max(offset for _, _, partition, offset, _ in stream.raw() if partition == 2)
+    ordered = by_kernel(stream.raw(), partitions=PARTITIONS)[0]
+    stream.cut_partition(stream.settings.raw_topic, 2, end)
+    once(stream, "0-1")
+    once(stream, "3")
+    with pytest.raises(Refused, match="no longer reaches back to the horizon: its partition 2 begins at"):
+        once(stream, "2")
+    mine = {key: values for key, values in ordered.items() if partition_of(key, PARTITIONS) != 2}
+    assert {key: values for key, values in stream.ordered().items() if key in mine} == mine
+
+
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -267,8 +319,6 @@ def test_all_jobs_need_the_same_state_topic_and_a_job_of_all_partitions_can_chan
         once(stream, partitions)
     before = stream.settings.state_topic_name
     stream.change(state_topic=f"{before}.new")
-    from precede.ingest.kafka import topics
-
     topics.ensure(stream.settings.bootstrap, stream.settings.topics())
     with pytest.raises(
         Refused, match=rf"is {before}.new, but that of the job of raw partition 2 is {before}; all jobs"
