@@ -6,6 +6,8 @@ from pathlib import Path
 
 from precede.doctor.findings import Finding, note, ok, stop, tried
 from precede.ingest.extras import need
+from precede.ingest.segment.address import DEFAULT_URL, SegmentAddress, read_addresses
+from precede.ingest.segment.sockets import SegmentSocket
 from precede.ingest.signing import key_in
 from precede.streaming.job import checkpoint, jars
 from precede.streaming.job.java import java
@@ -22,6 +24,7 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     yield from _folders(settings)
     yield from _keys(settings)
     yield from _metrics(settings)
+    yield from _segments(settings)
 
 
 def _spark(settings: Settings) -> Iterator[Finding]:
@@ -71,3 +74,19 @@ def _metrics(settings: Settings) -> Iterator[Finding]:
             f"The setting metrics is {settings.metrics}, but nothing can listen there: {error.strerror}; if a job runs "
             "here already, that is why, else choose another port or address."
         )
+
+
+def _segments(settings: Settings) -> Iterator[Finding]:
+    """Where a segment was chosen: whether what is sent there comes back."""
+    if settings.segment == DEFAULT_URL:
+        return
+    for address in read_addresses(settings.segment):
+        yield from tried(lambda address=address: _try_segment(address), f"The segment {address} carries datagrams.")  # type: ignore[misc]
+
+
+def _try_segment(address: SegmentAddress) -> None:
+    opened = SegmentSocket(address)
+    try:
+        opened.check()
+    finally:
+        opened.close()
