@@ -1,6 +1,9 @@
 """This machine: what is installed, Java, jars, folders, keys, and the port of the metrics."""
 
+import secrets
+import select
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +15,9 @@ from precede.ingest.signing import key_in
 from precede.streaming.job import checkpoint, jars
 from precede.streaming.job.java import java
 from precede.streaming.job.settings import Settings, host_and_port
-from precede.udfs.errors import PrecedeError
+from precede.udfs.errors import PrecedeError, Refused
+
+ECHO_S = 1.0
 
 
 def check_machine(settings: Settings) -> Iterator[Finding]:
@@ -85,8 +90,19 @@ def _segments(settings: Settings) -> Iterator[Finding]:
 
 
 def _try_segment(address: SegmentAddress) -> None:
+    """Send a datagram that means nothing to peers, and wait until it comes back."""
+    mark = secrets.token_bytes(32)
     opened = SegmentSocket(address)
     try:
-        opened.check()
+        opened.send(mark)
+        deadline = time.monotonic() + ECHO_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            select.select([opened], [], [], left_s)
+            if opened.receive() == mark:
+                return
     finally:
         opened.close()
+    raise Refused(
+        f"What is sent to the segment {address} does not come back: the network drops multicast, or a firewall does; "
+        "let it through, or name another interface."
+    )

@@ -73,11 +73,12 @@ def test_where_all_is_well_each_setting_is_shown_with_its_origin_and_nothing_sto
     stream.send(conversation(50))
     once(stream)
     path = config(stream, tmp_path, '\n[spark]\n"fs.s3a.secret.key" = "wJalrXUt"\n')
-    status, told, stops = examine(path, {"PRECEDE_TICK_S": "5"})
+    status, told, stops = examine(path, {"PRECEDE_TICK_S": "5", "PRECEDE_SEGMENT": "udp://239.255.70.80:17081%lo"})
     assert (status, stops) == (0, [])
     assert f"raw_topic = {stream.settings.raw_topic}   ({path})" in told
     assert "tick_s = 5.0   (PRECEDE_TICK_S)" in told
     assert "\nshards = 16\n" in told
+    assert "ok    The segment udp://239.255.70.80:17081%lo carries datagrams.\n" in told
     assert "wJalrXUt" not in told
     assert "fs.s3a.secret.key" in told
     assert "ok    The brokers are of Kafka 4.0 or newer.\n" in told
@@ -152,7 +153,8 @@ def test_a_port_a_folder_a_key_and_partitions_that_are_not_there_stop_it(stream:
     (tmp_path / "file").write_text("")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        more = {
+        more: dict[str, object] = {
+            "segment": "udp://239.255.70.80:17080%none0",
             "cache": tmp_path / "file",
             "service_key": tmp_path / "no.key",
             "metrics": port,
@@ -165,7 +167,8 @@ def test_a_port_a_folder_a_key_and_partitions_that_are_not_there_stop_it(stream:
     assert "no.key" in told
     assert f"The setting metrics is {port}, but nothing can listen there" in told
     assert "raw_partitions is 3-4, but the raw topic" in told
-    assert len(stops) == 4
+    assert "There is no network interface none0" in told
+    assert len(stops) == 5
 
 
 def test_with_spark_java_and_the_checkpoint_count_too(stream: Stream, tmp_path: Path) -> None:
