@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -153,7 +154,7 @@ def test_a_port_a_folder_a_key_and_partitions_that_are_not_there_stop_it(stream:
     (tmp_path / "file").write_text("")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        more: dict[str, object] = {
+        more: dict[str, Any] = {
             "segment": "udp://239.255.70.80:17080%none0",
             "cache": tmp_path / "file",
             "service_key": tmp_path / "no.key",
