@@ -145,7 +145,7 @@ class SparkJob(Job):
 
         settings = self.settings
         begin = partial(self._start_order, spark)
-        order = [QueryWatch("order", begin, self.say, settings.patience_s, self.observe, settings.trigger_ms / 1000)]
+        order = [QueryWatch("order", begin, self.say, settings.patience_s, self.observe, settings.pause_ms / 1000)]
         # Beside the order query, history is retried for ever: ordering continues, however long Delta is away.
         patience_s = math.inf if self.orders and not settings.once else settings.patience_s
         history = [

@@ -24,7 +24,7 @@ from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused, TakenOver
 
 EXPIRES_S = 30.0
-RENEW_S = 10.0
+RENEW_S = 12.0
 LOOK_S = 2.0
 
 Say = Callable[..., object]

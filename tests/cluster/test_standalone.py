@@ -1,0 +1,115 @@
+"""The job on a standalone cluster, by spark-submit, with its files in an S3 store: what is killed loses nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from precede.commands.bundle import bundle
+from precede.local.embedded_broker import Broker
+from tests.cluster.s3 import Store
+from tests.cluster.standalone import Standalone, Submitted
+from tests.faults.judge import judge
+from tests.faults.scene import BAD
+from tests.records import conversation
+from tests.system.stream import Stream
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with Store() as running:
+        yield running
+
+
+def config_of(stream: Stream) -> str:
+    """The settings of a stream as a config file."""
+    settings = stream.settings
+    topics = ("raw_topic", "ordered_topic", "dead_letter_topic", "progress_topic", "control_topic")
+    lines = [f'bootstrap = "{settings.bootstrap}"']
+    lines += [f'{name} = "{getattr(settings, name)}"' for name in (*topics, "checkpoint", "delta")]
+    numbers = (
+        "shards",
+        "tasks",
+        "history_every_s",
+        "max_offsets_per_trigger",
+        "ask_after_ms",
+        "state_every_s",
+        "tick_s",
+    )
+    lines += [f"{name} = {getattr(settings, name)}" for name in numbers]
+    lines += ["[spark]", *(f'"{name}" = "{value}"' for name, value in settings.spark.items())]
+    return "\n".join(lines) + "\n"
+
+
+def test_executors_workers_and_drivers_are_killed_and_nothing_is_lost(
+    broker: Broker, store: Store, tmp_path: Path
+) -> None:
+    stream = Stream(
+        broker.bootstrap,
+        tmp_path,
+        shards=4,
+        max_offsets_per_trigger=60,
+        history_every_s=2.0,
+        ask_after_ms=500,
+        state_every_s=0.5,
+    )
+    stream.change(checkpoint=store.uri("checkpoint"), delta=store.uri("delta"), spark=store.spark_table())
+    config = tmp_path / "own.toml"
+    config.write_text(config_of(stream))
+    for name in ("one", "elsewhere"):
+        bundle(tmp_path / name, config)
+    pairs: list[tuple[bytes | None, bytes | None]] = [*conversation(500, groups=6), *BAD]
+    size = len(pairs) // 4 + 1
+    parts = [pairs[at : at + size] for at in range(0, len(pairs), size)]
+
+    def ordered() -> int:
+        return sum(map(len, stream.ordered().values()))
+
+    def is_through(driver: Submitted, count: int, what: str) -> None:
+        before = ordered()
+        driver.wait_for(lambda: ordered() > before + count, what)
+
+    with Standalone(tmp_path) as cluster:
+        options = [
+            "--master",
+            cluster.url,
+            "--conf",
+            "spark.executor.memory=600m",
+            "--conf",
+            "spark.driver.memory=600m",
+        ]
+        options += ["--conf", f"spark.pyspark.python={sys.executable}"]
+        first = Submitted(tmp_path / "one", *options)
+        try:
+            stream.send(parts[0])
+            is_through(first, 60, "the first messages")
+            cluster.executors()[0].kill()
+            stream.send(parts[1])
+            is_through(first, 60, "messages after an executor was killed")
+            cluster.kill_worker()
+            stream.send(parts[2])
+            is_through(first, 60, "messages after a worker was killed")
+        finally:
+            first.kill()
+        second = Submitted(tmp_path / "elsewhere", *options)
+        try:
+            stream.send(parts[3])
+            second.wait_for(lambda: second.says("waiting until it has not been renewed"), "a word about the lease")
+            is_through(second, 20, "messages of a driver elsewhere")
+            second.wait_for(lambda: _is_written(stream), "all rows in Delta")
+            second.stop()
+            assert second.says("Stopped: "), second.said[-40:]
+        finally:
+            second.kill()
+    assert judge(stream, tmp_path, None, is_held_in_topic=True) == []
+
+
+def _is_written(stream: Stream) -> bool:
+    from precede.streaming.places.delta import open_table
+
+    settings = stream.settings
+    rows = open_table(settings.delta_place / "deliveries", settings.storage_options).count()
+    return bool(rows == sum(map(len, stream.ordered().values())) and rows >= 500)
