@@ -31,6 +31,7 @@ from bench import (
     order_query,
     orders,
     partitions,
+    places,
     replay,
     restore,
     state,
@@ -56,6 +57,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "idle": idle.run,
     "engines": engines.run,
     "jobs": jobs.run,
+    "places": places.run,
 }
 RESULTS = Path(__file__).with_name("figures.json")
 

@@ -10,6 +10,7 @@ import pytest
 
 from precede.commands.bundle import bundle
 from precede.local.embedded_broker import Broker
+from tests.cluster.config import config_of
 from tests.cluster.s3 import Store
 from tests.cluster.standalone import Standalone, Submitted
 from tests.faults.judge import judge
@@ -24,26 +25,7 @@ def store() -> Iterator[Store]:
         yield running
 
 
-def config_of(stream: Stream) -> str:
-    """The settings of a stream as a config file."""
-    settings = stream.settings
-    topics = ("raw_topic", "ordered_topic", "dead_letter_topic", "progress_topic", "control_topic")
-    lines = [f'bootstrap = "{settings.bootstrap}"']
-    lines += [f'{name} = "{getattr(settings, name)}"' for name in (*topics, "checkpoint", "delta")]
-    numbers = (
-        "shards",
-        "tasks",
-        "history_every_s",
-        "max_offsets_per_trigger",
-        "ask_after_ms",
-        "state_every_s",
-        "tick_s",
-    )
-    lines += [f"{name} = {getattr(settings, name)}" for name in numbers]
-    lines += ["[spark]", *(f'"{name}" = "{value}"' for name, value in settings.spark.items())]
-    return "\n".join(lines) + "\n"
-
-
+@pytest.mark.timeout(900)
 def test_executors_workers_and_drivers_are_killed_and_nothing_is_lost(
     broker: Broker, store: Store, tmp_path: Path
 ) -> None:
@@ -58,7 +40,7 @@ def test_executors_workers_and_drivers_are_killed_and_nothing_is_lost(
     )
     stream.change(checkpoint=store.uri("checkpoint"), delta=store.uri("delta"), spark=store.spark_table())
     config = tmp_path / "own.toml"
-    config.write_text(config_of(stream))
+    config.write_text(config_of(stream.settings))
     for name in ("one", "elsewhere"):
         bundle(tmp_path / name, config)
     pairs: list[tuple[bytes | None, bytes | None]] = [*conversation(500, groups=6), *BAD]
