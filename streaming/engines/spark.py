@@ -92,10 +92,9 @@ class SparkJob(Job):
             session.reach_stores(settings, self.spark, self.say)
         checkpoint.make_writable("checkpoint", folder)
         about = {"say": self.say, "lost": self._lost, "pause": self.stopping.wait}
-        if self.orders:
-            stack.enter_context(checkpoint.lock_part(folder, "order", **about))
+        parts = ["order"] * self.orders + ["history"] * self.writes_history
+        stack.enter_context(checkpoint.lock_parts(folder, *parts, **about))
         if self.writes_history:
-            stack.enter_context(checkpoint.lock_part(folder, "history", **about))
             checkpoint.make_writable("delta", settings.delta_place)
 
     def _lost(self, refusal: Refused) -> None:
