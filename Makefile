@@ -13,7 +13,7 @@ CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system check format docs bench bench-peers soak dist clean
+.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system test-cluster check format docs bench bench-peers soak dist clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ test-spark: setup ## Test local Spark queries: minutes
 
 test-system: setup ## Test a real broker, the real stream and real Delta: minutes
 	@$(PYTEST) tests/system $(ARGS)
+
+test-cluster: setup ## Test files in stores and HDFS, and the job on a real cluster: minutes
+	@$(PYTEST) tests/cluster --long $(ARGS)
 
 check: $(STAMP) ## Check style, types and house rules
 	@$(BIN)/ruff check .

@@ -12,6 +12,9 @@ from tests.cluster.hdfs import Hdfs
 from tests.cluster.test_stores import ALL, LEASE, RACE, STARTS, run
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
     with Hdfs(tmp_path_factory.mktemp("hdfs")) as running:

@@ -50,37 +50,27 @@ def test_executors_workers_and_drivers_are_killed_and_nothing_is_lost(
     def ordered() -> int:
         return sum(map(len, stream.ordered().values()))
 
-    def is_through(driver: Submitted, count: int, what: str) -> None:
+    def send(driver: Submitted, part: list[tuple[bytes | None, bytes | None]], what: str) -> None:
         before = ordered()
-        driver.wait_for(lambda: ordered() > before + count, what)
+        stream.send(part)
+        driver.wait_for(lambda: ordered() > before + 40, what)
 
     with Standalone(tmp_path) as cluster:
-        options = [
-            "--master",
-            cluster.url,
-            "--conf",
-            "spark.executor.memory=600m",
-            "--conf",
-            "spark.driver.memory=600m",
-        ]
-        options += ["--conf", f"spark.pyspark.python={sys.executable}"]
+        values = ["spark.executor.memory=600m", "spark.driver.memory=600m", f"spark.pyspark.python={sys.executable}"]
+        options = ["--master", cluster.url, *(word for value in values for word in ("--conf", value))]
         first = Submitted(tmp_path / "one", *options)
         try:
-            stream.send(parts[0])
-            is_through(first, 60, "the first messages")
+            send(first, parts[0], "the first messages")
             cluster.executors()[0].kill()
-            stream.send(parts[1])
-            is_through(first, 60, "messages after an executor was killed")
+            send(first, parts[1], "messages after an executor was killed")
             cluster.kill_worker()
-            stream.send(parts[2])
-            is_through(first, 60, "messages after a worker was killed")
+            send(first, parts[2], "messages after a worker was killed")
         finally:
             first.kill()
         second = Submitted(tmp_path / "elsewhere", *options)
         try:
-            stream.send(parts[3])
             second.wait_for(lambda: second.says("waiting until it has not been renewed"), "a word about the lease")
-            is_through(second, 20, "messages of a driver elsewhere")
+            send(second, parts[3], "messages of a driver elsewhere")
             second.stop()
             assert second.says("Stopped: "), second.said[-40:]
         finally:
