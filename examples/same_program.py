@@ -47,7 +47,9 @@ def converse(members: Sequence[Speaker]) -> list[list[str]]:
 if __name__ == "__main__":
     with contextlib.ExitStack() as opened:
         names = ("ann", "bob", "cid")
-        members: list[Speaker] = [opened.enter_context(open_member(name)) for name in names]
+        members = [open_member(name) for name in names]
+        for member in members:
+            opened.callback(member.close)
         for name, lines in zip(names, converse(members), strict=True):
             print(f"{name} was delivered")
             for line in lines:
