@@ -69,6 +69,7 @@ COMMANDS = (
     "peer",
     "key",
     "broker",
+    "bundle",
 )  # as --help lists them
 
 
