@@ -11,10 +11,10 @@ from precede.ingest.segment.sockets import SegmentSocket
 from precede.udfs.peers.events import Event
 from precede.udfs.peers.segment import Segment
 
-DRAINED_MAX = 128
-"""So many datagrams are taken before others have a turn."""
-OVERDUE_MS = 20.0
-"""Where the socket is never empty, what is due goes out this often all the same."""
+DRAINED_MAX = 32
+"""So many datagrams are taken before other threads have a turn."""
+SERVE_MS = 1.0
+"""While more lies in the socket, own datagrams are sent and events are told this often."""
 CHECK_MS = 1_000.0
 
 Listener: TypeAlias = Callable[[list[Event]], None]
@@ -46,7 +46,7 @@ class Link:
         self._keep = keep
         self.deadline_ms = 0.0
         """When `turn` is due at the latest."""
-        self._turned_ms = 0.0
+        self._served_ms = 0.0
         self._check_ms = 0.0
 
     @property
@@ -56,24 +56,17 @@ class Link:
 
     def turn(self) -> None:
         """Take what has arrived, and send what is due."""
-        is_empty = self._drain()
+        is_drained = self._drain()
         now_ms = clock_ms()
         if now_ms >= self._check_ms:
             self._check_ms = now_ms + CHECK_MS
             self.segment.clock_offset_ms = clock_offset_ms()
             self.socket.check()
-        # A request for what lies in the socket already would be wasted, so the socket is emptied first.
-        if is_empty or now_ms >= self._turned_ms + OVERDUE_MS:
-            self._turned_ms = now_ms
-            datagrams = self.segment.due(now_ms)
-            if datagrams:
-                self._keep()
-            for datagram in datagrams:
-                self.socket.send(datagram)
-        self.deadline_ms = self.segment.deadline_ms() if is_empty else now_ms
-        self.hand_on()
+        self._serve(now_ms, is_drained=is_drained)
+        self.deadline_ms = self.segment.deadline_ms() if is_drained else now_ms
 
     def _drain(self) -> bool:
+        """Take some datagrams; returns whether none is left."""
         if self.is_paused:
             return True
         receive, take = self.socket.receive, self.segment.receive
@@ -81,8 +74,21 @@ class Link:
             datagram = receive()
             if datagram is None:
                 return True
-            take(datagram, clock_ms())
+            now_ms = clock_ms()
+            take(datagram, now_ms)
+            if now_ms >= self._served_ms + SERVE_MS:
+                self._serve(now_ms, is_drained=False)
         return False
+
+    def _serve(self, now_ms: float, *, is_drained: bool) -> None:
+        """Send what is due, and tell what happened."""
+        self._served_ms = now_ms
+        datagrams = self.segment.due(now_ms, is_drained=is_drained)
+        if datagrams:
+            self._keep()
+        for datagram in datagrams:
+            self.socket.send(datagram)
+        self.hand_on()
 
     def hand_on(self) -> None:
         """Tell what has happened."""

@@ -18,10 +18,13 @@ from time import monotonic, sleep
 
 from precede.ingest.segment.link import Link, clock_ms
 from precede.udfs.errors import PrecedeError, Refused
+from precede.udfs.peers.sending import LINGER_MS
 
 ECHO_S = 2.0
 """An own datagram comes back within this time, or the network drops multicast."""
 LOOK_S = 0.002
+YIELD_S = 0.000_05
+"""A lock goes to the one who asks for it first, which would be this thread again."""
 SELECT_MAX = 1_024
 """`select` takes no descriptors from here on."""
 
@@ -36,6 +39,8 @@ class SegmentRunner:
         self._links: list[Link] = []
         self._wakes_ms = 0.0
         """When the thread looks again by itself."""
+        self._waiting = 0
+        """How many threads wait for the lock, about; several may count at once."""
         self._closed = False
         self._bell, self._ring = socket.socketpair()
         self._bell.setblocking(False)
@@ -69,13 +74,17 @@ class SegmentRunner:
     @contextmanager
     def use(self, link: Link) -> Iterator[float]:
         """Call the segment of a link: alone, and at the time that this yields."""
+        self._waiting += 1
         with self._lock:
+            self._waiting -= 1
             self.check()
+            now_ms = clock_ms()
             try:
-                yield clock_ms()
+                yield now_ms
             finally:
-                link.deadline_ms = min(link.deadline_ms, link.segment.deadline_ms())
                 link.hand_on()
+                # What was said may wait for more; to ask the segment for its deadline each time would cost more.
+                link.deadline_ms = min(link.deadline_ms, now_ms + LINGER_MS)
                 if link.deadline_ms < self._wakes_ms:
                     self._wake()
 
@@ -132,7 +141,10 @@ class SegmentRunner:
     def _run(self) -> None:
         try:
             while not self._closed:
-                self._wait(self._turn())
+                timeout_s = self._turn()
+                if self._waiting:
+                    sleep(YIELD_S)
+                self._wait(timeout_s)
         except BaseException as error:  # noqa: BLE001 (those who wait for this thread must be told)
             self.failure = error
 

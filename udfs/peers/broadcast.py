@@ -106,8 +106,8 @@ class Broadcast:
         """Whether a payload of this size, and some small ones beside it, may be sent now."""
         return self.sending.queued_bytes + size <= QUEUED_BYTES_MAX // 2
 
-    def due(self, now_ms: float) -> list[bytes]:
-        """The datagrams to send now."""
+    def due(self, now_ms: float, *, is_drained: bool = True) -> list[bytes]:
+        """The datagrams to send now; where more lies in the socket, nothing is asked for yet."""
         if now_ms >= self._housekeeping_ms:
             self._keep_house(now_ms)
         datagrams = self.sending.due(self._peers, now_ms)
@@ -129,7 +129,8 @@ class Broadcast:
             self._padding -= size
             datagrams.append([frame_bytes(PADDING, 0, bytes(size))])
         datagrams += self.repairing.due(now_ms)
-        datagrams += self.asking.due(now_ms)
+        if is_drained:
+            datagrams += self.asking.due(now_ms)
         encoded = [self._codec.encode(self.origin, frames) for frames in datagrams]
         for datagram in encoded:
             self.asking.say(len(datagram))

@@ -212,7 +212,9 @@ class Intake:
         delivered, refused = self.ordering.feed(value, record, now_ms)
         self._deliver(delivered)
         id_ = _id_of(record)
-        code = next((one.code for one in refused if one.id == id_ or id_ is None), None)
+        code = None
+        if refused:
+            code = next((one.code for one in refused if one.id == id_ or id_ is None), None)
         if code != codes.FENCED or not isinstance(record, Join):  # a join that is outdated harms no one
             self.events += refused
         if code is None:

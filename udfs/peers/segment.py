@@ -257,8 +257,8 @@ class Segment:
             except PeerFault:
                 self._count("peer_fault")
 
-    def due(self, now_ms: float) -> list[bytes]:
-        """The datagrams to send now."""
+    def due(self, now_ms: float, *, is_drained: bool = True) -> list[bytes]:
+        """The datagrams to send now; `is_drained` says whether all that has arrived was handed over."""
         if self.announcing.due_ms <= now_ms:
             here = [(group, peer) for group, peer in self.groups.items() if not peer.joining.left]
             mine = [GroupNote(group, peer.records.create, peer.speaking.knowledge.view) for group, peer in here]
@@ -273,7 +273,7 @@ class Segment:
             peer.check_join(present, self.announcing.gateways, now_ms)
             self._settle(peer, now_ms)
         self._flush(now_ms)
-        return self.broadcast.due(now_ms)
+        return self.broadcast.due(now_ms, is_drained=is_drained)
 
     def deadline_ms(self) -> float:
         """When to call `due` next, as far as known now."""
