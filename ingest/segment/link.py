@@ -56,16 +56,17 @@ class Link:
 
     def turn(self) -> None:
         """Take what has arrived, and send what is due."""
-        is_drained = self._drain()
-        now_ms = clock_ms()
+        now_ms = self._served_ms = clock_ms()
+        is_drained = self._drain(now_ms)
         if now_ms >= self._check_ms:
             self._check_ms = now_ms + CHECK_MS
             self.segment.clock_offset_ms = clock_offset_ms()
             self.socket.check()
-        self._serve(now_ms, is_drained=is_drained)
-        self.deadline_ms = self.segment.deadline_ms() if is_drained else now_ms
+        self.deadline_ms = self._serve(is_drained=is_drained)
+        if not is_drained:
+            self.deadline_ms = 0.0
 
-    def _drain(self) -> bool:
+    def _drain(self, now_ms: float) -> bool:
         """Take some datagrams; returns whether none is left."""
         if self.is_paused:
             return True
@@ -74,21 +75,25 @@ class Link:
             datagram = receive()
             if datagram is None:
                 return True
-            now_ms = clock_ms()
             take(datagram, now_ms)
+            now_ms = clock_ms()
             if now_ms >= self._served_ms + SERVE_MS:
-                self._serve(now_ms, is_drained=False)
+                self._serve(is_drained=False)
         return False
 
-    def _serve(self, now_ms: float, *, is_drained: bool) -> None:
-        """Send what is due, and tell what happened."""
-        self._served_ms = now_ms
-        datagrams = self.segment.due(now_ms, is_drained=is_drained)
-        if datagrams:
-            self._keep()
-        for datagram in datagrams:
-            self.socket.send(datagram)
+    def _serve(self, *, is_drained: bool) -> float:
+        """Send what is due, and tell what happened; returns when something is due next."""
+        now_ms = self._served_ms = clock_ms()
+        deadline_ms = self.segment.deadline_ms()
+        if deadline_ms <= now_ms:
+            datagrams = self.segment.due(now_ms, is_drained=is_drained)
+            if datagrams:
+                self._keep()
+            for datagram in datagrams:
+                self.socket.send(datagram)
+            deadline_ms = self.segment.deadline_ms()
         self.hand_on()
+        return deadline_ms
 
     def hand_on(self) -> None:
         """Tell what has happened."""

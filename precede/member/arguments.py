@@ -9,6 +9,8 @@ import msgspec
 from precede.reading.delivery import Delivery
 from precede.udfs.records.messages import EPOCH_MAX, NAME_BYTES_MAX, SEQ_MAX, Id
 
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
 
 def as_name(what: str, name: Any) -> str:
     """The name of a group or a member."""
@@ -68,7 +70,7 @@ def as_json(data: Any) -> bytes:
     if isinstance(data, msgspec.Raw):
         return bytes(data)
     try:
-        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return _to_json(data).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"data must be a JSON value (text, numbers, lists, objects, true, false, null): {error}"

@@ -2,7 +2,6 @@
 
 from collections import deque
 from threading import Condition
-from time import monotonic
 
 from precede.udfs.peers.events import Delivered, Event
 
@@ -54,10 +53,8 @@ class Inbox:
         with self._changed:
             self._changed.notify_all()
 
-    def take(self, timeout_s: float) -> Event | None:
-        """The next event, or None if none came in that time, or it is closed."""
-        if not self._events:
-            self._wait(timeout_s)
+    def take(self) -> Event | None:
+        """The next event, if one is there."""
         try:
             event = self._events.popleft()
         except IndexError:
@@ -67,21 +64,23 @@ class Inbox:
             self._taken_bytes += COST + len(event.value)
         return event
 
-    def take_all(self, timeout_s: float) -> list[Event]:
-        """All that is there, or what comes first in that time."""
+    def take_all(self) -> list[Event]:
+        """All events that are there."""
         found = []
-        event = self.take(timeout_s)
-        while event is not None:
+        while (event := self.take()) is not None:
             found.append(event)
-            event = self.take(0.0) if self._events else None
         return found
 
-    def _wait(self, timeout_s: float) -> None:
-        deadline = monotonic() + timeout_s
+    def is_ready(self) -> bool:
+        """Whether there is no need to wait: an event is here, or nothing more comes."""
+        return bool(self._events) or self.is_closed
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is ready, or the time is over."""
         with self._changed:
             self._is_awaited = True
-            while not self._events and not self.is_closed and (left := deadline - monotonic()) > 0:
-                self._changed.wait(left)
+            if not self.is_ready():
+                self._changed.wait(timeout_s)
             self._is_awaited = False
 
     @property

@@ -184,7 +184,8 @@ class Peer(GroupMember):
 
     def next_events(self, timeout_s: float) -> list[Event]:
         """All that happened, of any kind, as soon as anything did; for programs that show everything."""
-        events = self._inbox.take_all(timeout_s)
+        self._process.wait_for(self._inbox, timeout_s)
+        events = self._inbox.take_all()
         self._process.resume()
         if not events:
             self.check()
@@ -198,7 +199,10 @@ class Peer(GroupMember):
         """The next message, or None if none came in that time."""
         deadline = monotonic() + timeout_s
         while True:
-            event = self._inbox.take(max(0.0, deadline - monotonic()))
+            event = self._inbox.take()
+            if event is None:
+                self._process.wait_for(self._inbox, deadline - monotonic())
+                event = self._inbox.take()
             self._process.resume()
             if isinstance(event, Delivered):
                 delivery = as_peer_delivery(event, self.order, self.name)

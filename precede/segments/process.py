@@ -40,6 +40,8 @@ SETTLE_S = 1.5
 CONGESTED_S = 30.0
 """How long saying something waits for others that cannot follow."""
 RETRY_S = 0.002
+SHARED_WAIT_S = 0.05
+"""While another thread drives the segment, this one waits so long before it offers to do so."""
 
 
 class _Signer:
@@ -295,6 +297,13 @@ class SegmentProcess:
             self.inboxes[group].wake()
             if self.inboxes[group].is_full:
                 self._link.is_paused = True
+
+    def wait_for(self, inbox: Inbox, timeout_s: float) -> None:
+        """Wait until something is in there, driving the segment meanwhile if no other thread does."""
+        deadline = monotonic() + timeout_s
+        while not inbox.is_ready() and self._runner.is_running and (left_s := deadline - monotonic()) > 0:
+            if not self._runner.drive(inbox.is_ready, left_s):
+                inbox.wait(min(left_s, SHARED_WAIT_S))
 
     def resume(self) -> None:
         """Take in again what comes, if little waits to be handed over."""
