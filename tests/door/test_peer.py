@@ -407,7 +407,7 @@ def test_a_network_without_multicast_is_a_sentence(table: Table, monkeypatch: py
 def test_an_error_of_precede_itself_is_told_by_every_call(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     ann = table.peer("ann")
 
-    def broken(_now_ms: float) -> list[bytes]:
+    def broken(_now_ms: float, **_more: bool) -> list[bytes]:
         raise RuntimeError("broken")
 
     monkeypatch.setattr(ann._process._segment, "due", broken)
@@ -416,6 +416,55 @@ def test_an_error_of_precede_itself_is_told_by_every_call(table: Table, monkeypa
     with pytest.raises(precede.PrecedeError, match="has stopped"):
         ann.send("anyone?")
     ann.close()
+
+
+def test_threads_may_wait_for_several_groups_of_one_segment_at_once(table: Table) -> None:
+    ann, bob = table.segment("ann"), table.segment("bob")
+    groups = ("travel", "chess", "tea")
+    speakers = {group: ann.create(group, order="fifo") for group in groups}
+    heard: dict[str, list[Any]] = {group: [] for group in groups}
+    for group in groups:
+        offered(bob, group)
+    listeners = {group: bob.join(group) for group in groups}
+
+    def listen(group: str) -> None:
+        while len(heard[group]) < 50 and (one := listeners[group].poll(SECONDS)) is not None:
+            heard[group].append(one.data)
+
+    threads = [threading.Thread(target=listen, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for number in range(50):
+        for group in groups:
+            speakers[group].send(number)
+    for thread in threads:
+        thread.join(SECONDS)
+    assert heard == {group: list(range(50)) for group in groups}
+
+
+def test_ctrl_c_in_the_midst_of_a_record_costs_an_epoch_and_nothing_else(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = table.peer("ann")
+    bob = table.peer("bob")
+    said = ann.send("before")
+    until(lambda: bob.find(said) is not None)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def listen() -> None:
+        for _ in range(10):
+            bob.send("more")
+            ann.poll(0.2)
+
+    monkeypatch.setattr(ann._process._segment, "receive", interrupted)
+    with pytest.raises((KeyboardInterrupt, precede.PrecedeError)):
+        listen()
+    ann.close()
+    again = table.peer("ann")
+    assert again.epoch > said[1]
+    assert next(again).data in ("before", "more")
 
 
 def test_nothing_is_warned_of_where_all_is_well(table: Table) -> None:
