@@ -5,7 +5,7 @@ of a group says now and then what it has, unless another one has just said the s
 lacks asks a little later: mostly that is on its way.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.frames import PAGE, SYNC, Chance
@@ -130,6 +130,14 @@ class CatchingUp:
             self._silent = 0
             if answer.has_more or not self.synced:
                 self.ask_ms = now_ms + (0.0 if answer.has_more else UNANSWERED_MS)
+
+    def note_forgotten(self, settled: Iterable[tuple[Who, Runs]], time: int) -> None:
+        """As a gateway: the log has settled these, and they are passed over once no one has sent them."""
+        self.reached_time = min(max(self.reached_time, time), SEQ_MAX)
+        for who, runs in settled:
+            known = self._forgotten.setdefault(who, Runs())
+            for low, high in runs.runs():
+                known.add_range(low, high)
 
     def forgotten(self, waited_for: Callable[[], dict[Who, int]]) -> list[tuple[Who, Runs]]:
         """What others have settled and forgotten, and is not here; `waited_for` tells up to where anything is missing.

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import UNSET
 
 from precede.udfs.engine.held import Held
+from precede.udfs.engine.runs import Runs
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -24,8 +25,8 @@ from precede.udfs.peers import notes
 from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Arrival, Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
-from precede.udfs.peers.events import Event, Offered, RecordRefused
-from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, SYNC, Chance, Codec, FrameFault
+from precede.udfs.peers.events import Event, Missed, Offered, RecordRefused
+from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PAGE, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog
 from precede.udfs.peers.peer_group import PeerGroup
@@ -33,12 +34,14 @@ from precede.udfs.peers.segment_state import dump_group, load_group
 from precede.udfs.peers.speaking import Signer
 from precede.udfs.peers.sync_messages import PeerFault, read_have
 from precede.udfs.peers.views import IN
-from precede.udfs.records.messages import Create, Id
+from precede.udfs.records.messages import Create, Id, Who
 from precede.udfs.records.wire import read
 
 LIMITS = Limits()
 OFFERED_BYTES_MAX = 64 * 1024 * 1024
 """What the groups that are offered may take in memory."""
+REFUSALS_MAX = 1_000
+"""So many refusals of the log are remembered, so that each is told once."""
 
 
 class Segment:
@@ -76,6 +79,10 @@ class Segment:
         self._unsent: list[tuple[int, bytes]] = []
         self._lost = 0
         self._offered_bytes = 0
+        self._is_paused = False
+        self._refusals: dict[RefusedByLog, None] = {}
+        self.advertised: dict[str, bytes | None] = {}
+        """As a gateway: groups of the log, with their `create` records, that others may join."""
         if state is not None:
             for group, dumped in state["groups"].items():
                 self._restore(group, dumped, now_ms, is_clean=is_clean)
@@ -193,7 +200,35 @@ class Segment:
         """As a gateway: tell all what the log has, what it refused, or that it has a join."""
         peer = self._peer(note.group)
         peer.out.append((ANNOUNCEMENT, notes.encode(note)))
+        if isinstance(note, InLog) and note.create is not None:
+            peer.logged.tell(note.create, {})
+            self._meet(peer, note.create, now_ms, is_from_log=True)
         self._settle(peer, now_ms)
+
+    def learn(
+        self, group: str, values: Iterable[bytes], settled: Iterable[tuple[Who, Runs]], time: int, now_ms: float
+    ) -> None:
+        """As a gateway: take in what the log had of a group before; `settled` is what no one need wait for any more."""
+        peer = self._peer(group)
+        for value in values:
+            peer.take(value, now_ms, is_from_log=True, is_page=True)
+        peer.catching_up.note_forgotten(settled, time)
+        self._settle(peer, now_ms)
+
+    def pause(self, *, is_paused: bool, now_ms: float) -> None:
+        """As a gateway: take in no records for a while, and then ask for those that came meanwhile."""
+        self._is_paused = is_paused
+        if not is_paused:
+            for peer in self.groups.values():
+                peer.catching_up.lacks(now_ms)
+
+    def has_room(self, size: int) -> bool:
+        """Whether `inject` of a record of this size would go out soon."""
+        return not self._unsent and self.broadcast.has_room(size)
+
+    def gateways(self, now_ms: float) -> set[str]:
+        """The names of the other gateways that are there."""
+        return self.announcing.gateways & (self.announcing.present(self.broadcast.streams, now_ms) or set())
 
     def held(self, group: str) -> list[Held]:
         """What waits for its turn in a group, and for what."""
@@ -249,6 +284,7 @@ class Segment:
         if self.announcing.due_ms <= now_ms:
             here = [(group, peer) for group, peer in self.groups.items() if not peer.joining.left]
             mine = [GroupNote(group, peer.records.create, peer.speaking.knowledge.view) for group, peer in here]
+            mine += [GroupNote(group, one, {}) for group, one in self.advertised.items() if group not in self.groups]
             self._unsent += [(ANNOUNCEMENT, note) for note in self.announcing.write(mine, now_ms)]
         if self.broadcast.lost != self._lost:
             self._lost = self.broadcast.lost
@@ -270,11 +306,16 @@ class Segment:
     def _dispatch(self, arrival: Arrival, now_ms: float) -> None:
         origin, kind, payload = arrival
         is_from_log = self.announcing.is_gateways(origin)
-        if kind == DATA:
+        peer: PeerGroup | None = None
+        if kind in (DATA, PAGE) and self._is_paused:
+            self._count("paused")
+        elif kind == DATA:
             key, value = notes.read_data(payload)
             peer = self._by_key.get(key)
             if peer is not None:
                 peer.take(value, now_ms, is_from_log=is_from_log)
+            elif self.is_gateway:
+                self._miss(key.decode(errors="replace"))
         elif kind == ANNOUNCEMENT:
             peer = self._take_note(origin, notes.read_note(payload), now_ms)
         elif kind == SYNC:
@@ -282,6 +323,8 @@ class Segment:
             peer = self.groups.get(request.id.group)
             if peer is not None:
                 peer.receive_request(request, self.broadcast.peers, now_ms)
+            elif self.is_gateway:
+                self._miss(request.id.group)
         else:
             answer = notes.read_answer(payload)
             peer = self.groups.get(answer.id.group)
@@ -289,6 +332,11 @@ class Segment:
                 peer.receive_answer(answer, now_ms, is_from_log=is_from_log)
         if peer is not None:
             self._settle(peer, now_ms)
+
+    def _miss(self, group: str) -> None:
+        """Tell of a group of the log that somebody here is in."""
+        if group in self.advertised:
+            self.events.append(Missed(group))
 
     def _take_note(self, origin: bytes, note: notes.Note, now_ms: float) -> PeerGroup | None:
         if isinstance(note, Announcement):
@@ -304,7 +352,11 @@ class Segment:
             self._count("not_from_log")
             return None
         if isinstance(note, RefusedByLog):
-            self.events.append(RecordRefused(note.group, note.id, note.code, note.reason))
+            if note not in self._refusals:  # several gateways may tell of it
+                self._refusals[note] = None
+                self.events.append(RecordRefused(note.group, note.id, note.code, note.reason))
+            if len(self._refusals) > REFUSALS_MAX:
+                del self._refusals[next(iter(self._refusals))]
             if peer is not None and note.id is not None:
                 peer.logged.drop([note.id])
         elif peer is not None:
