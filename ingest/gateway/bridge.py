@@ -14,6 +14,7 @@ from precede.ingest.gateway.past import Past
 from precede.ingest.gateway.side import Side
 from precede.ingest.gateway.upward import Entry, Upward
 from precede.ingest.live.live_kernel import RawRow
+from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.peers.events import Event
 from precede.udfs.peers.segment import Segment
@@ -25,6 +26,8 @@ from precede.udfs.records.wire import read
 SPOOL_MS = 500.0
 """What the log does not have after this time is written to the disk."""
 KEPT_BYTES_MAX = 256 * 1024 * 1024
+DISK_MS = 5_000.0
+"""Where the disk cannot be written, it is tried again after so long."""
 RESUME_AT = 0.8
 """Below this share of the limit the segments take in records again."""
 ANSWERED_MAX = 1_000
@@ -36,7 +39,7 @@ class Spool(Protocol):
     """Where entries are kept that the log lacks; see spool.py."""
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Keep these."""
+        """Keep these, and tell each its row. Raises Refused where the disk cannot be written."""
 
     def remove(self, rows: Sequence[int]) -> None:
         """The log has these."""
@@ -68,6 +71,9 @@ class Bridge:
         """Whether the log was read to its end lately; the caller sets it."""
         self._spool = spool
         self._unneeded: list[int] = []
+        self._unwritten: list[Entry] = []
+        """What should be on the disk and is not."""
+        self._disk_ms = 0.0
         self._say = say
         self._kept_bytes_max = kept_bytes_max
 
@@ -83,7 +89,8 @@ class Bridge:
         """What happened on a segment."""
         side.take_events(events, now_ms)
         if self.upward.size > self._kept_bytes_max and not self.is_full:
-            self._fill_up(now_ms)
+            size = f"{self.upward.size // 2**20:,} MiB"
+            self._fill_up(f"The log lacks {size} of what was heard here, and no more is kept.", now_ms)
 
     def take_spooled(self, group: str, value: bytes, row: int, now_ms: float) -> None:
         """A record that an earlier run of this gateway kept."""
@@ -98,12 +105,9 @@ class Bridge:
         else:
             self._unneeded.append(row)
 
-    def _fill_up(self, now_ms: float) -> None:
+    def _fill_up(self, why: str, now_ms: float) -> None:
         self.is_full = True
-        size = f"{self.upward.size // 2**20:,} MiB"
-        self._say(
-            f"The log lacks {size} of what was heard: no more is kept until it takes them; the peers keep theirs."
-        )
+        self._say(f"{why} Until that has changed no records are taken in, and the peers keep theirs.")
         for side in self.sides:
             side.segment.pause(is_paused=True, now_ms=now_ms)
 
@@ -178,27 +182,42 @@ class Bridge:
             side.step(now_ms)
         if self.reads_to_end:
             self.upward.look_back(now_ms)
-        entries = list(self.upward.unspooled(now_ms - SPOOL_MS))
-        if entries:
-            self._spool.add([entry for entry in entries if entry.row is None])
-        if self._unneeded:
-            self._spool.remove(self._unneeded)
-            self._unneeded = []
-        if self.is_full and self.upward.size <= self._kept_bytes_max * RESUME_AT:
+        if self._disk_ms <= now_ms:
+            self._write(now_ms, older_ms=now_ms - SPOOL_MS)
+        if self.is_full and self.upward.size <= self._kept_bytes_max * RESUME_AT and not self._unwritten:
             self.is_full = False
-            self._say("The log has taken most of what was kept: records are taken in again.")
+            self._say("Records are taken in again.")
             for side in self.sides:
                 side.segment.pause(is_paused=False, now_ms=now_ms)
+
+    def _write(self, now_ms: float, *, older_ms: float) -> None:
+        """Bring the disk up to date; where it cannot be written, take no more in, and try again later."""
+        self._unwritten = [entry for entry in self._unwritten if not entry.gone]
+        self._unwritten += [entry for entry in self.upward.unspooled(older_ms) if entry.row is None]
+        try:
+            if self._unneeded:
+                self._spool.remove(self._unneeded)
+                self._unneeded = []
+            if self._unwritten:
+                self._spool.add(self._unwritten)
+                self._unwritten = []
+        except Refused as error:
+            self._disk_ms = now_ms + DISK_MS
+            if not self.is_full:
+                self._fill_up(str(error), now_ms)
 
     @property
     def reads_on(self) -> bool:
         """Whether to read the log further; not while a segment cannot take what it has."""
         return not any(side.is_full for side in self.sides)
 
-    def close(self, *, writes_all: bool, now_ms: float) -> None:
-        """The end: what the log lacks is written to the disk."""
-        if writes_all:
-            entries = list(self.upward.unspooled(now_ms))
-            self._spool.add([entry for entry in entries if entry.row is None])
-        self._spool.remove(self._unneeded)
+    def pause(self, now_ms: float) -> None:
+        """The end comes: take in no more, and write to the disk what the log lacks."""
+        for side in self.sides:
+            side.segment.pause(is_paused=True, now_ms=now_ms)
+        self._write(now_ms, older_ms=now_ms)
+
+    def close(self, now_ms: float) -> None:
+        """The end."""
+        self._write(now_ms, older_ms=now_ms)
         self.log.close()

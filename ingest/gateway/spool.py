@@ -15,7 +15,6 @@ from precede.ingest.gateway.upward import Entry
 from precede.udfs.errors import Refused
 
 FILE = "heard.sqlite"
-LOG = "log"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS heard (
     row INTEGER PRIMARY KEY, grp TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL
@@ -50,12 +49,12 @@ class Spool:
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Keep these; each is told its row."""
-        rows = []
-        for entry in entries:
-            entry.row = self._next
-            self._next += 1
-            rows.append((entry.row, entry.key[0], entry.value, crc32(entry.value)))
+        numbered = list(enumerate(entries, self._next))
+        rows = [(row, entry.key[0], entry.value, crc32(entry.value)) for row, entry in numbered]
         self._write("INSERT INTO heard VALUES (?, ?, ?, ?)", rows)
+        for row, entry in numbered:
+            entry.row = row
+        self._next += len(rows)
         self.count += len(rows)
 
     def remove(self, rows: Sequence[int]) -> None:
