@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 
 # In running order, with the seconds allowed for one test, including shared fixtures.
-LEVELS = {"tidy": 60, "kernel": 60, "scenarios": 60, "door": 60, "shard": 60, "spark": 300, "system": 300}
+LEVELS = {
+    "tidy": 60,
+    "kernel": 60,
+    "scenarios": 60,
+    "door": 60,
+    "shard": 60,
+    "spark": 300,
+    "system": 300,
+    "segments": 300,
+}
 
-ONE_PROCESS = ("spark", "system")
-"""Levels whose tests share a broker and a Spark session: one process runs them all."""
+ONE_PROCESS = ("spark", "system", "segments")
+"""Levels whose tests share a broker and a Spark session, or whose times count: one process runs them all."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """No JVM of a test lives long enough to earn back the full compilation that it would spend its first minute on."""

@@ -11,6 +11,7 @@ import msgspec
 
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, Credentials, address
+from precede.ingest.segment.address import DEFAULT_URL, read_addresses
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -84,6 +85,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     service_key: str | None = None  # file of the private key that the job signs its own `evict` and `abandon` with
     metrics: str | None = None  # port, or host:port, of /metrics and /health; None: they are not served
     log_format: str = "text"
+
+    segment: str = DEFAULT_URL  # where peers speak; a gateway may have several, with commas between them
+    segment_key: str | None = None  # file of the key that all peers of the segment have
 
     security_protocol: str | None = None  # this and the next ones: see ingest/kafka/credentials.py
     sasl_mechanism: str | None = None
@@ -262,6 +266,7 @@ def check(settings: Settings) -> Settings:
         )
     if settings.rebuild_delta and settings.only == "order":
         raise Refused("With only = order no table is written, so none can be rebuilt: leave out one of the two.")
+    read_addresses(settings.segment)
     topics = {name: getattr(settings, name) for name in _TOPICS} | {"state_topic": settings.state_topic_name}
     for name, topic in topics.items():
         others = [other for other in topics if other != name and topics[other] == topic]
