@@ -36,6 +36,7 @@ per group to another topic, exactly once, and to Delta tables.
 
   precede broker                      a Kafka broker, if you have none
   precede run                         the streaming job
+  precede gateway                     peers of a network segment, and the log
   precede send travel ann "Who comes along?"
   precede send travel bob --after ann:1 "I do."
   precede tail travel                 what was delivered, in order
@@ -50,6 +51,7 @@ COMMANDS = (
     "replay",
     "compare",
     "run",
+    "gateway",
     "send",
     "tail",
     "held",

@@ -1,10 +1,10 @@
-"""The job's HTTP server: /metrics for Prometheus and /health for the supervisor that restarts the job, on one port."""
+"""The HTTP server of a job or a gateway, on one port: /metrics for Prometheus, /health for who restarts it."""
 
 import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -22,23 +22,27 @@ REQUEST_S = 10.0
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class MonitoringServer:
-    """Answers while it is open; the job tells it which queries and which sink to report."""
+class Pages(Protocol):
+    """What the two pages show."""
 
-    def __init__(self, settings: Settings) -> None:
-        from precede.streaming.monitoring.metrics import Metrics
+    def text(self) -> bytes:
+        """The metrics, in Prometheus's text format."""
 
-        assert settings.metrics is not None
-        self.began_at = time.monotonic()
-        self.broker = BrokerWatch(settings)
-        self.metrics = Metrics(settings, self.broker, lambda: self.health().healthy)
-        self._watches: list[QueryWatch] = []
-        host, port = host_and_port(settings.metrics)
+    def health(self) -> Any:
+        """The health, a msgspec struct whose `healthy` decides on the status."""
+
+
+class PageServer:
+    """Answers while it is open."""
+
+    def __init__(self, listens: str, pages: Pages, *, who: str = "job") -> None:
+        """Raises Refused if `who` cannot listen there."""
+        host, port = host_and_port(listens)
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(self))
+            self._server = ThreadingHTTPServer((host, port), _handler(pages))
         except OSError as error:
             raise Refused(
-                f"The setting metrics is {settings.metrics}, but the job cannot listen there: {error.strerror}."
+                f"The setting metrics is {listens}, but the {who} cannot listen there: {error.strerror}."
             ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="monitoring", daemon=True)
 
@@ -48,13 +52,41 @@ class MonitoringServer:
         return int(self._server.server_address[1])
 
     def open(self) -> None:
-        self.broker.start()
         self._thread.start()
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class MonitoringServer:
+    """The pages of a job, which tells which queries and which sink to report."""
+
+    def __init__(self, settings: Settings) -> None:
+        from precede.streaming.monitoring.metrics import Metrics
+
+        assert settings.metrics is not None
+        self.began_at = time.monotonic()
+        self.broker = BrokerWatch(settings)
+        self.metrics = Metrics(settings, self.broker, lambda: self.health().healthy)
+        self._watches: list[QueryWatch] = []
+        self._server = PageServer(settings.metrics, self)
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        return self._server.port
+
+    def open(self) -> None:
+        self.broker.start()
+        self._server.open()
+
+    def close(self) -> None:
+        self._server.close()
         self.broker.stop()
+
+    def text(self) -> bytes:
+        return self.metrics.text()
 
     def watch(self, watches: list[QueryWatch], sink: "Sink | None") -> None:
         """Report these queries and this sink from now on."""
@@ -65,7 +97,7 @@ class MonitoringServer:
         return judge(self._watches, self.began_at, self.broker.answered_at)
 
 
-def _handler(server: MonitoringServer) -> type[BaseHTTPRequestHandler]:
+def _handler(server: Pages) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """Serves two pages."""
 
@@ -75,7 +107,7 @@ def _handler(server: MonitoringServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
-                self._answer(OK, TEXT, server.metrics.text())
+                self._answer(OK, TEXT, server.text())
             elif path == "/health":
                 health = server.health()
                 self._answer(
