@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import promql_parser
 import pytest
 import yaml
 
@@ -39,7 +43,7 @@ def listeners(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_comes_from_something_that_exists_and_has_a_version(name: str) -> None:
     service = SERVICES[name]
-    assert re.fullmatch(r"[\w/-]+:\d[\w.-]*", service["image"])
+    assert re.fullmatch(r"[\w/-]+:v?\d[\w.-]*", service["image"])
     if build := service.get("build"):
         assert (ROOT / build["context"] / build["dockerfile"]).is_file()
 
@@ -47,7 +51,9 @@ def test_every_service_comes_from_something_that_exists_and_has_a_version(name: 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_volume_is_declared_and_every_declared_one_is_used(name: str) -> None:
     mounted = {volume.split(":")[0] for service in SERVICES.values() for volume in service["volumes"]}
-    assert mounted == set(COMPOSE["volumes"])
+    files = {place for place in mounted if place.startswith("./")}
+    assert mounted - files == set(COMPOSE["volumes"])
+    assert all((ROOT / place).exists() for place in files)
     assert SERVICES[name]["volumes"], "stored data must outlive its container"
 
 
@@ -111,7 +117,10 @@ def test_the_image_is_made_of_what_is_there_and_runs_precede_as_nobody_special()
         assert all((ROOT / source).exists() for source in sources)
         let_in = (ROOT / ".dockerignore").read_text().splitlines()
         assert all(f"!{source}" in let_in for source in sources), "what .dockerignore keeps out cannot be copied"
-    assert arguments_of("ENTRYPOINT")[-1].endswith('"precede"]')
+    entrypoint = json.loads(arguments_of("ENTRYPOINT")[-1])
+    assert entrypoint == ["tini", "--", "/opt/entrypoint.sh"]
+    assert os.access(ROOT / "deploy" / "entrypoint.sh", os.X_OK)
+    assert any("deploy/entrypoint.sh" in copied and copied.endswith(" /opt/") for copied in arguments_of("COPY"))
     assert arguments_of("USER")[-1] not in ("root", "0")
     assert arguments_of("VOLUME") == [SERVICES["job"]["volumes"][0].split(":")[1]]
 
@@ -120,7 +129,7 @@ def test_the_image_has_its_jars_before_it_starts() -> None:
     assert any("python -m precede.streaming.job.jars spark" in step for step in arguments_of("RUN"))
 
 
-RULES: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "prometheus-rules.yml").read_text())
+RULES: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "chart" / "files" / "alarms.yml").read_text())
 ALARMS: dict[str, dict[str, Any]] = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
 FROM_PROMETHEUS = {"up"}
 
@@ -142,19 +151,94 @@ def told_metrics() -> dict[str, set[str]]:
     return told
 
 
+def check_expression(expression: str, told: dict[str, set[str]]) -> set[str]:
+    """Read an expression as Prometheus does; every metric and label that it selects exists. Its labels are returned."""
+    labels: set[str] = set()
+    for node in walk(promql_parser.parse(expression)):
+        if not isinstance(node, promql_parser.VectorSelector):
+            continue
+        assert node.name in told or node.name in FROM_PROMETHEUS, f"{node.name} is exported by no job"
+        labels |= told.get(node.name, set())
+        for matcher in node.matchers.matchers:
+            assert matcher.name in told.get(node.name, set()) | {"job", "instance"}, (node.name, matcher.name)
+            assert matcher.name != "code" or matcher.value in CODES
+    return labels
+
+
+def walk(node: Any) -> Iterator[Any]:
+    """An expression and all within it."""
+    yield node
+    for name in ("lhs", "rhs", "expr", "param", "vector_selector", "args"):
+        inner = getattr(node, name, None)
+        for one in inner if isinstance(inner, list) else [inner]:
+            if isinstance(one, promql_parser.Expr | promql_parser.VectorSelector):
+                yield from walk(one)
+
+
+def test_a_misspelt_metric_or_label_is_found() -> None:
+    told = told_metrics()
+    assert "partition" in check_expression("sum by (instance) (rate(precede_lag_records[5m])) > 1", told)
+    for wrong in ("precede_lag_record > 1", 'sum(deriv(precede_healthy{order="x"}[15m:1m])) > 0', "1 < precede_x"):
+        with pytest.raises(AssertionError):
+            check_expression(wrong, told)
+
+
 @pytest.mark.parametrize("name", ALARMS)
 def test_an_alarm_speaks_of_metrics_and_labels_that_exist(name: str) -> None:
-    told = told_metrics()
-    expression = ALARMS[name]["expr"]
-    named = re.findall(r"\b((?:precede|process)_\w+)(?:\{([^}]*)\})?", expression)
-    assert named or set(re.findall(r"^\w+", expression)) <= FROM_PROMETHEUS
-    for metric, selectors in named:
-        assert metric in told, f"{name} names {metric}, which no job exports"
-        for label, value in re.findall(r'(\w+)=~?"([^"]*)"', selectors):
-            assert label in told[metric] | {"job"}
-            assert label != "code" or value in CODES
+    labels = check_expression(ALARMS[name]["expr"], told_metrics())
     summary = ALARMS[name]["annotations"]["summary"]
-    assert set(re.findall(r"\$labels\.(\w+)", summary)) <= {"instance"}.union(*(told[metric] for metric, _ in named))
+    assert set(re.findall(r"\$labels\.(\w+)", summary)) <= {"instance"} | labels
+
+
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "chart" / "files" / "dashboard.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+@pytest.mark.parametrize("title", [panel["title"] for panel in PANELS])
+def test_a_panel_of_the_dashboard_shows_metrics_and_labels_that_exist(title: str) -> None:
+    told = told_metrics()
+    [panel] = [panel for panel in PANELS if panel["title"] == title]
+    for target in panel["targets"]:
+        labels = check_expression(target["expr"].replace("$instance", ".*"), told)
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= {"instance"} | labels
+
+
+def test_the_dashboard_shows_every_metric_that_an_alarm_goes_by() -> None:
+    def metrics(text: str) -> set[str]:
+        return set(re.findall(r"\bprecede_\w+", text))
+
+    shown = metrics(json.dumps(DASHBOARD))
+    seldom = {"precede_query_restarts_total"}  # the alarm and its page say all there is to say
+    assert set().union(*(metrics(alarm["expr"]) for alarm in ALARMS.values())) - shown == seldom
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
+    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
+    cells = [(place["x"] + x, place["y"] + y) for place in places for x in range(place["w"]) for y in range(place["h"])]
+    assert len(cells) == len(set(cells))
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)
+
+
+def test_prometheus_and_grafana_of_the_compose_file_find_the_job_the_alarms_and_the_dashboard() -> None:
+    prometheus = yaml.safe_load((ROOT / "deploy" / "compose" / "prometheus.yml").read_text())
+    inside = {place.split(":")[1] for place in SERVICES["prometheus"]["volumes"]}
+    assert set(prometheus["rule_files"]) <= inside
+    for scraped in prometheus["scrape_configs"]:
+        for target in scraped["static_configs"][0]["targets"]:
+            name, port = target.split(":")
+            assert port == str(host_and_port(SERVICES[name]["environment"]["PRECEDE_METRICS"])[1])
+    assert {scraped["job_name"] for scraped in prometheus["scrape_configs"]} >= jobs_of_alarms()
+    grafana = ROOT / "deploy" / "compose" / "grafana"
+    [source] = yaml.safe_load((grafana / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:" + SERVICES["prometheus"]["ports"][0].rsplit(":", 1)[1]
+    [provider] = yaml.safe_load((grafana / "dashboards" / "precede.yml").read_text())["providers"]
+    shown = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert shown.startswith(provider["options"]["path"] + "/")
+    assert shown in {place.split(":")[1] for place in SERVICES["grafana"]["volumes"]}
+
+
+def jobs_of_alarms() -> set[str]:
+    return {job for alarm in ALARMS.values() for job in re.findall(r'job="([^"]+)"', alarm["expr"])}
 
 
 def test_the_alarms_are_rules_as_prometheus_reads_them() -> None:
@@ -168,21 +252,33 @@ def test_the_alarms_are_rules_as_prometheus_reads_them() -> None:
         assert rule["labels"]["severity"] in ("page", "warn")
 
 
-def test_the_runbook_has_a_chapter_for_every_alarm_and_for_no_other() -> None:
-    runbook = (ROOT / "docs" / "how-to" / "operate.md").read_text()
-    assert set(re.findall(r"^### (Precede\w+)$", runbook, re.MULTILINE)) == set(ALARMS)
+RUNBOOK = ROOT / "docs" / "runbook"
+
+
+def test_the_runbook_has_a_page_for_every_alarm_and_for_no_other() -> None:
+    assert {page.stem for page in RUNBOOK.glob("Precede*.md")} == set(ALARMS)
+    listed = re.findall(r"^\| \[(Precede\w+)\]\((\w+)\.md\)", (RUNBOOK / "README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted((name, name) for name in ALARMS)
+
+
+@pytest.mark.parametrize("name", ALARMS)
+def test_a_page_of_the_runbook_says_what_it_means_what_to_look_at_and_what_to_do(name: str) -> None:
+    text = (RUNBOOK / f"{name}.md").read_text()
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    assert titles == [name, "What it means", "What to look at", "What to do"]
+    assert all(part.strip() for part in re.split(r"^#+ .*$", text, flags=re.MULTILINE)[1:][1:])
+    assert ALARMS[name]["annotations"]["runbook"] == f"docs/runbook/{name}.md"
 
 
 def test_the_runbook_says_of_every_code_whose_matter_it_is() -> None:
-    runbook = (ROOT / "docs" / "how-to" / "operate.md").read_text()
-    chapter = runbook.split("### PrecedeDeadLetters\n")[1].split("\n### ")[0]
-    assert {code for code in CODES if f"`{code}`" not in chapter} == set()
+    page = (RUNBOOK / "PrecedeDeadLetters.md").read_text()
+    assert {code for code in CODES if f"`{code}`" not in page} == set()
 
 
-def test_the_runbook_names_every_metric_that_a_job_tells() -> None:
-    runbook = (ROOT / "docs" / "how-to" / "operate.md").read_text()
+def test_the_guide_names_every_metric_that_a_job_tells() -> None:
+    guide = (ROOT / "docs" / "how-to" / "operate.md").read_text()
     families = {
         re.sub(r"_(bucket|count|sum|created)$", "", name) for name in told_metrics() if name.startswith("precede")
     }
-    missing = {name for name in families if f"`{name}" not in runbook}
+    missing = {name for name in families if f"`{name}" not in guide}
     assert not missing

@@ -14,7 +14,7 @@ from precede.ingest.live.live_kernel import RawRow
 from precede.udfs.errors import Refused
 from precede.udfs.records.messages import LogRecord
 
-BATCH_RECORDS = 2_000
+BATCH_RECORDS = 500
 SETTINGS = {
     "group.id": "precede-live",  # the client requires it; without subscribe and commit it has no effect
     "enable.auto.commit": False,
@@ -139,16 +139,11 @@ class LiveConsumer:
 
     def _advance(self, topic: str, records: Sequence[RawRow]) -> None:
         """Go on behind these records."""
-        seen: set[int] = set()
-        for _, _, partition, offset, _ in reversed(records):
-            if partition not in seen:
-                seen.add(partition)
-                at = self._next[topic]
-                if offset >= at[partition]:
-                    at[partition] = offset + 1
-                    self._ended[topic].discard(partition)
-                if len(seen) == len(at):
-                    break
+        at = self._next.get(topic, {})
+        for partition, offset in {row[2]: row[3] for row in records}.items():
+            if offset >= at[partition]:
+                at[partition] = offset + 1
+                self._ended[topic].discard(partition)
 
     def _take_note(self, message: Message, batch: Batch) -> None:
         """The end of a partition, or an error of one."""

@@ -160,8 +160,7 @@ class LiveKernel:
                     offsets += [offset] * (count - made)
                 made = count
         is_whole = not (self._not_whole or self._seen or self.apart)
-        for _, _, partition, offset, _ in records:
-            self.reached[partition] = offset + 1
+        self.reached.update({row[2]: row[3] + 1 for row in records})
         self._since_rest += len(records)
         if made:
             self._release(partitions, offsets, is_whole=is_whole)

@@ -31,6 +31,10 @@ REST_S = 30.0
 LOOK_S = 1.0
 LOOK_SHARE = 0.02
 """How often it is counted what is waited for: once a second, or seldom enough to take no more than this of the time."""
+READ_AGAIN_MAX = 200_000
+RECORDS_A_STATE = 10
+"""States are written before they are due where a start would have to read more records again than this, but at most
+one for so many records: reading 200,000 again takes about a second."""
 AT_ONCE_MS = 2**62
 """A time of the log at which every state is due."""
 
@@ -50,10 +54,12 @@ class Groups:
         partitions: int,
         partitioner: str,
         decoded_max: int = DECODED_MAX,
+        read_again_max: int = READ_AGAIN_MAX,
     ) -> None:
         """The log goes on at `horizon`; the cache has all that the state topic has."""
         self._cache = cache
         self._decoded_max = decoded_max
+        self._read_again_max = read_again_max
         self._holdback = Holdback(
             order=order,
             limits=limits,
@@ -71,12 +77,16 @@ class Groups:
         """Per partition, the offset after the last record, and the time of the log there."""
         self._new: list[NewState] = []
         """States that are in the transaction which is open."""
-        self._writes_all = False
+        self._is_crowded = False
+        """Whether so many groups are decoded that their states are written before they are due."""
+        self._unwritten_records = 0
+        """How many records came since all states were written last."""
         self._rest_at = time.monotonic() + REST_S
         self._look_at = 0.0
 
     def step(self, rows: list[Row]) -> Iterator[PackedRow]:
         """Take records of the log, by partition and offset; gives what came out."""
+        self._unwritten_records += len(rows)
         for partition, offset, records, _ in steps(self._holdback, rows, self._held):
             yield PackedRow(ONLY_SHARD, partition, offset, records)
         for partition, offset, _, _, now_ms in {row[0]: row for row in rows}.values():
@@ -87,13 +97,16 @@ class Groups:
     def finish(self, *, writes_all: bool = False) -> Iterator[PackedRow]:
         """The states that are due, before a transaction is committed; or all that changed."""
         held = self._held + self._holdback.held_growth
+        writes_all = writes_all or self._is_crowded or self._is_far_ahead
         records = Records([], [], [], [], [], [], 0, 0, held)
         for partition, (next_offset, now_ms) in self._reached.items():
-            due_ms = AT_ONCE_MS if writes_all or self._writes_all else now_ms
+            due_ms = AT_ONCE_MS if writes_all else now_ms
             states = self._take_due(partition, next_offset, due_ms)
             for piece in state_records(states, held):
                 yield PackedRow(ONLY_SHARD, partition, next_offset - 1, piece)
         records.uncovered = self._log.uncovered()
+        if not records.uncovered:
+            self._unwritten_records = 0
         now = time.monotonic()
         if now >= self._look_at:
             self._look()
@@ -114,6 +127,11 @@ class Groups:
         """How many groups changed since their state was written."""
         return sum(self._log.unwritten().values())
 
+    @property
+    def _is_far_ahead(self) -> bool:
+        """Whether a start would have to read too many records again."""
+        return self._unwritten_records >= max(self._read_again_max, RECORDS_A_STATE * self.unwritten)
+
     def committed(self) -> None:
         """What `step` and `finish` gave is in the topics; groups that rest may be put away now."""
         for one in self._new:
@@ -124,7 +142,7 @@ class Groups:
             self._rest_at = now + REST_S
             self._look()
             self._holdback.rest(self._log)
-            self._writes_all = self._holdback.decoded > self._decoded_max
+            self._is_crowded = self._holdback.decoded > self._decoded_max
 
     def close(self) -> None:
         """Let go of all groups."""

@@ -34,6 +34,10 @@ RECORDS_MAX = 50_000
 BYTES_MAX = 32 * 1024 * 1024
 BUSY_S = 1.0
 """A transaction is committed after so many records, bytes or seconds, far below the time the broker allows."""
+STEADY_RECORDS = 32
+STEADY_PAUSES = 1.5
+"""After a transaction with more records than this, the next one waits so many times as long: a commit costs the
+processor as much as hundreds of records, and a steady stream needs no more of them."""
 MARK_S = 1.0
 """How often the cache notes up to where it is a copy of the state topic."""
 COLLECT_S = 10.0
@@ -170,12 +174,13 @@ class OrderLoop:
             has_more = len(rows) >= TAKE_MAX
             if now >= latest or records >= RECORDS_MAX or size >= BYTES_MAX or self._stopping.is_set():
                 break
-            if now >= self._due and not has_more:
-                break
-            rows = reader.take(max(0.0, self._due - now))
-            if not rows and time.monotonic() < self._due:
-                rows = reader.take(max(0.0, self._due - time.monotonic()))
-        self._due = time.monotonic() + self._settings.commit_ms / 1000
+            if not has_more:
+                if now >= self._due:
+                    break
+                self._stopping.wait(self._due - now)  # what comes meanwhile is taken at once, not record by record
+            rows = reader.take(0.0)
+        pause_ms = self._settings.commit_ms * (STEADY_PAUSES if records > STEADY_RECORDS else 1)
+        self._due = time.monotonic() + pause_ms / 1000
         yield from groups.finish()
 
     def _publish(self, rows: Iterator[PackedRow], groups: Groups) -> None:

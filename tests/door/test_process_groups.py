@@ -13,17 +13,18 @@ from precede.ingest.state_changes import ArrivingStates, NewState
 from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.packed_rows import PackedRow, released_from
 from precede.streaming.process.cache import Cache, CacheSource
-from precede.streaming.process.groups import Groups
+from precede.streaming.process.groups import READ_AGAIN_MAX, RECORDS_A_STATE, Groups
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
+from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.state_log import StateSettings
 from precede.udfs.steps import Row
 from precede.udfs.ticks.patience import Patience
 from tests.kernel import traffic
 from tests.kernel.effort import seeds
-from tests.records import by_group
+from tests.records import by_group, conversation
 
 PARTITIONS = 2
 PATIENCE = Patience(ask_after_ms=40, give_up_ms=150, silent_ms=200)
@@ -60,7 +61,15 @@ class Process:
     """The engine's kernel, and what each transaction publishes."""
 
     def __init__(
-        self, kafka: Kafka, log: list[Row], order: str, limits: Limits, cache: Cache, decoded_max: int
+        self,
+        kafka: Kafka,
+        log: list[Row],
+        order: str,
+        limits: Limits,
+        cache: Cache,
+        decoded_max: int,
+        *,
+        read_again_max: int = READ_AGAIN_MAX,
     ) -> None:
         state = StateSettings("topic", SOURCE.stream, 60, 400, dict(kafka.horizon))
         self.kafka = kafka
@@ -75,6 +84,7 @@ class Process:
             partitions=PARTITIONS,
             partitioner="murmur2",
             decoded_max=decoded_max,
+            read_again_max=read_again_max,
         )
         self.coverage = Coverage(kafka.horizon, 1, is_fresh=True)
         self.left = {
@@ -157,3 +167,20 @@ def test_any_cut_into_transactions_with_any_crashes_gives_the_same_bytes_and_the
         assert kafka.horizon == kafka.token
     assert crashes > 20
     assert rested > 5
+
+
+def test_a_backlog_of_one_moment_leaves_little_to_be_read_again_and_few_states_to_write() -> None:
+    """The log's time does not pass, so no state is ever due by it."""
+    rows: list[Row] = []
+    for key, value in conversation(4_000, groups=5):
+        partition = partition_of(key, PARTITIONS, "murmur2")
+        rows.append((partition, sum(row[0] == partition for row in rows), key, value, 0))
+    kafka = Kafka()
+    job = Process(kafka, rows, "s_b", Limits(), new_cache(kafka), 100, read_again_max=200)
+    read_again = []
+    while any(job.left.values()):
+        job.transaction([20, 20], takes=1)
+        read_again.append(sum(after - kafka.horizon.get(at, 0) for at, after in kafka.token.items()))
+    assert 160 <= max(read_again) <= 240
+    assert kafka.states
+    assert len(kafka.states) <= len(rows) / RECORDS_A_STATE

@@ -1,0 +1,78 @@
+#!/bin/sh
+# What the image runs. Any word that is none of these is a command of precede.
+#   driver, executor   the two words with which Spark starts its pods on Kubernetes
+#   service COMMAND    precede for a manager that starts again whatever ends, such as a Deployment
+#   alive              whether the process in this container is stuck, for a liveness probe
+set -eu
+
+TAKEN_OVER=3 # precede's exit status when another job took over; started again, it would take the topics back
+mark=${PRECEDE_TAKEN_OVER_MARK:-/tmp/taken-over}
+
+# Runs a command to its end, hands on the request to stop, and leaves the exit status in `status`.
+watch() {
+    "$@" &
+    child=$!
+    trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
+    status=0
+    wait "$child" || status=$?
+    while kill -0 "$child" 2>/dev/null; do # a signal ends `wait` before the command ends
+        status=0
+        wait "$child" || status=$?
+    done
+}
+
+run_driver() {
+    watch "$SPARK_HOME/bin/spark-submit" \
+        --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
+        --conf "spark.executorEnv.SPARK_DRIVER_POD_IP=$SPARK_DRIVER_BIND_ADDRESS" \
+        --deploy-mode client "$@"
+    # Spark's operator starts again only what has failed.
+    [ "$status" -ne "$TAKEN_OVER" ] || exit 0
+    exit "$status"
+}
+
+run_executor() {
+    classes="${SPARK_CLASSPATH:-}:$SPARK_HOME/jars/*${HADOOP_CONF_DIR:+:$HADOOP_CONF_DIR}${SPARK_CONF_DIR:+:$SPARK_CONF_DIR}"
+    # Java's options come as SPARK_JAVA_OPT_0, _1 and so on; one may hold blanks, so each becomes an argument of its own.
+    number=0
+    set --
+    while eval "option=\${SPARK_JAVA_OPT_$number-}" && [ -n "$option" ]; do
+        set -- "$@" "$option"
+        number=$((number + 1))
+    done
+    exec "${JAVA_HOME:+$JAVA_HOME/bin/}java" "$@" \
+        "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" -cp "$classes" \
+        org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
+        --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \
+        --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \
+        --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" --podName "$SPARK_EXECUTOR_POD_NAME"
+}
+
+run_service() {
+    rm -f "$mark"
+    watch precede "$@"
+    [ "$status" -eq "$TAKEN_OVER" ] || exit "$status"
+    trap 'kill "$child" 2>/dev/null || true; exit 0' TERM INT
+    echo "Another job took over, so this container stays without one. Delete its pod if it shall take the topics back." >&2
+    : > "$mark"
+    while :; do
+        sleep 3600 &
+        child=$!
+        wait "$child" || true
+    done
+}
+
+is_alive() {
+    [ ! -e "$mark" ] || exit 0 # the job ended for good, and that is as it should be
+    exec python -c 'from urllib.request import urlopen; urlopen("http://127.0.0.1:9464/live", timeout=8)'
+}
+
+word=${1:---help}
+[ $# -eq 0 ] || shift
+case $word in
+driver) run_driver "$@" ;;
+executor) run_executor ;;
+service) run_service "$@" ;;
+alive) is_alive ;;
+*) exec precede "$word" "$@" ;;
+esac
