@@ -6,10 +6,11 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from precede.ingest.kafka import clients, reading
 from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.topics import describe
 from precede.ingest.live.collection import without_collection
 from precede.ingest.live.live_consumer import SETTINGS
 from precede.ingest.live.live_kernel import RawRow
@@ -42,18 +43,9 @@ class RawTopic:
         self.read_at = monotonic()
         """When something was read last."""
         self._consumer = Consumer(clients.settings(bootstrap) | SETTINGS)
-        try:
-            places = [TopicPartition(topic, at, offset) for at, offset in offsets.items()]
-            found = self._consumer.list_topics(control_topic, timeout=reading.REQUEST_S).topics[control_topic]
-            for at in found.partitions:
-                _, end = self._consumer.get_watermark_offsets(
-                    TopicPartition(control_topic, at), timeout=reading.REQUEST_S
-                )
-                places.append(TopicPartition(control_topic, at, end))
-            self._consumer.assign(places)
-        except KafkaException as error:
-            self._consumer.close()
-            raise clients.unreadable(bootstrap, control_topic, error.args[0]) from error
+        places = [TopicPartition(topic, at, offset) for at, offset in offsets.items()]
+        places += [TopicPartition(control_topic, at, end) for at, end in enumerate(_ends(bootstrap, control_topic))]
+        self._consumer.assign(places)
 
     def read(self, timeout_s: float) -> Heard:
         """What has come; waits up to this time for the first of it. Raises Refused where the topic is gone."""
@@ -113,3 +105,10 @@ class RawTopic:
     def close(self) -> None:
         """Close the connection to the broker."""
         self._consumer.close()
+
+
+def _ends(bootstrap: Address | str, topic: str) -> list[int]:
+    found = describe(bootstrap, [topic]).get(topic)
+    if found is None:
+        raise Refused(f"The topic {topic} does not exist: start the job first (precede run), which creates it.")
+    return [end for _, end in reading.ends(bootstrap, topic, found.partitions)]

@@ -2,7 +2,7 @@
 
 A record is kept here from when it is heard until the log has it, or has refused it. Of several gateways that heard it,
 one publishes it at once; the others wait, and mostly see it in the log meanwhile. Which one is first is drawn from the
-names, for each sender anew.
+names, for each sender.
 
 What has to wait besides:
 

@@ -52,7 +52,7 @@ ROWS_MAX = 250
 """So many records of the log are taken before the segments have their turn."""
 COLLECT_S = 10.0
 END_S_MAX = 10.0
-"""So long the end waits for the log to have what was heard."""
+"""So long the end waits for the log to take one more of the records that were heard."""
 PUBLISH_PAUSE_MS = 5_000.0
 """After Kafka refused a record nothing is published for so long."""
 
@@ -259,9 +259,13 @@ class Gateway:
         """Take in no more, publish what was heard, and keep the rest on the disk."""
         with self._lock() as now_ms:
             self.bridge.pause(now_ms)
+        least = len(self.bridge.upward.entries)
         deadline = time.monotonic() + END_S_MAX
         while self.bridge.upward.entries and time.monotonic() < deadline and not self.status.is_away:
             self._turn(POLL_S)
+            if len(self.bridge.upward.entries) < least:
+                least = len(self.bridge.upward.entries)
+                deadline = time.monotonic() + END_S_MAX
         with self._lock() as now_ms:
             self.bridge.close(now_ms)
         self.publisher.discard()
