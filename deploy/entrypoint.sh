@@ -32,7 +32,7 @@ run_driver() {
 }
 
 run_executor() {
-    classes="${SPARK_CLASSPATH:-}:$SPARK_HOME/jars/*${HADOOP_CONF_DIR:+:$HADOOP_CONF_DIR}${SPARK_CONF_DIR:+:$SPARK_CONF_DIR}"
+    classes="${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$SPARK_HOME/jars/*${HADOOP_CONF_DIR:+:$HADOOP_CONF_DIR}${SPARK_CONF_DIR:+:$SPARK_CONF_DIR}"
     # Java's options come as SPARK_JAVA_OPT_0, _1 and so on; one may hold blanks, so each becomes an argument of its own.
     number=0
     set --

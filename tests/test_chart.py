@@ -54,7 +54,7 @@ INSTALLATIONS: dict[str, Object] = {
     "as it comes": {},
     "everything": EVERYTHING,
     "one Spark job": {"jobs": [SPARK]},
-    "gateways on a pod network": {"gateway": {"replicas": 3}},
+    "gateways on a pod network": {"gateway": {"replicas": 3, "segments": [SEGMENT]}},
     "nothing but jobs": {"doctor": {"enabled": False}, "networkPolicy": {"enabled": False}},
 }
 
@@ -246,6 +246,12 @@ def test_gateways_use_the_machines_network_only_where_they_are_told_to_and_then_
     spec = one_of(render({"gateway": {"replicas": 2}}), "StatefulSet")["spec"]["template"]["spec"]
     assert "hostNetwork" not in spec
     assert of_kind(render(), "StatefulSet") == []
+
+
+def test_gateways_of_a_pod_network_may_hear_their_segments() -> None:
+    objects = render(INSTALLATIONS["gateways on a pod network"])
+    assert one_of(objects, "NetworkPolicy", "-segments")["spec"]["ingress"] == [{"ports": [{"protocol": "UDP"}]}]
+    assert len(of_kind(render(EVERYTHING), "NetworkPolicy")) == 1
 
 
 def test_strimzi_s_topics_are_those_that_the_job_would_create() -> None:

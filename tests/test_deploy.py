@@ -96,7 +96,8 @@ def test_the_brokers_listeners_fit_together() -> None:
 
 def test_the_job_is_a_command_with_settings_that_exist_and_a_broker_that_answers_there() -> None:
     job = SERVICES["job"]
-    command, *flags = job["command"]
+    word, command, *flags = job["command"]
+    assert f"\n{word}) " in (ROOT / "deploy" / "entrypoint.sh").read_text()
     assert command in COMMANDS
     assert {flag for flag in flags if flag.startswith("--")} <= flags_of(command)
     variables = job["environment"]

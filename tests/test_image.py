@@ -26,6 +26,7 @@ FROM_SPARK = {
     "SPARK_EXECUTOR_POD_NAME": "order-exec-3",
     "SPARK_RESOURCE_PROFILE_ID": "0",
     "SPARK_CONF_DIR": "/opt/spark/conf",
+    "SPARK_CLASSPATH": "/opt/jars/spark/*",
     "SPARK_JAVA_OPT_0": "-Dname=two words",
     "SPARK_JAVA_OPT_1": "-Dhome=$HOME;ls",
 }
@@ -107,7 +108,7 @@ def test_spark_s_executor_pod_gets_its_options_whole_and_unread(image: Image) ->
     assert status == 0
     assert told[:5] == ["java", "-Dname=two words", "-Dhome=$HOME;ls", "-Xms2g", "-Xmx2g"]
     classes = told[told.index("-cp") + 1]
-    assert classes == f":{image.folder}/spark/jars/*:/opt/spark/conf"
+    assert classes == f"/opt/jars/spark/*:{image.folder}/spark/jars/*:/opt/spark/conf"
     given = told[told.index("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend") + 1 :]
     assert dict(zip(given[::2], given[1::2], strict=True)) == {
         "--driver-url": "spark://CoarseGrainedScheduler@driver:7078",

@@ -168,6 +168,55 @@ def test_offers_take_bounded_memory() -> None:
     assert segments["ann"].broadcast.counts["offers_crowded_out"] > 0
 
 
+def asked_by(kind: str, number: int) -> tuple[bytes, bytes]:
+    """The origin and the payload of a question that asks for everything."""
+    name = "eve" if kind == "one" else f"eve{number}"
+    origin = make_origin(b"%8d" % number, 1) if kind == "many origins" else make_origin(b"insider!", 1)
+    have: list[Have] = [("zed", 1, 10**6 + number)] if kind == "one" else []
+    return origin, notes.encode(SyncRequest(SyncId(name, 1, GROUP, number + 1), have))
+
+
+@pytest.mark.parametrize("kind", ["one", "many names", "many origins"])
+def test_questions_for_everything_draw_at_most_ten_bytes_for_one_from_each_peer(kind: str) -> None:
+    sent: list[int] = []
+    for is_attacked in (False, True):
+        segments = Segments("ann", "bob", "cem")
+        segments.together("ann", "bob", "cem", order="s_b")
+        for _ in range(300):
+            segments.say("ann", "x" * 500)
+            segments.run(2)
+        segments.run(3_000)
+        before = sum(node.sent_bytes for node in segments.medium.nodes.values())
+        spent = 0
+        for number in range(200):
+            origin, payload = asked_by(kind, number)
+            seq = 1 if kind == "many origins" else number + 1
+            datagram = Codec(7, KEY).encode(origin, [frame_bytes(SYNC, seq, payload)])
+            spent += len(datagram)
+            if is_attacked:
+                segments.medium.inject(datagram)
+            segments.run(20)
+        segments.run(20_000)
+        sent.append(sum(node.sent_bytes for node in segments.medium.nodes.values()) - before)
+    usual, attacked = sent
+    assert 0 < attacked - usual <= 10 * spent * 3
+
+
+def test_a_newcomer_pays_for_its_pages_and_still_gets_a_long_history_soon() -> None:
+    segments = Segments("ann", "bob", weather=Weather(loss=0.05))
+    segments.together("ann", "bob", order="s_b")
+    for _ in range(2_000):
+        segments.say("ann", "x" * 500)
+        segments.run(1)
+    segments.run(5_000)
+    segments.start("cem")
+    segments.until(lambda: segments.is_offered("cem"))
+    segments.join("cem")
+    assert segments.until(lambda: len(segments.delivered("cem")) == 2_000) <= 5_000
+    said = segments.medium.nodes["cem"].sent_bytes
+    assert 1_000_000 / 10 <= said <= 1_000_000 / 2
+
+
 @pytest.mark.parametrize("order", ["causal", "lamport"])
 def test_poisoned_clocks_and_vectors_move_no_one(order: str) -> None:
     segments = Segments("ann", "bob")

@@ -134,7 +134,7 @@ class Asking:
                 self._next_round_ms = now_ms + ROUND_MS
                 heappush(self._due, (self._next_round_ms, next(self._ties), stream, seqs))
                 continue
-            asked = self._ask(stream, sorted(seqs), now_ms)
+            asked = self._ask(stream, seqs, now_ms)
             ranges = _ranges(asked)
             entries += [(stream.origin, first, last) for first, last in ranges]
             expected += self._pay(stream, len(ranges), len(asked))
@@ -147,7 +147,8 @@ class Asking:
         """Which of these to ask for now; all that are still missing are put off to their next time."""
         asked: list[int] = []
         later: list[int] = []
-        missing = [seq for seq in seqs if seq in stream.wanted]
+        # The same frame may be due twice, where it was denied by its origin and claimed again.
+        missing = sorted({seq for seq in seqs if seq in stream.wanted})
         self._wanted -= len(seqs) - len(missing)
         most = ROUND_MAX
         if stream.unanswered >= HOPELESS:

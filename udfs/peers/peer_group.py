@@ -15,6 +15,7 @@ from precede.udfs.peers.intake import Intake
 from precede.udfs.peers.notes import JoinAnswer, encode, write_data
 from precede.udfs.peers.ordering import LIMITS
 from precede.udfs.peers.speaking import HEARTBEAT_MS
+from precede.udfs.peers.streams import Stream
 from precede.udfs.peers.sync_messages import SyncAnswer, SyncRequest
 from precede.udfs.peers.views import IN
 from precede.udfs.records.messages import Id, Join
@@ -91,16 +92,18 @@ class PeerGroup(Intake):
 
     # ── what others lack ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def receive_request(self, request: SyncRequest, peers: int, now_ms: float) -> None:
+    def receive_request(self, request: SyncRequest, asker: Stream, peers: int, now_ms: float) -> None:
         """Somebody says what it has. Raises PeerFault."""
-        self.catching_up.receive_request(request, peers, now_ms)
+        self.catching_up.receive_request(request, asker, peers, now_ms)
         if self.joining.joined and self.order.waits_for_members and request.id.name != self.name:
             self.speaking.tell_soon(now_ms)  # who lacks something may wait for this clock, too
 
-    def receive_answer(self, answer: SyncAnswer, now_ms: float, *, is_from_log: bool) -> None:
+    def receive_answer(
+        self, answer: SyncAnswer, size: int, teller: Stream, now_ms: float, *, is_from_log: bool
+    ) -> None:
         """A page for somebody. Raises PeerFault."""
         take = partial(self.take, now_ms=now_ms, is_from_log=is_from_log, is_page=True)
-        self.catching_up.receive_answer(answer, take, now_ms)
+        self.catching_up.receive_answer(answer, size, teller, take, now_ms)
 
     # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -26,7 +26,7 @@ from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Arrival, Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
 from precede.udfs.peers.events import Event, Missed, Offered, RecordRefused
-from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PAGE, SYNC, Chance, Codec, FrameFault
+from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, PAGE, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog
 from precede.udfs.peers.peer_group import PeerGroup
@@ -35,6 +35,7 @@ from precede.udfs.peers.speaking import Signer
 from precede.udfs.peers.sync_messages import PeerFault, read_have
 from precede.udfs.peers.views import IN
 from precede.udfs.records.messages import Create, Id, Who
+from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
 LIMITS = Limits()
@@ -305,6 +306,7 @@ class Segment:
 
     def _dispatch(self, arrival: Arrival, now_ms: float) -> None:
         origin, kind, payload = arrival
+        stream = self.broadcast.streams.by_origin[origin]
         is_from_log = self.announcing.is_gateways(origin)
         peer: PeerGroup | None = None
         if kind in (DATA, PAGE) and self._is_paused:
@@ -322,14 +324,14 @@ class Segment:
             request = notes.read_request(payload)
             peer = self.groups.get(request.id.group)
             if peer is not None:
-                peer.receive_request(request, self.broadcast.peers, now_ms)
+                peer.receive_request(request, stream, self.broadcast.peers, now_ms)
             elif self.is_gateway:
                 self._miss(request.id.group)
         else:
             answer = notes.read_answer(payload)
             peer = self.groups.get(answer.id.group)
             if peer is not None:
-                peer.receive_answer(answer, now_ms, is_from_log=is_from_log)
+                peer.receive_answer(answer, len(payload), stream, now_ms, is_from_log=is_from_log)
         if peer is not None:
             self._settle(peer, now_ms)
 
@@ -371,7 +373,10 @@ class Segment:
         for one in note.groups:
             peer = self.groups.get(one.group)
             if peer is None or peer.joining.left:
-                infos.append(GroupInfo(one.group, "", one.view, one.create))
+                known = self.directory.known.get(one.group)
+                is_known = one.create is None or (known is not None and known.create == one.create)
+                if is_known or self._is_create(one.create, one.group):
+                    infos.append(GroupInfo(one.group, "", one.view, one.create))
             elif one.create is not None and one.create != peer.records.create:
                 self._meet(peer, one.create, now_ms, is_from_log=False)
                 self._settle(peer, now_ms)
@@ -395,8 +400,19 @@ class Segment:
         mine = peer.records.create
         if mine == create or (peer.logged.create is not None and create != peer.logged.create):
             return
-        if is_from_log or mine is None or create < mine:
+        if (is_from_log or mine is None or create < mine) and self._is_create(create, peer.group):
             peer.adopt(create, now_ms)
+
+    def _is_create(self, value: bytes | None, group: str) -> bool:
+        """Whether this is a record that creates this group; else it is counted."""
+        try:
+            record = None if value is None else read(value, LIMITS)
+        except Malformed:
+            record = None
+        if isinstance(record, Create) and record.group == group:
+            return True
+        self._count("bad_create")
+        return False
 
     def _present(self, now_ms: float) -> set[str] | None:
         return self.announcing.present(self.broadcast.streams, now_ms)
@@ -412,7 +428,10 @@ class Segment:
         sent = 0
         try:
             for kind, payload in self._unsent:
-                self.broadcast.send(kind, payload, now_ms)
+                if kind == PADDING:
+                    self.broadcast.pad(len(payload))
+                else:
+                    self.broadcast.send(kind, payload, now_ms)
                 sent += 1
         except Refused:
             pass  # the rest goes when there is room
