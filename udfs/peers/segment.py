@@ -26,6 +26,7 @@ from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Arrival, Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
 from precede.udfs.peers.events import Event, Missed, Offered, RecordRefused
+from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, PAGE, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog
@@ -33,7 +34,7 @@ from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment_state import dump_group, load_group
 from precede.udfs.peers.speaking import Signer
 from precede.udfs.peers.sync_messages import PeerFault, read_have
-from precede.udfs.peers.views import IN
+from precede.udfs.peers.views import IN, merge
 from precede.udfs.records.messages import Create, Id, Who
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
@@ -91,7 +92,9 @@ class Segment:
     def _restore(self, group: str, dumped: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
         peer = self._add(group)
         load_group(peer, dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
-        self.directory.remember(GroupInfo(group, "", peer.speaking.knowledge.view, peer.records.create))
+        # It may have stopped before its own join was taken in: that comes after the history.
+        view = merge(peer.speaking.knowledge.view, {self.name: (dumped["epoch"], IN)})
+        self.directory.remember(GroupInfo(group, "", view, peer.records.create))
         peer.catching_up.begin(now_ms)
         if not peer.joining.joined and not peer.joining.left:
             peer.enter(now_ms)
@@ -430,8 +433,10 @@ class Segment:
             for kind, payload in self._unsent:
                 if kind == PADDING:
                     self.broadcast.pad(len(payload))
-                else:
+                elif len(payload) <= PAYLOAD_BYTES_MAX:
                     self.broadcast.send(kind, payload, now_ms)
+                else:
+                    self._count("too_large")
                 sent += 1
         except Refused:
             pass  # the rest goes when there is room
