@@ -27,8 +27,8 @@ class Place:
     """A stream with its job, one segment, and gateways on it."""
 
     def __init__(self, bootstrap: str, folder: Path) -> None:
-        more = {"engine": "process", "only": "order", "cache": str(folder / "cache"), "tick_s": 0.2}
-        self.stream = Stream(bootstrap, folder, **more, ask_after_ms=500)
+        more: dict[str, Any] = {"engine": "process", "only": "order", "cache": str(folder / "cache"), "tick_s": 0.2}
+        self.stream = Stream(bootstrap, folder, ask_after_ms=500, **more)
         self.folder = folder
         self.url = loopback_url()
         self.running: list[Running] = []
