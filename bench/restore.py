@@ -81,7 +81,7 @@ def _order(stage: Stage, settings: Settings, say: Callable[[str], object] = prin
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()
     try:
-        restored = restore.begin(settings, sink, PARTITIONS, say)
+        restored = restore.begin(settings, sink, say)
         sink.follow_horizon(is_fresh=True)
 
         def publish(batch: "DataFrame", _: int) -> None:

@@ -37,6 +37,14 @@ def run(
             "Default: PRECEDE_SHARDS, else 16.",
         ),
     ] = None,
+    raw_partitions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P",
+            help="Order only these partitions of the raw topic, such as 0-3,7; other jobs order the rest. Default: "
+            "PRECEDE_RAW_PARTITIONS, else all.",
+        ),
+    ] = None,
     only: Annotated[
         Query | None, typer.Option(help="Run only one of the two queries; the other may run elsewhere.")
     ] = None,
@@ -83,6 +91,7 @@ def run(
         delta=delta,
         order=order,
         shards=shards,
+        raw_partitions=raw_partitions,
         only=None if only is None else only.value,
         engine=None if engine is None else engine.value,
         cache=cache,

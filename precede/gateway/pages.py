@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from precede.ingest.segment.link import Link
     from precede.ingest.segment.runner import SegmentRunner
 
-STUCK_S_MAX = 30.0
+SLOW_S_MAX = 30.0
+STUCK_S_MAX = 300.0
 
 
 class GatewayHealth(msgspec.Struct):
@@ -76,10 +77,15 @@ class GatewayPages(Collector):
             None if away_s is None else round(away_s, 1),
         )
 
+    def stuck_s(self) -> float | None:
+        """How long the loop has not turned; None where it turns, or has not begun."""
+        silent_s = time.monotonic() - self.turned_at
+        return silent_s if self._bridge is not None and silent_s > STUCK_S_MAX else None
+
     def _problems(self, bridge: "Bridge", now: float) -> Iterator[str]:
         if bridge.is_full:
             yield "No more records are taken in, because the log or the disk does not take what was heard."
-        if now - self.turned_at > STUCK_S_MAX:
+        if now - self.turned_at > SLOW_S_MAX:
             yield f"The gateway has been stuck for {now - self.turned_at:.0f} s."
         if self._runner is not None and self._runner.failure is not None:
             yield "The segments have stopped because of an error in precede."

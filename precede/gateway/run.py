@@ -35,7 +35,7 @@ from precede.streaming.job.broker_watch import BrokerWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.stop_signals import set_on_signals
 from precede.streaming.job.watch import reason_of
-from precede.streaming.monitoring.server import PageServer
+from precede.streaming.monitoring.page_server import PageServer
 from precede.udfs.errors import AccessDenied, Refused, Unconfirmed, Unreachable
 from precede.udfs.peers.events import Event
 

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JNetworkError
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.history import tables
-from precede.streaming.history.tables import GAPS, TABLES
+from precede.streaming.history.tables import GAPS, TABLES, history_name
 from precede.streaming.job import checkpoint, group_places, last_states, restore, spark_files, start_checks
 from precede.streaming.job.announcer import Announcer
 from precede.streaming.job.checkpoint import Checkpoint
@@ -27,11 +27,6 @@ from precede.udfs.errors import Refused
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from pyspark.sql import DataFrame, SparkSession
-
-
-def history_name(table: str) -> str:
-    """The name of a table's history query, as sentences and metrics show it."""
-    return f"history of {table}"
 
 
 class SparkJob(Job):
@@ -162,7 +157,7 @@ class SparkJob(Job):
         assert self.owner_watch is not None
         self.sink.open()
         partitions = self.topics[self.settings.raw_topic].partitions
-        self.restored = restore.begin(self.settings, self.sink, partitions, self.say)
+        self.restored = restore.begin(self.settings, self.sink, self.say)
         last_commit = spark_files.last_commit(self.settings.order_checkpoint)
         self.sink.follow_horizon(is_fresh=last_commit == spark_files.NO_BATCH)
         self.owner_watch.start()
@@ -173,6 +168,7 @@ class SparkJob(Job):
             self._publish,
             key=self.key,
             partitions=partitions,
+            owned=self.sink.ownership.partitions,
             state=self.sink.state,
             restored=self.restored,
             drain=self.settings.once,

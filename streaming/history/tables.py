@@ -80,6 +80,11 @@ def path(settings: Settings, table: str) -> Path:
     return (Path(settings.delta) / table).absolute()
 
 
+def history_name(table: str) -> str:
+    """The name of a table's history query, as sentences and metrics show it."""
+    return f"history of {table}"
+
+
 def topic(settings: Settings, table: str) -> str:
     """The topic whose records a table holds."""
     topics = {

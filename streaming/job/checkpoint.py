@@ -12,14 +12,16 @@ import msgspec
 from precede.ingest.files import locked, replace_file
 from precede.ingest.kafka.topics import Topic
 from precede.ingest.ways_out import FRESH_OUTPUT
+from precede.streaming.job.raw_partitions import as_text, owned
 from precede.streaming.job.settings import Settings
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 
 FILE = "precede.json"
-VERSION = 4
+VERSION = 5
 """Version 1 lacks the control topic, and version 2 the ordered topic's partitions: they are taken as they are found.
-Version 3 lacks the partitioner: it is checked that each group lives where its key says."""
+Version 3 lacks the partitioner: it is checked that each group lives where its key says. Up to version 4 a job had all
+raw partitions."""
 
 
 class TopicId(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,6 +46,8 @@ class OrderPart(msgspec.Struct, forbid_unknown_fields=True):
     ordered_partitions: int | None = None
     partitioner: str | None = None
     """None for state of an older release, where it is not known yet that each group lives where its key says."""
+    raw_partitions: str | None = None
+    """Those of the job, as its settings name them; None for all."""
 
 
 class HistoryPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -161,6 +165,7 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
         control=_id(topics[settings.control_topic]),
         ordered_partitions=topics[settings.ordered_topic].partitions,
         partitioner=settings.partitioner,
+        raw_partitions=_of_the_job(settings, raw),
     )
     if found is None:
         return now
@@ -174,6 +179,12 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
             f"The raw topic {raw.name} has {now.partitions} partitions, but the checkpoint {folder} was made with "
             f"{found.partitions}, and groups would move between them; with the old partitions let the job deliver all "
             "that is there, then continue with a new raw topic, new output topics and a new checkpoint."
+        )
+    if now.raw_partitions != found.raw_partitions:
+        raise Refused(
+            f"The checkpoint {folder} is of {_partitions_text(found.raw_partitions)} of {raw.name}, and this job "
+            f"orders {_partitions_text(now.raw_partitions)}; take a new checkpoint folder, which begins at the state "
+            "topic and publishes nothing twice."
         )
     if found.ordered_partitions not in (None, now.ordered_partitions):
         raise Refused(
@@ -215,6 +226,15 @@ def changed_limits(before: Limits, now: Limits) -> str:
     """The limits that differ, with both values, as a part of a sentence."""
     names = [name for name in Limits.__struct_fields__ if getattr(before, name) != getattr(now, name)]
     return ", ".join(f"{name} was {getattr(before, name)}, now {getattr(now, name)}" for name in names)
+
+
+def _of_the_job(settings: Settings, raw: Topic) -> str | None:
+    partitions = owned(settings.raw_partitions, raw.name, raw.partitions)
+    return as_text(partitions) if len(partitions) < raw.partitions else None
+
+
+def _partitions_text(partitions: str | None) -> str:
+    return "all partitions" if partitions is None else f"the partitions {partitions}"
 
 
 def _id(topic: Topic) -> TopicId:

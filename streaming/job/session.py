@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from precede.streaming.job import spark_table
 from precede.streaming.job.settings import Settings
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ FIXED = {
     # A worker's memory grows by several times the bytes that it gets at once; Spark's default is four times as large.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     # Spark's default pattern does not match a client's private key, which is among the options of a source.
-    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
+    "spark.redaction.regex": f"(?i){spark_table.SECRET}",
     "spark.driver.maxResultSize": "0",  # with a limit, a batch of large records could fail for ever
     "spark.python.worker.faulthandler.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",  # the logs are small; the default of fifty tasks is slower
@@ -96,12 +97,15 @@ def start(settings: Settings, jars: Sequence[Path], logs: Path, name: str = "pre
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    conf = SparkConf().setAppName(name).setAll(list(configuration(settings, jars, logs).items()))
+    values = configuration(settings, jars, logs)
+    conf = SparkConf().setAppName(name).setAll(list(values.items()))
     with SparkContext._lock:
         running = SparkContext._gateway
     if running is None:
+        # What starts the JVM stands in the list of processes; the context gets everything.
+        for_jvm = SparkConf().setAppName(name).setAll(list(spark_table.without_secrets(values).items()))
         with (logs / "spark-console.log").open("ab") as console:
-            running = launch_gateway(conf, {"stdout": console, "stderr": console})  # type: ignore[no-untyped-call]
+            running = launch_gateway(for_jvm, {"stdout": console, "stderr": console})  # type: ignore[no-untyped-call]
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     with _keep_ctrl_c_handler():
@@ -140,7 +144,7 @@ def configuration(settings: Settings, jars: Sequence[Path], logs: Path) -> dict[
             values["spark.driver.host"] = values["spark.driver.bindAddress"] = "127.0.0.1"
             if not settings.tasks:
                 values["spark.sql.shuffle.partitions"] = str(_cores(master))
-    return values
+    return spark_table.added(values, settings.spark)
 
 
 def _cores(master: str) -> int:

@@ -11,7 +11,9 @@ import msgspec
 
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, Credentials, address
+from precede.ingest.pass_through import PassThrough, pass_through
 from precede.ingest.segment.address import DEFAULT_URL, read_addresses
+from precede.streaming.job import raw_partitions, spark_table
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -28,7 +30,7 @@ OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", PAS
 """Variables that are read in other modules."""
 SPARK_ONLY = (
     *("checkpoint", "delta", "shards", "rebuild_delta", "history_every_s", "trigger_ms", "max_offsets_per_trigger"),
-    *("tasks", "jars", "master", "memory", "ui"),
+    *("tasks", "jars", "master", "memory", "ui", "spark"),
 )
 """What the engine process does not need."""
 DAYS_MS_MAX = 365 * 86_400_000
@@ -50,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     limits: Limits = Limits()
     only: str | None = None
     once: bool = False
+    raw_partitions: str | None = None  # such as 0-3,7: the partitions that this job orders; None: all of them
 
     raw_topic: str = "precede.raw"
     ordered_topic: str = "precede.ordered"
@@ -76,7 +79,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     trigger_ms: int = 0
     max_offsets_per_trigger: int = 200_000
     tasks: int = 0  # shuffle partitions, pinned by the checkpoint; 0 takes the number of cores at the first start
-    patience_s: float = 300.0  # how long a broker may be away before the job gives up
+    patience_s: float = 1_800.0  # how long a broker may be away before the job gives up
     accept_cut_log: bool = False
     rebuild_delta: bool = False  # remove the tables, and write them again from the topics
 
@@ -95,14 +98,17 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password_file: str | None = None
+    sasl_token_provider: str | None = None  # module:function
     ssl_ca_file: str | None = None
     ssl_certificate_file: str | None = None
     ssl_key_file: str | None = None
+    kafka: PassThrough = PassThrough()  # names and values for librdkafka, as they are
 
     jars: str | None = None
     master: str | None = None  # None: as spark-submit sets it, or else every core of this machine
     memory: str = "2g"
     ui: bool = False
+    spark: PassThrough = PassThrough()  # names and values for Spark and Hadoop, as they are
 
     def patience(self, key: "Ed25519PrivateKey | None" = None) -> Patience:
         """How long the job waits for what is missing; `key` is the job's service key, if it has one."""
@@ -184,13 +190,14 @@ def given(
 ) -> dict[str, Any]:
     """What is not left to its default, before it is checked."""
     values: dict[str, Any] = {}
-    values.update(_from_file(Path(config_file)) if config_file else {})
-    values.update(_from_environment(environ))
+    values.update(from_file(Path(config_file)) if config_file else {})
+    values.update(from_environment(environ))
     values.update((name, value) for name, value in flags.items() if value is not None)
     return values
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def from_file(path: Path) -> dict[str, Any]:
+    """What the config file sets, before it is checked."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -205,12 +212,14 @@ def _from_file(path: Path) -> dict[str, Any]:
     return values
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Ignores variables that name no setting: a platform may have set them for a service named precede."""
     return {_VARIABLES[name]: text for name, text in environ.items() if name in _VARIABLES and text != ""}
 
 
-_VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name != "limits"}
+TABLES = ("limits", "spark", "kafka")
+"""Settings that only the config file can have."""
+_VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name not in TABLES}
 
 
 def likely_slips(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -228,6 +237,9 @@ def _convert(values: dict[str, Any]) -> Settings:
         kind = str if name == "bootstrap" else Settings.__annotations__.get(name)
         if kind is None:
             raise Refused(f"{name} is not a setting of precede.")
+        if kind is PassThrough:
+            values[name] = pass_through(name, value)
+            continue
         try:
             values[name] = msgspec.convert(_readable(value), kind, strict=not isinstance(value, str))
         except msgspec.ValidationError as error:
@@ -261,10 +273,21 @@ def check(settings: Settings) -> Settings:
         value = getattr(settings, name)
         if not good(value):
             raise Refused(f"The setting {name} is {value!r}, but must be {wanted}.")
-    if settings.master is not None and not settings.master.startswith("local") and settings.tasks == 0:
+    if _is_cluster(settings) and settings.tasks == 0:
         raise Refused(
             f"The setting tasks must be set where master is a cluster ({settings.master}): to the number of cores that "
             "the job has there; the checkpoint fixes it."
+        )
+    spark_table.check(settings.spark)
+    if settings.sasl_token_provider is not None and not settings.runs_without_spark and _is_cluster(settings):
+        raise Refused(
+            "The setting sasl_token_provider gives tokens on this machine only, and Spark's workers on a cluster need "
+            "them too: use OIDC there (sasl.oauthbearer.token.endpoint.url in the table [kafka])."
+        )
+    if settings.raw_partitions is not None and settings.only == "history":
+        raise Refused(
+            "With only = history nothing is ordered, and the history of all partitions is written: leave out "
+            "raw_partitions."
         )
     if settings.rebuild_delta and settings.only == "order":
         raise Refused("With only = order no table is written, so none can be rebuilt: leave out one of the two.")
@@ -275,6 +298,10 @@ def check(settings: Settings) -> Settings:
         if others:
             raise Refused(f"The settings {name} and {others[0]} both name the topic {topic}; each needs its own.")
     return settings
+
+
+def _is_cluster(settings: Settings) -> bool:
+    return settings.master is not None and not settings.master.startswith("local")
 
 
 def host_and_port(metrics: str) -> tuple[str, int]:
@@ -311,6 +338,11 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
         f"a table with a record_bytes_max of at most {RECORD_BYTES_MAX:,}, so that what is appended fits too",
     ),
     ("only", lambda value: value in (None, "order", "history"), "order or history"),
+    (
+        "raw_partitions",
+        lambda text: text is None or raw_partitions.named(text) is not None,
+        "numbers and ranges of partitions with commas between them, such as 0-3,7",
+    ),
     *(
         (name, lambda text: TOPIC_NAME.fullmatch(text) is not None and text not in (".", ".."), _TOPIC_WANTED)
         for name in _TOPICS

@@ -72,6 +72,8 @@ class QueryWatch:
         """When the query last reported progress: a batch, or that there was nothing to do."""
         self.behind: int | None = None
         """Records of its source that were not yet read at that moment."""
+        self.reached: dict[tuple[str, int], int] = {}
+        """The next offset of each topic and partition of its source, where the query reports it."""
         self._start = start
         self._say = say
         self._patience_s = patience_s

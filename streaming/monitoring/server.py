@@ -1,66 +1,26 @@
-"""The HTTP server of a job or a gateway, on one port: /metrics for Prometheus, /health for who restarts it."""
+"""The monitoring of a job: its metrics, its health, and whether it is stuck, as pages of one port (page_server.py)."""
 
-import threading
 import time
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from precede.streaming.history import tables
+from precede.streaming.history.tables import TABLES, history_name
 from precede.streaming.job.broker_watch import BrokerWatch
-from precede.streaming.job.settings import Settings, host_and_port
+from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring.health import Health, judge
-from precede.udfs.errors import Refused
+from precede.streaming.monitoring.page_server import PageServer
 
 if TYPE_CHECKING:
     from precede.streaming.order.sink import Sink
 
-OK, NOT_FOUND, NOT_HEALTHY = 200, 404, 503
-REQUEST_S = 10.0
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class Pages(Protocol):
-    """What the two pages show."""
-
-    def text(self) -> bytes:
-        """The metrics, in Prometheus's text format."""
-
-    def health(self) -> Any:
-        """The health, a msgspec struct whose `healthy` decides on the status."""
-
-
-class PageServer:
-    """Answers while it is open."""
-
-    def __init__(self, listens: str, pages: Pages, *, who: str = "job") -> None:
-        """Raises Refused if `who` cannot listen there."""
-        host, port = host_and_port(listens)
-        try:
-            self._server = ThreadingHTTPServer((host, port), _handler(pages))
-        except OSError as error:
-            raise Refused(
-                f"The setting metrics is {listens}, but the {who} cannot listen there: {error.strerror}."
-            ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="monitoring", daemon=True)
-
-    @property
-    def port(self) -> int:
-        """The port it listens at; where the setting is 0, the one that the system chose."""
-        return int(self._server.server_address[1])
-
-    def open(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+STUCK_S_MAX = 600.0
+"""The main thread looks five times a second; starting Spark and restoring a large state take a minute or two."""
 
 
 class MonitoringServer:
-    """The pages of a job, which tells which queries and which sink to report."""
+    """Answers while it is open; the job tells it which queries and which sink to report."""
 
     def __init__(self, settings: Settings) -> None:
         from precede.streaming.monitoring.metrics import Metrics
@@ -69,6 +29,7 @@ class MonitoringServer:
         self.began_at = time.monotonic()
         self.broker = BrokerWatch(settings)
         self.metrics = Metrics(settings, self.broker, lambda: self.health().healthy)
+        self._beat_at = self.began_at
         self._watches: list[QueryWatch] = []
         self._server = PageServer(settings.metrics, self)
 
@@ -92,39 +53,33 @@ class MonitoringServer:
         """Report these queries and this sink from now on."""
         self._watches = self.metrics.watches = watches
         self.metrics.sink = sink
+        for table in TABLES:
+            for one in watches:
+                if one.name == history_name(table):
+                    topic = tables.topic(self.metrics.settings, table)
+                    self.broker.reached[topic] = partial(_reached, one, topic)
+        if sink is not None:
+            self.broker.reached[sink.settings.raw_topic] = partial(_processed, sink)
+
+    def beat(self) -> None:
+        """The main thread of the job goes on."""
+        self._beat_at = time.monotonic()
+
+    def stuck_s(self) -> float | None:
+        """How long the main thread has been stuck; None where it is not."""
+        silent_s = time.monotonic() - self._beat_at
+        return silent_s if silent_s > STUCK_S_MAX else None
 
     def health(self) -> Health:
         return judge(self._watches, self.began_at, self.broker.answered_at)
 
 
-def _handler(server: Pages) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        """Serves two pages."""
+def _reached(watch: QueryWatch, topic: str) -> dict[int, int]:
+    return {at: offset for (name, at), offset in watch.reached.items() if name == topic}
 
-        timeout = REQUEST_S
-        """Ends the thread of a client that connects and sends no request."""
 
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path == "/metrics":
-                self._answer(OK, TEXT, server.text())
-            elif path == "/health":
-                health = server.health()
-                self._answer(
-                    OK if health.healthy else NOT_HEALTHY, "application/json", msgspec.json.encode(health) + b"\n"
-                )
-            else:
-                self._answer(NOT_FOUND, TEXT, b"There is /metrics and /health.\n")
-
-        def _answer(self, status: int, kind: str, body: bytes) -> None:
-            with suppress(ConnectionError):  # the client has gone
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing: a line for each request would hide the job's own lines."""
-
-    return Handler
+def _processed(sink: "Sink") -> dict[int, int]:
+    """Of the partitions that the job owns, once it is known how far they were processed before."""
+    if not sink.is_token_known:
+        return {}
+    return dict.fromkeys(sink.ownership.partitions, 0) | sink.counts.next

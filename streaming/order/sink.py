@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from precede.ingest.kafka.topics import Topic, record_bytes_max
-from precede.ingest.progress import horizon_record, token_record
+from precede.ingest.progress import horizon_record, token_record, transactional_id
 from precede.streaming.job import faults
+from precede.streaming.job.raw_partitions import of_partitions
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring import counts
 from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.times import Times
 from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.lag_group import LagGroup
 from precede.streaming.order.notices import Notices
@@ -82,6 +84,7 @@ class Sink:
         self.is_token_known = False
         self.counts = Counts() if counts_folder is None else counts.load(counts_folder)
         self._counts_folder = counts_folder
+        self.times = Times()
         self.shards: Collection[int] = ()
         """The shards that had input in the batch that was published last."""
         self.refused: Refused | None = None
@@ -91,7 +94,7 @@ class Sink:
         self._producer: TransactionalProducer | None = None
         self._own_raw: list[tuple[int, JobRecord]] = []
         """What the open transaction will write into the raw topic, by partition."""
-        self._lag_group = LagGroup(settings.bootstrap, self.ownership.transactional_id, raw.name)
+        self._lag_group = LagGroup(settings.bootstrap, transactional_id(settings.ordered_topic), raw.name)
 
     def open(self) -> None:
         """Claim the ordered topic, fence every other job, and read the token."""
@@ -106,9 +109,9 @@ class Sink:
                 PIECE_BYTES_MAX,
                 record_bytes_max(self.settings.bootstrap, self.settings.state_topic_name) - STATE_KEY_BYTES_MAX,
             ),
-            written_from=progress.horizon,
+            written_from=of_partitions(self.ownership.partitions, progress.horizon),
         )
-        self.token = progress.token
+        self.token = of_partitions(self.ownership.partitions, progress.token)
         self.counts.next = self.token | self.counts.next
         self.is_token_known = True
         self._producer = producer
@@ -217,6 +220,7 @@ class Sink:
         done = Counts(batches=1)
         reports: dict[int, dict[int, int]] = {}
         self._own_raw = []
+        self.times.begin()
         has_begun = False
         began, producing_s, committing_s = perf_counter(), 0.0, 0.0
         faults.reach("order.begin")
@@ -238,11 +242,13 @@ class Sink:
                 self._produce(producer, partition, records)
                 if offset >= next_offset:
                     done.add_published(records)
+                    self.times.note(records.ordered)
                 producing_s += perf_counter() - step
             if has_begun:
                 step = perf_counter()
                 self._commit(producer, done.next, reports)
                 committing_s = perf_counter() - step
+                self.times.committed()
             else:  # what a shard says of its state counts, although nothing is published
                 for shard, uncovered in reports.items():
                     self.coverage.report(shard, uncovered)

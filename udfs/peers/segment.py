@@ -14,18 +14,16 @@ Duties of the caller, beside those of the broadcast (broadcast.py):
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import UNSET
-
 from precede.udfs.engine.held import Held
 from precede.udfs.engine.runs import Runs
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
-from precede.udfs.orders import ORDERS
 from precede.udfs.peers import notes
 from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Arrival, Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
 from precede.udfs.peers.events import Event, Missed, Offered, RecordRefused
+from precede.udfs.peers.fit_for_segment import check_create, check_order
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, PAGE, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
@@ -110,7 +108,7 @@ class Segment:
         """Create a group and enter it. Raises Refused if it cannot be."""
         if group in self.groups or group in self.directory.rows:
             raise Refused(f"There is a group {group} on this segment: join it, or choose another name.")
-        _check_order(options.get("order", "s_b"), options.get("conflicts"))
+        check_order(options.get("order", "s_b"), options.get("conflicts"))
         self.directory.create(group)
         peer = self._add(group)
         peer.catching_up.begin_alone(now_ms)
@@ -127,7 +125,7 @@ class Segment:
         if known is None or (before is not None and not before.joining.left):
             raise Refused(f"No group {group} is offered on this segment: discover first, or create it.")
         if known.create is not None:
-            _check_create(known.create)
+            check_create(known.create)
         self.directory.join(group)
         peer = self._add(group)
         if known.create is not None:
@@ -150,7 +148,7 @@ class Segment:
         known = self.directory.known.get(group)
         create = create or (None if known is None else known.create)
         if create is not None:
-            _check_create(create)
+            check_create(create)
         self.directory.remember(GroupInfo(group, "", {self.name: (0, IN)}, create))
         peer = self._add(group)
         if create is not None:
@@ -448,18 +446,3 @@ class Segment:
 
 def _size_of(info: GroupInfo) -> int:
     return 200 + len(info.create or b"") + 100 * len(info.view)
-
-
-def _check_create(create: bytes) -> None:
-    record = read(create, LIMITS)
-    if isinstance(record, Create):
-        _check_order("s_b" if record.options.order is UNSET else record.options.order, record.options.conflicts)
-
-
-def _check_order(order: Any, conflicts: Any) -> None:
-    if order not in ORDERS:
-        raise Refused(f"There is no order {order!r}: choose one of {', '.join(ORDERS)}.")
-    if order == "total":
-        raise Refused("The order total is the log's own, so it needs the log: choose lamport for one sequence here.")
-    if order == "object" and conflicts not in (None, UNSET) and conflicts:
-        raise Refused("In the order object, declared conflicts need the log: leave them out, or use Kafka.")
