@@ -66,6 +66,7 @@ COMMANDS = (
     "dead-letters",
     "key",
     "broker",
+    "bundle",
 )  # as --help lists them
 
 

@@ -25,7 +25,11 @@ def run(
     bootstrap: Bootstrap = None,
     checkpoint: Checkpoint = None,
     delta: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Root of the Delta tables. Default: PRECEDE_DELTA, else delta/.")
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Root of the Delta tables: a folder or a URI. Default: PRECEDE_DELTA, else delta/.",
+        ),
     ] = None,
     order: Order = None,
     shards: Annotated[

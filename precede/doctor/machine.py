@@ -5,7 +5,6 @@ import select
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from precede.doctor.findings import Finding, note, ok, stop, tried
 from precede.ingest.extras import need
@@ -15,6 +14,8 @@ from precede.ingest.signing import key_in
 from precede.streaming.job import checkpoint, jars
 from precede.streaming.job.java import java
 from precede.streaming.job.settings import Settings, host_and_port
+from precede.streaming.places import place
+from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import PrecedeError, Refused
 
 ECHO_S = 1.0
@@ -52,11 +53,20 @@ def _folders(settings: Settings) -> Iterator[Finding]:
     if not settings.runs_without_spark and settings.only != "order":
         names.append("delta")
     for name in names:
-        folder = Path(getattr(settings, name))
+        folder = place.at(getattr(settings, name))
+        is_local = isinstance(folder, LocalPlace)
         yield from tried(
-            lambda name=name, folder=folder: checkpoint.make_writable(name, folder),  # type: ignore[misc]
-            f"The {name} folder {folder} is writable.",
+            lambda name=name, folder=folder: _try_to_write(settings, name, folder),  # type: ignore[misc]
+            f"The {name} folder {folder} is writable{'' if is_local else ', and lets one of several create a file'}.",
         )
+
+
+def _try_to_write(settings: Settings, name: str, folder: Place) -> None:
+    if not isinstance(folder, LocalPlace):
+        from precede.streaming.job import session
+
+        session.reach_stores(settings)
+    checkpoint.make_writable(name, folder)
 
 
 def _keys(settings: Settings) -> Iterator[Finding]:

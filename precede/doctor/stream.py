@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -79,7 +78,7 @@ def _history(settings: Settings, topics: dict[str, Topic]) -> Iterator[Finding]:
 
 
 def _kept(settings: Settings) -> checkpoint.Checkpoint:
-    return checkpoint.read(Path(settings.checkpoint))
+    return checkpoint.read(settings.checkpoint_place)
 
 
 def _owners(settings: Settings, topics: dict[str, Topic]) -> Iterator[Finding]:

@@ -4,16 +4,18 @@ Spark's checkpoint has offsets and state, but does not say which topics and sett
 """
 
 import os
+import platform
 from contextlib import AbstractContextManager
-from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from precede.ingest.files import locked, replace_file
 from precede.ingest.kafka.topics import Topic
 from precede.ingest.ways_out import FRESH_OUTPUT
 from precede.streaming.job.raw_partitions import as_text, owned
 from precede.streaming.job.settings import Settings
+from precede.streaming.places.lease import only_one
+from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 
@@ -67,11 +69,11 @@ class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
     history: HistoryPart | None = None
 
 
-def read(folder: Path) -> Checkpoint:
+def read(folder: Place) -> Checkpoint:
     """The content of a checkpoint's file; empty where there is no file yet."""
     path = folder / FILE
     try:
-        text = path.read_bytes()
+        text = path.read()
     except FileNotFoundError:
         _refuse_foreign(folder)
         return Checkpoint()
@@ -89,7 +91,7 @@ def read(folder: Path) -> Checkpoint:
         raise Refused(f"The checkpoint file {path} is damaged: {error}.") from error
 
 
-def _refuse_foreign(folder: Path) -> None:
+def _refuse_foreign(folder: Place) -> None:
     for name in ("order", "history", "offsets", "commits", "state"):
         if (folder / name).exists():
             raise Refused(
@@ -98,12 +100,12 @@ def _refuse_foreign(folder: Path) -> None:
             )
 
 
-def write(folder: Path, checkpoint: Checkpoint) -> None:
+def write(folder: Place, checkpoint: Checkpoint) -> None:
     """Replace the file as a whole."""
-    replace_file(folder / FILE, msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n")
+    (folder / FILE).replace(msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n")
 
 
-def update(folder: Path, *, order: OrderPart | None, history: HistoryPart | None) -> None:
+def update(folder: Place, *, order: OrderPart | None, history: HistoryPart | None) -> None:
     """Write the given parts and keep the other one: its query may run in another job."""
     with _lock_file(folder):
         kept = read(folder)
@@ -112,7 +114,7 @@ def update(folder: Path, *, order: OrderPart | None, history: HistoryPart | None
         write(folder, kept)
 
 
-def forget_history(folder: Path) -> None:
+def forget_history(folder: Place) -> None:
     """Remove the history part, because its tables are about to be rebuilt."""
     with _lock_file(folder):
         kept = read(folder)
@@ -121,33 +123,40 @@ def forget_history(folder: Path) -> None:
             write(folder, kept)
 
 
-def set_aside(folder: Path) -> Path:
+def set_aside(folder: Place) -> Place:
     """Rename a query's folder, so that the query begins with a new one; returns the new name."""
     number = 1
-    while (aside := folder.with_name(f"{folder.name}.set-aside-{number}")).exists():
+    while (aside := folder.sibling(f"{folder.name}.set-aside-{number}")).exists():
         number += 1
-    return folder.rename(aside)
+    folder.rename(aside)
+    return aside
 
 
-def lock_part(folder: Path, part: str) -> AbstractContextManager[int]:
-    """Keep other jobs of this machine from using that part of the checkpoint; refused where one is using it."""
-    return locked(folder / f".{part}.lock", refusal=f"Another job uses the {part} part of the checkpoint {folder}.")
+def lock_part(folder: Place, part: str, **about: Any) -> AbstractContextManager[None]:
+    """Keep other jobs from using that part of the checkpoint; refused where one is using it."""
+    return only_one(folder, part, refusal=f"Another job uses the {part} part of the checkpoint {folder}.", **about)
 
 
-def _lock_file(folder: Path) -> AbstractContextManager[int]:
+def _lock_file(folder: Place) -> AbstractContextManager[None]:
     """Keep other jobs from writing the checkpoint's own file; waits for one that does, since that takes no time."""
-    return locked(folder / ".file.lock")
+    return only_one(folder, "file")
 
 
-def make_writable(setting: str, folder: Path) -> None:
+def make_writable(setting: str, folder: Place) -> None:
     """Create the folder where it is absent, and try to write into it."""
-    probe = folder / f".precede-{os.getpid()}"
+    probe = folder / f".precede-{platform.node()}-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"")
-        probe.unlink()
+        folder.make_folder()
+        probe.remove()
+        creates_once = probe.create(b"one") and not probe.create(b"another")
+        probe.remove()
     except OSError as error:
         raise Refused(f"The {setting} folder {folder} is not writable: {error.strerror}.") from error
+    if not creates_once:
+        raise Refused(
+            f"The store of {folder} does not tell who creates a file first, so two jobs could write there at the same "
+            "time; take one that knows conditional writes."
+        )
 
 
 def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, Topic]) -> OrderPart:

@@ -59,6 +59,8 @@ class Job(ABC):
         self.ticker: Ticker | None = None
         self.status = Status(settings)
         self.monitoring: MonitoringServer | None = None
+        self.lost: Refused | None = None
+        """Why this job may no longer write into its folders."""
 
     def run(self) -> None:
         """Check, start, watch, stop."""
@@ -66,6 +68,8 @@ class Job(ABC):
         with ExitStack() as stack:
             stack.enter_context(set_on_signals(self.stopping))
             self.lock_folders(stack)
+            if self.stopping.is_set():
+                return
             self._serve_monitoring(stack)
             self.topics = self._find_topics()
             if self.stopping.is_set():
@@ -152,7 +156,7 @@ class Job(ABC):
     def _prepare_order(self, stack: ExitStack) -> None:
         settings = self.settings
         self.sink = self.new_sink(self.topics[settings.raw_topic], self.topics[settings.progress_topic])
-        stack.callback(self.sink.close)
+        stack.callback(self.sink.end)
         self._say_partitions(self.sink.ownership.partitions)
         self.owner_watch = OwnerWatch(self.sink.ownership, self.sink.taken_over)
         stack.callback(self.owner_watch.stop)
@@ -202,6 +206,8 @@ class Job(ABC):
         try:
             while not self.stopping.is_set() and not all(watch.done for watch in watches):
                 self.beat()
+                if self.lost is not None:
+                    raise self.lost
                 for watch in watches:
                     if self.sink is not None and self.sink.refused is not None:
                         raise self.sink.refused
@@ -229,7 +235,7 @@ class Job(ABC):
 
     def _stop(self, watches: list[QueryWatch]) -> None:
         """Stop between batches: a batch that is being published is finished; the next start does the rest."""
-        is_taken_over = self.sink is not None and isinstance(self.sink.refused, TakenOver)
+        is_taken_over = self.lost is not None or (self.sink is not None and isinstance(self.sink.refused, TakenOver))
         if self.sink is not None:
             self.sink.is_stopping = self.stopping.is_set() or is_taken_over
         self.end_batch(TAKEN_OVER_S_MAX if is_taken_over else STOP_S_MAX)

@@ -13,7 +13,11 @@ from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, Credentials, address
 from precede.ingest.pass_through import PassThrough, pass_through
 from precede.ingest.segment.address import DEFAULT_URL, read_addresses
+from precede.ingest.sender_state import default_file
 from precede.streaming.job import raw_partitions, spark_table
+from precede.streaming.places import place
+from precede.streaming.places.delta import storage_options
+from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -109,6 +113,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory: str = "2g"
     ui: bool = False
     spark: PassThrough = PassThrough()  # names and values for Spark and Hadoop, as they are
+    storage: PassThrough = PassThrough()  # names and values for delta-rs, which reads Delta tables without Spark
 
     def patience(self, key: "Ed25519PrivateKey | None" = None) -> Patience:
         """How long the job waits for what is missing; `key` is the job's service key, if it has one."""
@@ -146,12 +151,32 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.engine == "process" and self.only != "history"
 
     @property
-    def order_checkpoint(self) -> Path:
-        """Where Spark keeps the order query's offsets, commits and state."""
-        return Path(self.checkpoint) / "order"
+    def checkpoint_place(self) -> Place:
+        """Where the job's progress and state are."""
+        return place.at(self.checkpoint)
 
     @property
-    def restored_files(self) -> Path:
+    def delta_place(self) -> Place:
+        """The root of the Delta tables."""
+        return place.at(self.delta)
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """How delta-rs reaches the Delta tables."""
+        return storage_options(self.storage, spark_table.hadoop_values(self.spark))
+
+    @property
+    def needs_stores(self) -> bool:
+        """Whether some of the job's files are in a store, and not on this machine."""
+        return not (place.is_local(self.checkpoint) and (self.only == "order" or place.is_local(self.delta)))
+
+    @property
+    def order_checkpoint(self) -> Place:
+        """Where Spark keeps the order query's offsets, commits and state."""
+        return self.checkpoint_place / "order"
+
+    @property
+    def restored_files(self) -> Place:
         """Where the state is kept with which the order query's checkpoint began, until every shard has taken it."""
         return self.order_checkpoint / "restored"
 
@@ -162,12 +187,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def logs(self) -> Path:
-        """Where Spark's log files are."""
-        return Path(self.checkpoint) / "logs"
+        """Where Spark's log files are: beside a checkpoint of this machine, else in the user's state folder."""
+        checkpoint = self.checkpoint_place
+        if isinstance(checkpoint, LocalPlace):
+            return checkpoint.path / "logs"
+        return default_file().with_name("logs") / re.sub(r"[^A-Za-z0-9.-]+", "-", self.checkpoint).strip("-")
 
-    def history_checkpoint(self, table: str) -> Path:
+    def history_checkpoint(self, table: str) -> Place:
         """Where Spark keeps the offsets and commits of a table's history query."""
-        return Path(self.checkpoint) / "history" / table
+        return self.checkpoint_place / "history" / table
 
 
 def load(
@@ -217,7 +245,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {_VARIABLES[name]: text for name, text in environ.items() if name in _VARIABLES and text != ""}
 
 
-TABLES = ("limits", "spark", "kafka")
+TABLES = ("limits", "spark", "kafka", "storage")
 """Settings that only the config file can have."""
 _VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name not in TABLES}
 
@@ -328,8 +356,8 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
         lambda servers: SERVERS.fullmatch(str(servers)) is not None,
         "host:port, or several with commas between them",
     ),
-    ("checkpoint", _is_folder, "a folder of this machine or of a volume mounted on it"),
-    ("delta", _is_folder, "a folder of this machine or of a volume mounted on it"),
+    ("checkpoint", place.is_place, place.WANTED),
+    ("delta", place.is_place, place.WANTED),
     ("order", lambda name: name in ORDERS, f"one of {', '.join(sorted(ORDERS))}"),
     ("shards", _between(1, 1_000_000), "a whole number from 1 to 1,000,000"),
     (

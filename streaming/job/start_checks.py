@@ -5,7 +5,6 @@ anything is written.
 """
 
 from functools import partial
-from pathlib import Path
 
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
@@ -80,7 +79,7 @@ def rebuild_history(
         _check_topic_is_whole(settings, table, first)
     say("The Delta tables are removed and will be written again from the topics.")
     # Before the tables go: after a crash the checkpoint must not name tables that do not exist.
-    checkpoint.forget_history(Path(settings.checkpoint))
+    checkpoint.forget_history(settings.checkpoint_place)
     tables.remove(settings)
     return check_history(settings, None, topics)
 

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
@@ -28,6 +27,8 @@ from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring import counts as counts_file
 from precede.streaming.monitoring.counts import Counts
+from precede.streaming.places import place
+from precede.streaming.places.place import LocalPlace
 from precede.udfs.codes import CODES
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Metrics(Collector):
         self.broker = broker
         self.healthy = healthy
         self.sink: Sink | None = None
-        self._at_start = Counts() if settings.runs_without_spark else counts_file.load(Path(settings.checkpoint))
+        self._at_start = Counts() if settings.runs_without_spark else counts_file.load(settings.checkpoint_place)
         """Shown until there is a sink, since Spark takes some time to start."""
         self.watches: list[QueryWatch] = []
         self.retention: RetentionWatch | None = None
@@ -177,6 +178,8 @@ class Metrics(Collector):
         free = GaugeMetricFamily("precede_disk_free_bytes", "Free space on the folder's disk.", labels=["folder"])
         folders = ("checkpoint",) if self.settings.only == "order" else ("checkpoint", "delta")
         for name in ("cache",) if self.settings.runs_without_spark else folders:
+            folder = place.at(getattr(self.settings, name))
             with suppress(OSError):
-                free.add_metric([name], shutil.disk_usage(Path(getattr(self.settings, name))).free)
+                if isinstance(folder, LocalPlace):  # a store does not fill up
+                    free.add_metric([name], shutil.disk_usage(folder.path).free)
         return free

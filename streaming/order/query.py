@@ -5,6 +5,7 @@ Each step is its own function, so that benchmarks and tests can replace the kern
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from precede.ingest.kafka import clients
@@ -113,6 +114,9 @@ def start(
     """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", ORDER_POOL)
     patience = settings.patience(key)
+    initial = None if restored is None else restored.reader
+    if initial is not None:
+        initial.send_to_workers(partial(spark.sparkContext.addFile, recursive=True))
     shard = Shard(
         settings.order,
         settings.limits,
@@ -120,14 +124,14 @@ def start(
         partitions=partitions,
         partitioner=settings.partitioner,
         state=state,
-        initial=None if restored is None else restored.reader,
+        initial=initial,
     )
     function = faults.around(shard, "order")
     offsets = None if restored is None else restored.offsets
     some = None if owned is None or len(owned) == partitions else owned
     packed = ordered(rows(spark, settings, offsets, some), function)
     writer = packed.writeStream.queryName("order").foreachBatch(publish)
-    writer = writer.option("checkpointLocation", str(settings.order_checkpoint.absolute()))
+    writer = writer.option("checkpointLocation", settings.order_checkpoint.location)
     if drain:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()

@@ -13,7 +13,6 @@ the token is read again, and what it leaves to do is done.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from precede.streaming.job import faults
 from precede.streaming.job.raw_partitions import of_partitions
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring import counts
-from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.counts import Counts, CountsFile
 from precede.streaming.monitoring.times import Times
 from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.lag_group import LagGroup
@@ -39,6 +38,7 @@ from precede.streaming.order.transaction import (
     TransactionalProducer,
     TransactionError,
 )
+from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
 from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.messages import NAME_BYTES_MAX
@@ -68,7 +68,7 @@ class Sink:
         key: "Ed25519PrivateKey | None" = None,
         *,
         engine: str = "spark",
-        counts_folder: Path | None = None,
+        counts_folder: Place | None = None,
     ) -> None:
         """`key` is the service's; what the job itself writes into the log is signed with it.
 
@@ -83,7 +83,7 @@ class Sink:
         """How the kernel's states are written; known once the job owns the topics."""
         self.is_token_known = False
         self.counts = Counts() if counts_folder is None else counts.load(counts_folder)
-        self._counts_folder = counts_folder
+        self._counts_file = None if counts_folder is None else CountsFile(counts_folder)
         self.times = Times()
         self.shards: Collection[int] = ()
         """The shards that had input in the batch that was published last."""
@@ -124,6 +124,12 @@ class Sink:
         """Take in that another job writes the ordered topic now; this one publishes nothing more."""
         self.refused = refusal
         self.is_stopping = True
+
+    def end(self) -> None:
+        """Close it for good."""
+        self.close()
+        if self._counts_file is not None and self.counts.batches:
+            self._counts_file.save(self.counts)
 
     def close(self) -> None:
         """Drop the producer, and with it what is not committed."""
@@ -260,8 +266,8 @@ class Sink:
         self.notices.kafka_answered()
         self.counts.add_batch(done)
         self.shards = done.held.keys()
-        if self._counts_folder is not None:
-            counts.save(self._counts_folder, self.counts)
+        if self._counts_file is not None:
+            self._counts_file.save_if_due(self.counts)
         faults.reach("order.out")
 
     def _produce(self, producer: TransactionalProducer, partition: int, records: Records) -> None:

@@ -17,11 +17,12 @@ from precede.streaming.job.broker_watch import BrokerWatch, Waiting
 from precede.streaming.job.settings import Settings, check
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring import counts
-from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.counts import Counts, CountsFile
 from precede.streaming.monitoring.health import AWAY_S_MAX, SILENT_S_MAX, judge
 from precede.streaming.monitoring.metrics import Metrics
 from precede.streaming.monitoring.server import STUCK_S_MAX, MonitoringServer
 from precede.streaming.monitoring.times import HOLD_BOUNDS_S, SAMPLES_MAX, TimeHistogram, Times
+from precede.streaming.places.place import LocalPlace
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.wire import encode_message
@@ -76,12 +77,12 @@ def test_what_a_batch_carries_is_counted_dead_letters_by_their_code() -> None:
 
 
 def test_what_is_held_is_known_again_after_a_start_and_nothing_else_is(tmp_path: Path) -> None:
-    counts.save(tmp_path, counted())
-    again = counts.load(tmp_path)
+    CountsFile(LocalPlace(tmp_path)).save(counted())
+    again = counts.load(LocalPlace(tmp_path))
     assert (again.held_now, again.gaps_now, again.oldest_ms, again.state_bytes) == (1, 1, 1_000, {3: 70})
     assert (again.batches, again.read, again.next) == (0, 0, {})
     (tmp_path / counts.FILE).write_bytes(b"{")
-    assert counts.load(tmp_path) == Counts()
+    assert counts.load(LocalPlace(tmp_path)) == Counts()
 
 
 def test_a_job_is_healthy_while_its_queries_speak_and_kafka_answers() -> None:
@@ -153,7 +154,7 @@ def test_metrics_have_units_in_their_names_and_every_code_from_zero_on(ask: Call
 
 
 def test_while_spark_starts_what_is_held_is_told_and_no_lag_is_guessed(tmp_path: Path) -> None:
-    counts.save(tmp_path, counted())
+    CountsFile(LocalPlace(tmp_path)).save(counted())
     settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
     metrics = Metrics(settings, BrokerWatch(settings), lambda: False)
     metrics.broker.ends = {0: (0, 100)}
