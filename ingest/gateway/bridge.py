@@ -17,6 +17,7 @@ from precede.ingest.live.live_kernel import RawRow
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.peers.events import Event
+from precede.udfs.peers.for_gateways import pause
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.messages import Evict, Join, Leave, Message
@@ -109,7 +110,7 @@ class Bridge:
         self.is_full = True
         self._say(f"{why} Until that has changed no records are taken in, and the peers keep theirs.")
         for side in self.sides:
-            side.segment.pause(is_paused=True, now_ms=now_ms)
+            pause(side.segment, is_paused=True, now_ms=now_ms)
 
     def _gone(self, entry: Entry) -> None:
         if entry.row is not None:
@@ -188,7 +189,7 @@ class Bridge:
             self.is_full = False
             self._say("Records are taken in again.")
             for side in self.sides:
-                side.segment.pause(is_paused=False, now_ms=now_ms)
+                pause(side.segment, is_paused=False, now_ms=now_ms)
 
     def _write(self, now_ms: float, *, older_ms: float) -> None:
         """Bring the disk up to date; where it cannot be written, take no more in, and try again later."""
@@ -214,7 +215,7 @@ class Bridge:
     def pause(self, now_ms: float) -> None:
         """The end comes: take in no more, and write to the disk what the log lacks."""
         for side in self.sides:
-            side.segment.pause(is_paused=True, now_ms=now_ms)
+            pause(side.segment, is_paused=True, now_ms=now_ms)
         self._write(now_ms, older_ms=now_ms)
 
     def close(self, now_ms: float) -> None:

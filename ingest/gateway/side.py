@@ -16,6 +16,7 @@ from precede.ingest.gateway.upward import Upward
 from precede.udfs.engine.runs import Runs
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
+from precede.udfs.peers import for_gateways
 from precede.udfs.peers.directory import GROUPS_MAX
 from precede.udfs.peers.events import Accepted, Event, JoinHeard, Missed, Offered
 from precede.udfs.peers.notes import InLog, JoinAnswer, RefusedByLog
@@ -124,7 +125,8 @@ class Side:
             return None
         messages = [*past.messages(group), *log.held_values(group)]
         values = [*past.controls(group), *messages]
-        self.segment.learn(group, values, _settled_before(log.settled(group), messages), log.time(group), now_ms)
+        settled = _settled_before(log.settled(group), messages)
+        for_gateways.learn(self.segment, group, values, settled, time=log.time(group), now_ms=now_ms)
         self._tell_group(group, None, now_ms)
         if not log.has_begun(group):
             self._new.add(group)
@@ -150,7 +152,7 @@ class Side:
         """How many gateways of this segment come before this one, for this sender."""
         if self._ranks_ms <= now_ms:
             self._ranks_ms = now_ms + RANKS_MS
-            gateways = self.segment.gateways(now_ms)
+            gateways = for_gateways.gateways(self.segment, now_ms)
             if gateways != self._gateways:
                 self._gateways = gateways
                 self._ranks.clear()

@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from precede.udfs.engine.held import Held
-from precede.udfs.engine.runs import Runs
-from precede.udfs.errors import Refused
+from precede.udfs.errors import Congested, Refused
 from precede.udfs.limits import Limits
 from precede.udfs.peers import notes
 from precede.udfs.peers.announcing import Announcing
@@ -33,7 +32,7 @@ from precede.udfs.peers.segment_state import dump_group, load_group
 from precede.udfs.peers.speaking import Signer
 from precede.udfs.peers.sync_messages import PeerFault, read_have
 from precede.udfs.peers.views import IN, merge
-from precede.udfs.records.messages import Create, Id, Who
+from precede.udfs.records.messages import Create, Id
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
@@ -79,7 +78,8 @@ class Segment:
         self._unsent: list[tuple[int, bytes]] = []
         self._lost = 0
         self._offered_bytes = 0
-        self._is_paused = False
+        self.is_paused = False
+        """As a gateway: whether no records are taken in (for_gateways.py)."""
         self._refusals: dict[RefusedByLog, None] = {}
         self.advertised: dict[str, bytes | None] = {}
         """As a gateway: groups of the log, with their `create` records, that others may join."""
@@ -183,10 +183,13 @@ class Segment:
         to: list[str] | None = None,
         object_: dict[str, Any] | None = None,
     ) -> Id:
-        """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument."""
+        """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument.
+
+        Congested, which is a Refused, means that it can be a little later.
+        """
         peer = self._peer(group)
         if self._unsent or not self.broadcast.has_room(len(data)):
-            raise Refused("The peers of the segment cannot follow: wait, and send it again.")
+            raise Congested("The peers of the segment cannot follow: wait, and send it again.")
         id_ = peer.send(data, after=list(after), to=to, object_=object_, clock_ms=self._clock_ms(now_ms), now_ms=now_ms)
         self._settle(peer, now_ms)
         return id_
@@ -207,30 +210,15 @@ class Segment:
             self._meet(peer, note.create, now_ms, is_from_log=True)
         self._settle(peer, now_ms)
 
-    def learn(
-        self, group: str, values: Iterable[bytes], settled: Iterable[tuple[Who, Runs]], time: int, now_ms: float
-    ) -> None:
-        """As a gateway: take in what the log had of a group before; `settled` is what no one need wait for any more."""
-        peer = self._peer(group)
-        for value in values:
-            peer.take(value, now_ms, is_from_log=True, is_page=True)
-        peer.catching_up.note_forgotten(settled, time)
-        self._settle(peer, now_ms)
-
-    def pause(self, *, is_paused: bool, now_ms: float) -> None:
-        """As a gateway: take in no records for a while, and then ask for those that came meanwhile."""
-        self._is_paused = is_paused
-        if not is_paused:
-            for peer in self.groups.values():
-                peer.catching_up.lacks(now_ms)
-
     def has_room(self, size: int) -> bool:
         """Whether `inject` of a record of this size would go out soon."""
         return not self._unsent and self.broadcast.has_room(size)
 
-    def gateways(self, now_ms: float) -> set[str]:
-        """The names of the other gateways that are there."""
-        return self.announcing.gateways & (self.announcing.present(self.broadcast.streams, now_ms) or set())
+    def restore_said(self, group: str, epoch: int, seq: int, value: bytes, now_ms: float) -> None:
+        """After an end that was not clean: an own message that was said after the state was written."""
+        peer = self.groups.get(group)
+        if peer is not None and peer.take(value, now_ms):
+            peer.logged.said((self.name, epoch, seq), len(value))
 
     def held(self, group: str) -> list[Held]:
         """What waits for its turn in a group, and for what."""
@@ -292,7 +280,7 @@ class Segment:
             self._lost = self.broadcast.lost
             for peer in self.groups.values():
                 peer.catching_up.lacks(now_ms)
-        present = self._present(now_ms)
+        present = self.present(now_ms)
         for peer in self.groups.values():
             peer.due(self._clock_ms(now_ms), now_ms)
             peer.check_join(present, self.announcing.gateways, now_ms)
@@ -310,7 +298,7 @@ class Segment:
         stream = self.broadcast.streams.by_origin[origin]
         is_from_log = self.announcing.is_gateways(origin)
         peer: PeerGroup | None = None
-        if kind in (DATA, PAGE) and self._is_paused:
+        if kind in (DATA, PAGE) and self.is_paused:
             self._count("paused")
         elif kind == DATA:
             key, value = notes.read_data(payload)
@@ -349,7 +337,7 @@ class Segment:
         if isinstance(note, JoinAnswer):
             if peer is not None:
                 peer.receive_join_answer(note, now_ms)
-                peer.check_join(self._present(now_ms), self.announcing.gateways, now_ms)
+                peer.check_join(self.present(now_ms), self.announcing.gateways, now_ms)
             return peer
         if not self.announcing.is_gateways(origin):
             self._count("not_from_log")
@@ -378,9 +366,13 @@ class Segment:
                 is_known = one.create is None or (known is not None and known.create == one.create)
                 if is_known or self._is_create(one.create, one.group):
                     infos.append(GroupInfo(one.group, "", one.view, one.create))
-            elif one.create is not None and one.create != peer.records.create:
+                continue
+            if one.create is not None and one.create != peer.records.create:
                 self._meet(peer, one.create, now_ms, is_from_log=False)
                 self._settle(peer, now_ms)
+            view = peer.speaking.knowledge.view
+            if merge(view, one.view) != view:
+                peer.catching_up.lacks(now_ms)  # it began the group by itself, before any heard of the other
         for offer in self.directory.receive(GroupsInfo(note.name, infos)):
             if isinstance(offer, Offer):
                 self._offer(offer.info)
@@ -415,7 +407,8 @@ class Segment:
         self._count("bad_create")
         return False
 
-    def _present(self, now_ms: float) -> set[str] | None:
+    def present(self, now_ms: float) -> set[str] | None:
+        """The names of all others that are heard; None while some of them are not known."""
         return self.announcing.present(self.broadcast.streams, now_ms)
 
     def _settle(self, peer: PeerGroup, now_ms: float) -> None:
