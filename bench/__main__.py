@@ -36,6 +36,7 @@ from bench import (
     state_topic,
 )
 from bench.figures import Report
+from bench.segment import suite as peers
 from bench.stage import Stage
 
 BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "neighbour": neighbour.run,
     "idle": idle.run,
     "engines": engines.run,
+    "peers": peers.run,
 }
 RESULTS = Path(__file__).with_name("figures.json")
 

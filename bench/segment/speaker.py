@@ -55,6 +55,8 @@ class Task(msgspec.Struct, kw_only=True):
     is_first: bool = False
     burst: bool = False
     """Whether to send as fast as it is taken, for `seconds`."""
+    at_most_s: float = 1e9
+    """When to stop, even if there is more to say."""
 
 
 class Signing:
@@ -158,7 +160,8 @@ class Speaker:
         while monotonic() < begin_s:
             sleep(min(0.01, max(0.0, begin_s - monotonic())))
         last_s = begin_s
-        while sent < count and not (task.burst and monotonic() > begin_s + task.seconds):
+        until = begin_s + (task.seconds if task.burst else task.at_most_s)
+        while sent < count and monotonic() < until:
             due = count if task.burst else min(count, int((monotonic() - begin_s) * task.per_s) + 1)
             if due > sent:
                 try:
