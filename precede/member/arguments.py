@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import msgspec
+
 from precede.reading.delivery import Delivery
 from precede.udfs.records.messages import EPOCH_MAX, NAME_BYTES_MAX, SEQ_MAX, Id
 
@@ -59,7 +61,9 @@ def as_id(value: Any) -> Id:
 
 
 def as_json(data: Any) -> bytes:
-    """The value as JSON that every reader accepts: no NaN, and nothing that only Python has."""
+    """The value as JSON that every reader accepts: no NaN, and nothing that only Python has; msgspec.Raw is JSON."""
+    if isinstance(data, msgspec.Raw):
+        return bytes(data)
     try:
         return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
