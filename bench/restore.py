@@ -92,7 +92,7 @@ def _order(stage: Stage, settings: Settings, say: Callable[[str], object] = prin
         )
         found = rate(drained(query, None))
         if restored is None:
-            last_states.write(stage.spark, settings, sink)
+            last_states.write(stage.spark, settings, sink, PARTITIONS)
         else:
             assert len(sink.shards) == settings.shards, "some shards were not called"
             assert sum(sink.counts.state_bytes.values()) > sum(map(os.path.getsize, _files(settings))) / 2

@@ -21,7 +21,7 @@ from precede.ingest.kafka.topics import Topic
 from precede.ingest.ways_out import FRESH_OUTPUT
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
-from precede.udfs.rules import OLDER_RULES
+from precede.udfs.rules import OLDER_RULES, RULES
 
 TOKEN_VERSION = 1
 HORIZON_VERSION = 1
@@ -74,6 +74,51 @@ class Owner(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     state_topic: str | None = None
     state_topic_id: str | None = None
     v: int = OWNER_VERSION
+
+
+class StreamTopics(NamedTuple):
+    """The topics that an owner record names; without a state topic, no state is written."""
+
+    raw: Topic
+    ordered: Topic
+    dead_letters: Topic
+    state: Topic | None
+
+
+def new_owner(
+    topics: StreamTopics,
+    *,
+    job: str,
+    order: str,
+    limits: Limits,
+    partitioner: str,
+    engine: str = "spark",
+    since_ms: int | None = None,
+    own_id: str | None = None,
+    rules: int = RULES,
+) -> Owner:
+    """The owner of partitions that had none before; `own_id` is its transactional id."""
+    own_id = transactional_id(topics.ordered.name) if own_id is None else own_id
+    return Owner(
+        job=job,
+        transactional_id=own_id,
+        ids=[own_id],
+        engine=engine,
+        since_ms=since_ms,
+        raw_topic=topics.raw.name,
+        raw_topic_id=topics.raw.id,
+        partitions=topics.raw.partitions,
+        order=order,
+        limits=limits,
+        partitioner=partitioner,
+        rules=rules,
+        rules_from=0,
+        ordered_topic_id=topics.ordered.id,
+        ordered_partitions=topics.ordered.partitions,
+        dead_letter_topic_id=topics.dead_letters.id,
+        state_topic=None if topics.state is None else topics.state.name,
+        state_topic_id=None if topics.state is None else topics.state.id,
+    )
 
 
 class _OlderOwner(msgspec.Struct, forbid_unknown_fields=True):

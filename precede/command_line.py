@@ -7,8 +7,11 @@ over. The commands import Spark, Kafka and pandas only where they need them, so 
 
 import os
 import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -104,6 +107,7 @@ def _precede(
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command, and exit with its status."""
     given = sys.argv[1:] if arguments is None else arguments
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
         status = application(given)(given, prog_name="precede", standalone_mode=False)
     except typer.TyperException as error:
@@ -122,6 +126,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(FAILED)
     # The library turns Ctrl-C into 130; commands that are meant to be stopped so exit with 0 themselves.
     sys.exit(FAILED if status == 130 else status or DONE)
+
+
+def _show_warning(show: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Show what the classes of the Python door warn of as a sentence, without the place in the code."""
+    if category is UserWarning:
+        say(str(message))
+    else:
+        show(message, category, *place)
 
 
 def _usage(error: typer.TyperException) -> str:

@@ -232,6 +232,7 @@ def test_a_gateway_keeps_its_volume_and_has_time_to_publish_it() -> None:
     assert gateways["persistentVolumeClaimRetentionPolicy"] == {"whenScaled": "Retain", "whenDeleted": "Retain"}
     spec = gateways["template"]["spec"]
     assert spec["terminationGracePeriodSeconds"] >= 300
+    assert spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] == ["/opt/entrypoint.sh", "drain"]
     arguments = spec["containers"][0]["args"]
     [volume] = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "data"]
     assert arguments[arguments.index("--state") + 1].startswith(volume["mountPath"] + "/")

@@ -146,6 +146,19 @@ def test_a_service_that_starts_again_asks_the_job_whether_it_is_alive(image: Ima
     assert image.run("alive")[0] == 1
 
 
+def test_a_gateway_is_drained_when_it_keeps_few_records_or_says_nothing(image: Image) -> None:
+    counts = image.folder / "counts"
+    counts.write_text("250000\n1001\n7\n99999\n")
+    tell = f"#!/bin/sh\nhead -n 1 {counts}\nsed -i 1d {counts}\n"
+    image.write("bin/python", tell)
+    image.write("bin/sleep", "#!/bin/sh\n")
+    assert image.run("drain")[0] == 0
+    assert counts.read_text() == "99999\n", "it ended at the first small number"
+    for silent in ("#!/bin/sh\nexit 1\n", "#!/bin/sh\n"):
+        image.write("bin/python", silent)
+        assert image.run("drain")[0] == 0
+
+
 @pytest.mark.parametrize("word", ["service", "driver"])
 def test_a_request_to_stop_reaches_the_job_which_ends_in_its_own_time(image: Image, word: str) -> None:
     begun = image.folder / "begun"

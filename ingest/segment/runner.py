@@ -147,10 +147,10 @@ class SegmentRunner:
     def _wait(self, timeout_s: float) -> None:
         files = [self._bell.fileno(), *(link.socket.fileno() for link in self._links if not link.is_paused)]
         files = [file for file in files if file >= 0]  # one that is removed just now has no file any more
-        if max(files) < SELECT_MAX:
-            ready = select.select(files, (), (), timeout_s)[0]
-        else:
-            ready = _poll(files, timeout_s)
+        try:
+            ready = select.select(files, (), (), timeout_s)[0] if max(files) < SELECT_MAX else _poll(files, timeout_s)
+        except OSError:  # or its file was closed after that
+            return
         if self._bell.fileno() in ready:
             with suppress(BlockingIOError):
                 while self._bell.recv(64):

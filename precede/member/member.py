@@ -10,7 +10,9 @@ its stamps need and how far it has read are kept in a small file, so that it goe
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Self
@@ -123,7 +125,14 @@ class Member(GroupMember):
     ) -> None:
         settings = self._settings
         where, raw, ordered = settings.bootstrap, settings.raw_topic, settings.ordered_topic
-        log = sending.log_of(where, raw)
+        partitioner = settings.partitioner
+        log = sending.log_of(
+            where,
+            raw,
+            partitions=settings.partitions,
+            replicas=settings.replicas,
+            say=partial(warnings.warn, stacklevel=5),
+        )
         path = sender_state.member_file(log, self.group, self.name, settings.state) if state is None else Path(state)
         kept = opened.enter_context(sender_state.opened(path, wait=False))
         known = kept.memory.find(log, self.group, self.name)
@@ -131,12 +140,12 @@ class Member(GroupMember):
         if known is None:
             known = kept.memory.add(sender_state.Sender(log, self.group, self.name))
         private = key_in(settings.key)
-        partitioner = settings.partitioner
         publisher = opened.enter_context(Publisher(where, topic=raw, linger_ms=0, partitioner=partitioner))
         self._publisher = MemberPublisher(kept, known, publisher, private)
         self._reader = self._new_reader()
         opened.callback(self._reader.close)
-        startup = Startup(self._publisher, self._reader, Log(where, raw, ordered, settings.progress_topic), self._past)
+        read = Log(where, raw, ordered, settings.progress_topic, partitioner)
+        startup = Startup(self._publisher, self._reader, read, self._past)
         place = start_member(startup, history=history, since=since, key=private, is_new=is_new)
         self.position = place.position
         """The position handed over last; an application that keeps its own passes it to `since`."""
@@ -159,7 +168,10 @@ class Member(GroupMember):
         clients = self._new_reader, lambda: Publisher(where, topic=raw, partitioner=partitioner)
         self._tasks.append(RepairTask(self._publisher, settings.control_topic, *clients))
         if heartbeat_s is not None or self._publisher.order.waits_for_members:
-            self._tasks.append(HeartbeatTask(self._publisher, raw, *clients, heartbeat_s=heartbeat_s or HEARTBEAT_S))
+            every_s = heartbeat_s or HEARTBEAT_S
+            self._tasks.append(
+                HeartbeatTask(self._publisher, raw, *clients, heartbeat_s=every_s, partitioner=partitioner)
+            )
         for task in self._tasks:
             task.start()
             opened.callback(task.join)

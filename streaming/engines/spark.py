@@ -66,7 +66,7 @@ class SparkJob(Job):
             return
         self.watch(order)  # history last, so that it finds all that was ordered
         if self.sink is not None and not self.stopping.is_set():
-            last_states.write(spark, self.settings, self.sink)
+            last_states.write(spark, self.settings, self.sink, self.topics[self.settings.raw_topic].partitions)
         if self.patiently(self._is_control_topic_empty):
             history = [watch for watch in history if watch.name != history_name(GAPS)]
         self.watch(history)

@@ -1,9 +1,11 @@
 """Reads held messages and open gaps from a checkpoint, as of its last batch; its job may be running."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from precede.streaming.job import checkpoint, restored_files, spark_files
 from precede.streaming.job.checkpoint import OrderPart
@@ -77,11 +79,9 @@ def check(settings: Settings) -> OrderPart:
 
 def _start(settings: Settings, stack: ExitStack) -> "SparkSession":
     """A session with temporary files, stopped when the stack is closed."""
-    import tempfile
-
     from precede.streaming.job import jars, session
 
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="precede-held-")))
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="precede-held-")))
     spark = session.start(settings, jars.ensure("spark", home=settings.jars_home), folder)
     stack.callback(spark.stop)
     return spark
@@ -91,9 +91,24 @@ def _blobs(spark: "SparkSession", folder: Path, shards: int, group: str | None) 
     """The state of each shard, or of the shard of one group, loaded one at a time."""
     from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
-    states = spark.read.format("statestore").load(str(folder.absolute()))
-    if group is not None:
-        states = states.where(F.col("key.shard") == shard_of(F.lit(group.encode()), shards))
-    column = "value.groupState.blob" if "groupState" in states.schema["value"].dataType.fieldNames() else "value.blob"  # type: ignore[attr-defined]
-    for row in states.select("key.shard", F.col(column).alias("blob")).orderBy("shard").toLocalIterator():
-        yield bytes(row.blob)
+    with _plain_name(folder) as path:
+        states = spark.read.format("statestore").load(path)
+        if group is not None:
+            states = states.where(F.col("key.shard") == shard_of(F.lit(group.encode()), shards))
+        kept = states.schema["value"].dataType.fieldNames()  # type: ignore[attr-defined]
+        column = "value.groupState.blob" if "groupState" in kept else "value.blob"
+        for row in states.select("key.shard", F.col(column).alias("blob")).orderBy("shard").toLocalIterator():
+            yield bytes(row.blob)
+
+
+@contextmanager
+def _plain_name(folder: Path) -> Iterator[str]:
+    """A name of the folder that Spark's reader of state takes: it looks for `%20` where there is a space."""
+    path = str(folder.absolute())
+    if quote(path, safe="/~") == path:
+        yield path
+        return
+    with TemporaryDirectory(prefix="precede-state-") as other:
+        link = Path(other, "order")
+        link.symlink_to(path)
+        yield str(link)

@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     progress_topic: str = "precede.progress"
     control_topic: str = "precede.control"
     state_topic: str | None = None  # None: named after the ordered topic, see `state_topic_name`
-    partitions: int = 4  # of a topic that `precede run` creates; an existing one stays as it is
+    partitions: int = 4  # of a topic that precede creates; an existing one stays as it is
     partitioner: str = DEFAULT_PARTITIONER  # the function of the key that says in which partition a group lives
     replicas: int = -1  # of such a topic; -1 takes the broker's default
 

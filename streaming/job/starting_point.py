@@ -80,16 +80,19 @@ def _fresh(settings: Settings, position: Position) -> StartingPoint:
             f"{NEW_OUTPUT}."
         )
     cut = next((partition for partition, (first, _) in enumerate(position.ends) if first > 0), None)
-    if cut is not None and not settings.accept_cut_log:
-        raise Refused(
-            f"The beginning of the raw topic {settings.raw_topic} is gone (partition {cut} starts at offset "
-            f"{position.ends[cut][0]}), so a fresh start would count positions from what is left; "
-            "if you want that, set accept_cut_log."
-        )
-    if cut is not None and position.token:
+    if cut is None:
+        return StartingPoint()
+    where = f"partition {cut} starts at offset {position.ends[cut][0]}"
+    if position.token:
         raise Refused(
             f"The beginning of the raw topic {settings.raw_topic} is gone, and the positions in "
-            f"{settings.ordered_topic} are counted from it; start with the old checkpoint, or {NEW_OUTPUT}."
+            f"{settings.ordered_topic} are counted from it ({where}); start with the old checkpoint, or set "
+            f"accept_cut_log and {NEW_OUTPUT}."
+        )
+    if not settings.accept_cut_log:
+        raise Refused(
+            f"The beginning of the raw topic {settings.raw_topic} is gone ({where}), so a fresh start would count "
+            "positions from what is left; if you want that, set accept_cut_log."
         )
     return StartingPoint()
 

@@ -23,8 +23,10 @@ from precede.ingest.kafka.topics import Topic, describe
 from precede.ingest.progress import (
     Owner,
     Progress,
+    StreamTopics,
     guard_record,
     horizon_record,
+    new_owner,
     owner_record,
     read_progress,
     transactional_id,
@@ -165,26 +167,15 @@ class Ownership:
         for name in names:
             if name not in found:
                 raise Refused(f"The topic {name} does not exist any more.")
-        ordered, dead_letters, state = (found[name] for name in names)
-        return Owner(
+        return new_owner(
+            StreamTopics(raw, *(found[name] for name in names)),
             job=self.job,
-            transactional_id=self.transactional_id,
-            ids=[self.transactional_id],
-            engine=self._engine,
-            since_ms=self._since_ms,
-            raw_topic=raw.name,
-            raw_topic_id=raw.id,
-            partitions=raw.partitions,
             order=settings.order,
             limits=settings.limits,
             partitioner=settings.partitioner,
-            rules=RULES,
-            rules_from=0,
-            ordered_topic_id=ordered.id,
-            ordered_partitions=ordered.partitions,
-            dead_letter_topic_id=dead_letters.id,
-            state_topic=state.name,
-            state_topic_id=state.id,
+            engine=self._engine,
+            since_ms=self._since_ms,
+            own_id=self.transactional_id,
         )
 
     def _void(self, before: dict[int, Owner], progress: Progress, mine: dict[int, Owner]) -> set[int]:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from select import select
 from typing import Any
 
 import pytest
@@ -197,6 +198,24 @@ def test_an_error_in_the_thread_is_told_to_whoever_uses_it(monkeypatch: pytest.M
         monkeypatch.setattr(link.segment, "due", broken)
         with pytest.raises(PrecedeError, match=r"The segment has stopped because of an error .*RuntimeError: broken"):
             here.runner.wait_until(lambda _now_ms: False, 5)
+
+
+def test_a_link_that_is_removed_just_before_the_thread_waits_for_it_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with linked() as here:
+        here.open("ann")
+        here.create("ann")
+        gone = [here.open("bob")]
+
+        def select_late(files: list[int], *more: Any) -> Any:
+            if gone and gone[0].socket.fileno() in files:
+                here.runner.remove(gone.pop())
+            return select(files, *more)
+
+        monkeypatch.setattr("precede.ingest.segment.runner.select.select", select_late)
+        assert here.runner.wait_until(lambda _now_ms: not gone, 5)
+        assert here.until_delivered("ann", here.say("ann"))
 
 
 def test_a_closed_runner_says_so_and_leaves_no_thread_and_no_socket() -> None:

@@ -68,6 +68,10 @@ def test_the_mark_of_a_transaction_does_not_put_a_checkpoint_ahead_of_the_token(
         ),
         ({"ends": CUT}, r"is gone \(partition 0 starts at offset 40\), so a fresh start would count positions"),
         (
+            {"ends": CUT, "token": {0: 50}},
+            r"is gone, and the positions in .* are counted from it .* set accept_cut_log and choose a new",
+        ),
+        (
             {"reached": {0: 30}, "token": {0: 35}, "ends": CUT},
             "has lost messages that were not ordered yet: its partition 0 begins at offset 40, .* is at 30",
         ),

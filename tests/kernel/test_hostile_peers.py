@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.peers import notes
+from precede.udfs.peers import catching_up, kept_messages, notes
 from precede.udfs.peers.directory import MEMBERS_MAX
 from precede.udfs.peers.events import RecordRefused
 from precede.udfs.peers.fragments import cut
@@ -129,6 +129,58 @@ def test_no_one_can_make_a_member_pass_over_what_was_never_said() -> None:
     assert set(segments.delivered("ann")) == set(segments.delivered("bob")) == set(said)
 
 
+def test_what_is_said_to_be_forgotten_takes_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catching_up, "FORGOTTEN_MAX", 2_000)
+    segments = Segments("ann")
+    segments.create("ann", order="s_b")
+    segments.run(500)
+    insider = Insider(segments)
+    for page in range(50):
+        many: list[Have] = [(f"{page}.{at}", 1, 5) for at in range(100)]
+        insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId("ann", 1, GROUP, page), [], settled=many)))
+        segments.run(1)
+    told = segments["ann"].groups[GROUP].catching_up._forgotten_since
+    assert len(told) == 2_000
+    torn: list[Have] = [("eve", 1, [0, *range(2, 10_000)])]
+    insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId("ann", 1, GROUP, 50), [], settled=torn)))
+    segments.run(100)
+    assert segments["ann"].broadcast.counts["peer_fault"] == 1, "no honest page tears one sender into so many runs"
+
+
+def test_made_up_senders_and_gaps_are_bounded_so_that_a_request_can_name_all_and_those_who_speak_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_messages, "HAVE_BYTES_MAX", 20_000)
+    segments = Segments("ann", "bob")
+    segments.together("ann", "bob", order="s_b")
+    segments.run(2_000)
+    first = segments.say("ann", "early")
+    insider = Insider(segments)
+    for number in range(500):
+        names = f"{number}".ljust(200, "x"), "torn"
+        for name, seq in zip(names, (1, 2 * number + 2), strict=True):
+            said = record(sender=name, seq=seq, after=[])
+            insider.send(DATA, notes.write_data(b"G", said))
+        segments.run(1)
+    segments.run(10_000)
+    assert "backpressure" in segments.refused("bob")
+    assert len(notes.encode(segments["bob"].groups[GROUP].catching_up.kept.ask())) < 30_000
+    late = segments.say("ann", "late", after=[first])
+    segments.run(500)
+    assert {first, late} <= set(segments.delivered("bob"))
+
+
+def test_made_up_gateways_are_bounded_and_the_true_one_is_still_known() -> None:
+    segments = Segments("ann")
+    segments.start("gate", is_gateway=True)
+    segments.run(1_000)
+    insider = Insider(segments)
+    for number in range(500):
+        insider.send(ANNOUNCEMENT, notes.encode(Announcement(f"gate {number}", True, False, [])))
+        segments.run(1)
+    assert segments["ann"].announcing.gateways == {"gate", "gate 499"}
+
+
 def test_made_up_joins_and_groups_are_bounded() -> None:
     segments = Segments("ann")
     segments.create("ann", order="s_b")
@@ -151,8 +203,8 @@ def test_offers_take_bounded_memory() -> None:
     segments = Segments("ann")
     segments.run(500)
     insider = Insider(segments)
-    create = record(kind="create", options={}, members=["x" * 200] * 1_000)
     for number in range(400):
+        create = record(group=f"H{number}", kind="create", options={}, members=["x" * 200] * 1_000)
         view = {f"{number} {at}": (0, False) for at in range(50)}
         large = Announcement(
             "eve", False, False, [GroupNote(f"H{number}", create, view), GroupNote("same", None, view)]

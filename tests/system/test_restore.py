@@ -65,7 +65,7 @@ def test_a_shard_without_input_keeps_its_file_and_what_it_holds_is_known(
     stream.once(spark)
     cut_to_horizon(stream)
     stream.send([(b"g0", b'{"group":"g0","sender":"a","seq":1,"after":[]}')])
-    stream.change(checkpoint=str(tmp_path / "second"), shards=64)
+    stream.change(checkpoint=str(tmp_path / "a name with spaces"), shards=64)
     stream.once(spark)
     found = restored_files.find(stream.settings.restored_files)
     assert found is not None
@@ -74,6 +74,7 @@ def test_a_shard_without_input_keeps_its_file_and_what_it_holds_is_known(
     assert counts.load(Path(stream.settings.checkpoint)).held_now == 8
     assert len(list(read_held(stream.settings, spark=spark))) == 8
     assert sorted(stream.ordered()) == [b"g0"]
+    assert progress_of(stream).horizon == progress_of(stream).token, "what was restored is in the state topic"
     stream.send((key, value.replace(b'"seq":2,"after":[["a",0,1]]', b'"seq":1,"after":[]')) for key, value in waiting)
     stream.once(spark)
     stream.send([(b"g0", b'{"group":"g0","sender":"a","seq":3,"after":[]}')])

@@ -226,6 +226,16 @@ def test_a_log_that_ends_before_the_checkpoint_is_refused(stream: Stream) -> Non
         start(stream)
 
 
+def test_a_checkpoint_ahead_of_what_is_published_is_refused(stream: Stream) -> None:
+    stream.send(conversation(50))
+    publish_once(stream, {0: 5, 1: 5})
+    through(stream, {0: 5, 1: 8})
+    with pytest.raises(
+        Refused, match=r"ahead of the stream: in partition 1 it is at offset 8, .* below 5 is published"
+    ):
+        start(stream)
+
+
 def test_an_ordered_topic_that_got_more_partitions_is_refused(stream: Stream) -> None:
     name = stream.settings.ordered_topic
     admin = AdminClient({"bootstrap.servers": str(stream.settings.bootstrap)})

@@ -61,7 +61,7 @@ class Asking:
         self._due: list[tuple[float, int, Stream, list[int]]] = []
         self._ties = count()
         self._wanted = 0
-        """How many frames are being asked for, as an upper bound that `_settle_up` corrects."""
+        """How many frames are being asked for, as an upper bound that `_ask` corrects."""
         self._said = 0.0
         """How many bytes of repairs others will grant this peer, as far as it can tell."""
         self._next_round_ms = 0.0

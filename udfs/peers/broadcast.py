@@ -36,7 +36,7 @@ from precede.udfs.peers.frames import (
 )
 from precede.udfs.peers.repairing import Repairing
 from precede.udfs.peers.sending import ROOM, Sending
-from precede.udfs.peers.streams import LOOKAHEAD, LOOKBACK, Stream, Streams
+from precede.udfs.peers.streams import LOOKAHEAD, LOOKBACK, PROVEN_DATAGRAMS, Stream, Streams
 
 HEARTBEAT_MS_MIN = 10.0
 HEARTBEAT_MS_MAX = 500.0
@@ -174,9 +174,9 @@ class Broadcast:
         self._housekeeping_ms = now_ms + HOUSEKEEPING_MS
         self._lost += self._reassembly.expire(now_ms)
         self.streams.forget_silent(now_ms)
-        present = {stream.origin for stream in self.streams.live(now_ms)}
-        self.sending.forget(present)
-        self._peers = 1 + len(present)
+        live = list(self.streams.live(now_ms))
+        self.sending.forget({stream.origin for stream in live})
+        self._peers = 1 + sum(stream.datagrams >= PROVEN_DATAGRAMS for stream in live)
 
     # ── receiving ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,10 +193,11 @@ class Broadcast:
         stream = self.streams.get(origin)
         if stream is None:
             stream = self.streams.heard(origin, now_ms)
-            self._peers += 1
         else:
             stream.heard_ms = now_ms
             stream.datagrams += 1
+            if stream.datagrams == PROVEN_DATAGRAMS:
+                self._peers += 1
         stream.earn(len(datagram))
         arrived: list[Arrival] = []
         for kind, number, body in frames:

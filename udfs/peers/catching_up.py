@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.frames import PADDING, PAGE, SYNC, Chance
-from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
+from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX, SETTLED_MAX
 from precede.udfs.peers.notes import encode
 from precede.udfs.peers.streams import AMPLIFICATION, Stream
 from precede.udfs.peers.sync_messages import SyncAnswer, SyncRequest, read_have
@@ -34,6 +34,8 @@ MORE_MS = 50.0
 SILENT_MAX = 2
 LACKING_MS = (450.0, 750.0)
 """Who lacks something asks after so long."""
+FORGOTTEN_MAX = 10_000
+"""Of so many senders, and in so many runs of one, it is noted what others have settled and forgotten."""
 PERIOD_MS = (4_000.0, 8_000.0)
 """Every member says what it has this often, if no other one says the same."""
 
@@ -145,7 +147,7 @@ class CatchingUp:
         self, answer: SyncAnswer, size: int, teller: Stream, take: Callable[[bytes], bool], now_ms: float
     ) -> None:
         """A page came: `take` is called for each record, and says whether it is new. Raises PeerFault."""
-        told = read_have(answer.settled, answer.name)
+        told = read_have(answer.settled, answer.name, runs_max=2 * SETTLED_MAX)
         if not self.kept.strike(answer, now_ms=now_ms):
             return
         is_mine = answer.id.name == self.kept.name
@@ -160,9 +162,10 @@ class CatchingUp:
         news += sum([take(value) for _, value in answer.messages])
         forgotten = self._forgotten_since if self.synced else self._forgotten
         for who, runs in told.items():
-            known = forgotten.setdefault(who, Runs())
-            for low, high in runs.runs():
-                known.add_range(low, high)
+            known = forgotten.get(who) or Runs()
+            if len(forgotten) < FORGOTTEN_MAX and known.run_count() < FORGOTTEN_MAX:
+                known.add_ranges(runs.runs())
+                forgotten[who] = known
         if is_mine and answer.has_more:
             self._padding = int(min(PADDING_BYTES, teller.ask_credit))
             teller.ask_credit -= self._padding

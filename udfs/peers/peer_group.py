@@ -90,6 +90,17 @@ class PeerGroup(Intake):
         self.joining.end()
         self.speaking.heartbeat_ms = None
 
+    def adopt(self, create: bytes, now_ms: float) -> None:
+        """Another `create` stands; what this peer said and that one refuses is not waited for: a new epoch begins."""
+        super().adopt(create, now_ms)
+        name, epoch = self.name, self.speaking.epoch
+        said = [(name, epoch, seq) for seq in range(1, self.speaking.stamps.seq + 1)]
+        gone = [id_ for id_ in said if not self.catching_up.kept.has(id_)]
+        if gone and not self.joining.left:
+            self.logged.drop(gone)
+            self.begin_epoch(epoch + 1)
+            self.enter(now_ms)
+
     # ── what others lack ──────────────────────────────────────────────────────────────────────────────────────────
 
     def receive_request(self, request: SyncRequest, asker: Stream, peers: int, now_ms: float) -> None:

@@ -25,6 +25,7 @@ from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Arrival, Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
 from precede.udfs.peers.events import Event, Offered, RecordRefused
+from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog
@@ -84,7 +85,9 @@ class Segment:
     def _restore(self, group: str, dumped: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
         peer = self._add(group)
         load_group(peer, dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
-        self.directory.remember(GroupInfo(group, "", peer.speaking.knowledge.view, peer.records.create))
+        # It may have stopped before its own join was taken in: that comes after the history.
+        view = merge(peer.speaking.knowledge.view, {self.name: (dumped["epoch"], IN)})
+        self.directory.remember(GroupInfo(group, "", view, peer.records.create))
         peer.catching_up.begin(now_ms)
         if not peer.joining.joined and not peer.joining.left:
             peer.enter(now_ms)
@@ -392,8 +395,10 @@ class Segment:
             for kind, payload in self._unsent:
                 if kind == PADDING:
                     self.broadcast.pad(len(payload))
-                else:
+                elif len(payload) <= PAYLOAD_BYTES_MAX:
                     self.broadcast.send(kind, payload, now_ms)
+                else:
+                    self._count("too_large")
                 sent += 1
         except Refused:
             pass  # the rest goes when there is room

@@ -22,6 +22,9 @@ PAGE_CREDIT_BYTES_MAX = 640 * 1024
 """A page may be one record of the largest size."""
 FORGET_MS = 120_000
 """An origin that was silent for so long is forgotten."""
+PROVEN_DATAGRAMS = 3
+"""An origin counts as one more peer to share the medium with once so many datagrams of it were heard, as a flood of
+made-up origins would slow all down that they share it with."""
 LIVE_MS = 3_000
 """An origin that was heard within this time counts as present."""
 

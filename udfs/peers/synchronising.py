@@ -234,6 +234,9 @@ class Synchroniser(KeptMessages):
             left -= len(value)
         first, *others = _pages_of(controls)
         answers = [SyncAnswer(self.name, notes.id, page, has_more, settled, first, self.time)]
+        if left < 0:  # one large message, which leaves no room for anything beside it
+            alone = SyncAnswer(self.name, notes.id, page, has_more)
+            answers = [SyncAnswer(self.name, notes.id, [], has_more, settled, first, self.time), alone]
         return answers + [SyncAnswer(self.name, notes.id, [], has_more, [], controls) for controls in others]
 
 
