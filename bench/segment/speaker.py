@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from precede.demo.lossy import lose_what_segments_receive
 from precede.ingest.segment.address import read_address
 from precede.ingest.segment.link import Link
 from precede.ingest.segment.opening import open_link
@@ -24,7 +25,6 @@ from precede.udfs.errors import Refused
 from precede.udfs.peers.events import Delivered, Event, Joined, Offered
 from precede.udfs.records.messages import Message
 from precede.udfs.records.signatures import sign
-from tests.segments.lossy import lose_what_segments_receive
 from tests.segments.network import end_with_parent
 
 GROUP = "bench"
