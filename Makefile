@@ -13,7 +13,7 @@ CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo demo-peers test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-shard test-spark test-system test-segments check format docs bench bench-peers soak dist clean
+.PHONY: help setup java demo demo-peers test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system test-segments check format docs bench bench-peers soak dist clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test-hostile: $(STAMP) ## Try to break kernel and segments, each with 200,000 ca
 
 test-exhaustive: $(STAMP) ## Try every history of five messages, arrival order and cut, under every order: a quarter of an hour
 	@$(BIN)/python -m tests.kernel.small_scope $(ARGS)
+
+test-nights: setup ## Take the broker away for ten minutes, and see that nothing restarts
+	@TEST_AWAY_S=600 $(BIN)/python -m pytest tests/system/test_bad_nights.py $(ARGS)
 
 test-faults: setup ## Kill everything at every point of a batch, then count: long; ARGS="--seeds 1 open" plays some cases
 	@$(BIN)/python -m tests.faults $(ARGS)

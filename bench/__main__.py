@@ -23,6 +23,7 @@ from bench import (
     growth,
     history,
     idle,
+    jobs,
     latency,
     live,
     machine,
@@ -56,6 +57,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "idle": idle.run,
     "engines": engines.run,
     "peers": peers.run,
+    "jobs": jobs.run,
 }
 RESULTS = Path(__file__).with_name("figures.json")
 

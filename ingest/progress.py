@@ -11,6 +11,7 @@ share the topic; a value is a JSON object with its version as `v`:
 """
 
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +30,9 @@ OWNER_VERSION = 4
 """Up to version 3 there was one owner for all partitions. Version 1 had neither the raw topic's partitions nor the
 output topics' ids: they are taken as they are found. Version 2 had no partitioner: a group lived in the partition of
 its first accepted record."""
+
+NAMED_MAX = 200
+"""A longer list of partitions is not written out in an id."""
 
 _FOREIGN_BYTES = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding may raise for bytes that precede did not write."""
@@ -164,9 +168,15 @@ class Progress(NamedTuple):
         return next(iter(self.owners.values()), None)
 
 
-def transactional_id(ordered_topic: str) -> str:
-    """The id of a job of all partitions, whatever its engine."""
-    return f"precede.{ordered_topic}"
+def transactional_id(ordered_topic: str, partitions: str | None = None) -> str:
+    """The id of a job of all partitions, whatever its engine; or of one of some, which are named as in its settings.
+
+    Jobs that share a partition have different ids or are the same one, and jobs that share none never have one id.
+    """
+    whole = f"precede.{ordered_topic}"
+    if partitions is None:
+        return whole
+    return f"{whole}:{partitions if len(partitions) <= NAMED_MAX else blake2b(partitions.encode()).hexdigest()[:32]}"
 
 
 def token_record(ordered_topic: str, partition: int, next_offset: int) -> tuple[bytes, bytes]:

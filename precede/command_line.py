@@ -17,6 +17,7 @@ import typer
 
 import precede
 from precede.command_options import WrongUse, say
+from precede.termination_log import write_reason
 from precede.udfs.errors import PrecedeError, TakenOver
 
 DONE, FAILED, WRONG_USE, TAKEN_OVER = 0, 1, 2, 3
@@ -39,6 +40,7 @@ per group to another topic, exactly once, and to Delta tables.
 
   precede broker                      a Kafka broker, if you have none
   precede run                         the streaming job
+  precede doctor                      what would stop it from starting
   precede send travel ann "Who comes along?"
   precede send travel bob --after ann:1 "I do."
   precede tail travel                 what was delivered, in order
@@ -57,6 +59,7 @@ COMMANDS = (
     "replay",
     "compare",
     "run",
+    "doctor",
     "send",
     "tail",
     "held",
@@ -66,6 +69,7 @@ COMMANDS = (
     "peer",
     "key",
     "broker",
+    "bundle",
 )  # as --help lists them
 
 
@@ -114,18 +118,22 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         typer.echo(_usage(error), err=True)  # the library's own text, which may be lines of help
         sys.exit(error.exit_code)
     except WrongUse as error:
-        say(str(error))
-        sys.exit(WRONG_USE)
+        _end(str(error), WRONG_USE)
     except TakenOver as error:
-        say(str(error))
-        sys.exit(TAKEN_OVER)
+        _end(str(error), TAKEN_OVER)
     except Exception as error:
         if os.environ.get("PRECEDE_DEBUG"):
             raise
-        say(_sentence(error))
-        sys.exit(FAILED)
+        _end(_sentence(error), FAILED)
     # The library turns Ctrl-C into 130; commands that are meant to be stopped so exit with 0 themselves.
     sys.exit(FAILED if status == 130 else status or DONE)
+
+
+def _end(sentence: str, status: int) -> NoReturn:
+    """Say why, where people and container platforms look, and exit with the status."""
+    say(sentence)
+    write_reason(sentence)
+    sys.exit(status)
 
 
 def _show_warning(show: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:

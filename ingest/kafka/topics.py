@@ -159,7 +159,7 @@ def ensure(
     if say is not None:
         for note in [topic.note for topic in topics if topic.note and topic.name in created]:
             say(note)
-    _check(admin, bootstrap, [topic for topic in topics if topic.name not in created])
+    check(admin, bootstrap, [topic for topic in topics if topic.name not in created])
     for topic in topics:
         has, wants = present.get(topic.name), present.get(topic.like or "")
         if has is not None and wants is not None and has != wants:
@@ -256,7 +256,8 @@ def record_bytes_max(bootstrap: Address | str, name: str) -> int:
         raise Unreachable(f"Kafka at {bootstrap} did not show the settings of {name}.") from error
 
 
-def _check(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted]) -> None:
+def check(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted]) -> None:
+    """Raise Refused if one of these topics, which exist, has wrong settings."""
     if not topics:
         return
     resources = {ConfigResource(ResourceType.TOPIC, topic.name): topic for topic in topics}

@@ -50,7 +50,7 @@ class Member(GroupMember):
     `history` is what a newcomer gets: "all", "none", or the last n messages. A member that was here before goes on
     behind the last message that it was handed; `since` names another position, for an application that keeps its own.
     With `live` it runs the kernel itself: messages come in milliseconds, and also while the job is down.
-    `delta` is the root folder of the Delta tables, for what is older than the ordered topic keeps.
+    `delta` is the root of the Delta tables, a folder or a URI, for what is older than the ordered topic keeps.
     Settings are found as by `follow`, the key and the partitioner too. `partitioner` is the job's setting: in another
     partition than it says, the job refuses what this member sends.
     Iteration yields messages; with `records` everything that has a position, views and abandoned messages included.
@@ -324,7 +324,9 @@ class Member(GroupMember):
         return self.name if self.order == "causal_p2p" else None
 
     def _past(self) -> DeltaHistory | None:
-        return None if self._delta is None else DeltaHistory(self._delta, self.group, self._destination)
+        if self._delta is None:
+            return None
+        return DeltaHistory(self._delta, self.group, self._destination, storage=self._settings.storage_options)
 
     def _new_reader(self) -> LogReader:
         return open_reader(self._client, self._settings.bootstrap)

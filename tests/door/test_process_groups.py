@@ -24,7 +24,7 @@ from tests.kernel.effort import seeds
 from tests.published import PARTITIONS, PATIENCE, Published, whole
 from tests.records import conversation
 
-SOURCE = CacheSource("state-topic-id", "ordered-topic-id")
+SOURCE = CacheSource("state-topic-id", "ordered-topic-id", (0, 1))
 
 
 def newest_states(kafka: Published) -> dict[bytes, NewState]:

@@ -10,8 +10,8 @@ from precede.streaming.job.settings import Settings
 from precede.streaming.job.starting_point import Position, StartingPoint, find
 from precede.udfs.errors import Refused
 
-WHOLE = [(0, 100), (0, 100)]
-CUT = [(40, 100), (0, 100)]
+WHOLE = {0: (0, 100), 1: (0, 100)}
+CUT = {0: (40, 100), 1: (0, 100)}
 
 
 def position(**more: Any) -> Position:

@@ -18,7 +18,7 @@ from precede.ingest.kafka import topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import describe
 from precede.streaming.job import run as job
-from precede.streaming.job.settings import Settings
+from precede.streaming.job.settings import TABLES, Settings
 from tests.records import Row, by_group
 
 HOME = Path(__file__).resolve().parent.parent.parent
@@ -111,7 +111,7 @@ class Stream:
         values = {
             f"PRECEDE_{name.upper()}": str(value)
             for name, value in msgspec.structs.asdict(settings).items()
-            if name != "limits" and value is not None and value is not False
+            if name not in TABLES and value is not None and value is not False
         }
         return subprocess.Popen(
             [sys.executable, "-u", *program],
