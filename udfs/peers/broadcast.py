@@ -96,7 +96,7 @@ class Broadcast:
                 f"{self.sending.queued_bytes:,} bytes wait to be sent, as the peers of the segment cannot follow: wait,"
                 " and send it again."
             )
-        self.sending.put(cut(kind, payload), now_ms)
+        self.sending.put(cut(kind, payload), self._peers, now_ms)
 
     def pad(self, size: int) -> None:
         """Say so many bytes that mean nothing: they earn what others will send (streams.py)."""
