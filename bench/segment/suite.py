@@ -48,7 +48,7 @@ def run(stage: Stage, quick: bool) -> Report:
 def _steady(quick: bool) -> Iterator[Figure]:
     """At a steady rate: the 99th percentile, and that nothing is lost."""
     for peers, per_s, most in ((2, 100, None),) if quick else ((4, 5_000, 5.0), (4, 10_000, None), (8, 2_000, 10.0)):
-        found = [_found(peers, per_s=per_s, seconds=1.0 if quick else 8.0) for _ in range(1 if quick else 3)]
+        found = [_found(peers, per_s=per_s, seconds=1.0 if quick else 4.0) for _ in range(1 if quick else 3)]
         yield _at_most(f"p99, {peers} peers at {per_s:,}/s", median(_worst(one, P99) for one in found), "ms", most)
         yield _cores(f"cores a peer, {peers} at {per_s:,}/s", found[0])
 
@@ -70,7 +70,7 @@ def _large(quick: bool) -> Iterator[Figure]:
     for loss, most in ((0.0, 50.0), (0.05, 150.0)):
         size = RECORD_BYTES_MAX - 64
         found = _found(
-            2 if quick else 4, per_s=0.5, seconds=2.0 if quick else 20.0, loss=loss, record_bytes=size, only_first=True
+            2 if quick else 4, per_s=0.5, seconds=2.0 if quick else 10.0, loss=loss, record_bytes=size, only_first=True
         )
         yield _at_most(f"a record of 512 KiB, {loss:.0%} loss", _worst(found, 0), "ms", most)
 
@@ -125,7 +125,7 @@ def _cut(quick: bool) -> Iterator[Figure]:
 
 def _overload(quick: bool) -> tuple[Figure, Lookup]:
     """Offered against delivered: what cannot be taken slows the senders down, and all that was sent arrives."""
-    peers, seconds = (2, 0.5) if quick else (8, 6.0)
+    peers, seconds = (2, 0.5) if quick else (8, 3.0)
     most = _rate(_found(peers, per_s=1e6, seconds=seconds, burst=True))
     rows: list[list[str]] = []
     shares: list[float] = []
