@@ -28,7 +28,7 @@ IN_USE = (
 )
 LENGTH_BYTES = 4
 SAID_BYTES_MAX = 16 * 1024 * 1024
-"""When the second file has grown to this, all is written anew."""
+"""When the second file has grown to this, all is written again."""
 
 Said = tuple[str, int, int, bytes]
 """Group, epoch, seq and the record of an own message."""

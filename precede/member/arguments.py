@@ -1,6 +1,7 @@
 """Checks what an application passes to a member: an argument that cannot mean anything is a ValueError."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -38,7 +39,9 @@ def as_ids(after: Any) -> list[Id]:
     """The ids of what a message answers: nothing, one message or its id, or several of them."""
     if after is None:
         return []
-    return [as_id(one) for one in ([after] if isinstance(after, Delivery) or _looks_like_id(after) else after)]
+    if isinstance(after, Delivery) or _looks_like_id(after) or not isinstance(after, Iterable):
+        return [as_id(after)]
+    return [as_id(one) for one in after]
 
 
 def _looks_like_id(value: Any) -> bool:

@@ -21,7 +21,9 @@ class Inbox:
         self._is_awaited = False
         self.is_closed = False
         """Whether nothing more comes."""
-        self._put_bytes = self._taken_bytes = 0  # each is counted by one thread
+        self._put = self._taken = 0
+        """How many records; each is counted by one thread."""
+        self._put_bytes = self._taken_bytes = 0
 
     @property
     def is_full(self) -> bool:
@@ -37,6 +39,7 @@ class Inbox:
         """Add an event; `wake` tells of it."""
         self._events.append(event)
         if isinstance(event, Delivered):
+            self._put += 1
             self._put_bytes += COST + len(event.value)
 
     def wake(self) -> None:
@@ -60,6 +63,7 @@ class Inbox:
         except IndexError:
             return None
         if isinstance(event, Delivered):
+            self._taken += 1
             self._taken_bytes += COST + len(event.value)
         return event
 
@@ -80,5 +84,7 @@ class Inbox:
                 self._changed.wait(left)
             self._is_awaited = False
 
-    def __len__(self) -> int:
-        return len(self._events)
+    @property
+    def has_records(self) -> bool:
+        """Whether a record waits here."""
+        return self._put != self._taken

@@ -69,7 +69,7 @@ def read_text(line: bytes) -> Said | None:
         return Said(text)
     id_, _, said = text[2:].partition(" ")
     if not said.strip():
-        raise BadLine("an answer is > ID text, such as > ann:1 I do.")
+        raise BadLine("an answer is written as > ID text")
     try:
         return Said(said, [parse_id(id_, ">")])
     except PrecedeError as error:

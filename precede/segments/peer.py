@@ -135,7 +135,7 @@ class Peer(GroupMember):
         """How this peer stands with its group."""
         with self._process.use():
             missing = len({id_ for one in self._inside.ordering.held() for id_ in one.missing})
-            synced = self._inside.catching_up.synced and not missing and not len(self._inbox)
+            synced = self._inside.catching_up.synced and not missing and not self._inbox.has_records
         return Status(synced, missing, self._given_up)
 
     def held(self) -> list["HeldMessage"]:

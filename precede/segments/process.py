@@ -89,6 +89,7 @@ class SegmentProcess:
     def _open(self, opened: contextlib.ExitStack, path: Path, segment_key: str | None, key: str | None) -> None:
         secret = None if segment_key is None else read_segment_key(segment_key)
         private = key_in(key)
+        self._signs = private is not None
         kept = opened.enter_context(opened_state(path.expanduser(), self.address.name, self.name))
         link = self._link = open_link(
             self.address,
@@ -177,9 +178,15 @@ class SegmentProcess:
         """Enter a group that is offered, unless this process is in it. Raises Refused."""
         with self.use() as now_ms:
             if self.inside(group) is None:
+                self._check_key(group)
                 self._segment.join(group, now_ms)
                 self.inboxes[group] = Inbox()  # events are told at the end of this block
         self._wait_joined(group, wait_s)
+
+    def _check_key(self, group: str) -> None:
+        known = self._segment.directory.known.get(group)
+        if known is not None and not self._signs and listing_of(known).options.get("keys"):
+            raise Refused(f"{group} accepts only signed records: open {self.name} with its private key.")
 
     def enter(self, group: str, *, order: str | None, closed: bool, wait_s: float = JOIN_S) -> None:
         """Join the group if it is here, else create it. Raises Refused, also if it has another order."""
@@ -209,7 +216,7 @@ class SegmentProcess:
         if not self._runner.wait_until(lambda _now_ms: joining.joined or joining.left, wait_s):
             raise Refused(
                 f"The join of {self.name} does not count in {group} yet: not every member that is heard has answered it"
-                f" within {wait_s:g} s. Try again, or end the member that does not answer."
+                f" within {wait_s:g} s, or the group refused it. Try again, or end the member that does not answer."
             )
         self._keeper.save()  # the epoch and the group's records are on disk from here on
 

@@ -17,6 +17,7 @@ import precede
 from precede.ingest.segment.sockets import SegmentSocket
 from precede.segments import inbox as inbox_module
 from precede.segments import process as process_module
+from precede.udfs.peers.events import RecordRefused
 from tests.door.segment_links import loopback_url
 
 SECONDS = 10.0
@@ -68,7 +69,7 @@ def kill(peer: precede.Peer) -> None:
     process = peer._process
     process._runner.close()
     process._keeper._is_stopped.set()
-    process._keeper.close = lambda **_: None  # type: ignore[method-assign, assignment]
+    process._keeper.close = lambda **_: None  # type: ignore[method-assign]
     process._opened.close()
 
 
@@ -97,7 +98,7 @@ def test_what_a_peer_delivers_has_the_form_of_the_log_s_but_no_position(table: T
     assert [one.kind for one in found] == ["create", "join", "message"]
     for one in found:
         assert isinstance(one, precede.Delivery)
-        assert (one.position, one.partition, one.offset, one.released_offset) == (None, None, None, None)
+        assert {one.position, one.partition, one.offset, one.released_offset} == {None}
         assert (one.order, one.status, one.destination) == ("causal", "delivered", None)
     assert msgspec.json.decode(found[2].record)["data"] == {"n": 1}
     assert found[2].held_ms == 0
@@ -368,8 +369,17 @@ def test_in_a_group_with_keys_only_signed_messages_count(table: Table) -> None:
     bob = table.peer("bob", key=table.folder / "bob.key")
     id_ = travel.send("signed")
     assert next(bob).id == id_
-    with pytest.warns(UserWarning, match="was refused .forged."), pytest.raises(precede.Refused):
-        table.peer("eve", key=table.folder / "bob.key").send("in another's name")
+    with pytest.raises(precede.Refused, match="travel accepts only signed records: open eve with its private key"):
+        table.peer("eve")
+
+
+def test_an_own_message_that_the_group_refuses_is_a_warning(table: Table) -> None:
+    ann = table.peer("ann")
+    told = RecordRefused("travel", ("ann", ann.epoch, 1), "late", "It came too late.")
+    with ann._process.use():
+        ann._process._segment.events.append(told)
+    with pytest.warns(UserWarning, match="was refused .late.: It came too late"):
+        assert ann.poll(0.2) is None
 
 
 # ── slow applications, broken networks ────────────────────────────────────────────────────────────────────────────────

@@ -102,7 +102,7 @@ def test_the_state_of_another_peer_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(Refused, match="The state file .* cannot be used: Not a directory"),
+        pytest.raises(Refused, match="The state file .* cannot be used: File exists"),
         opened_state(tmp_path / "file" / "ann", SEGMENT, "ann"),
     ):
         pass
