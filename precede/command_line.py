@@ -48,6 +48,10 @@ per group to another topic, exactly once, and to Delta tables.
   precede why travel bob:1            what became of one message
   precede groups                      the groups, and their members
   precede dead-letters --since 1d     what was refused, and why
+
+[bold]Without Kafka, between machines that hear each other[/bold]
+
+  precede peer travel ann             take part in a group by multicast
 """
 
 COMMANDS = (
@@ -62,6 +66,7 @@ COMMANDS = (
     "why",
     "groups",
     "dead-letters",
+    "peer",
     "key",
     "broker",
     "bundle",

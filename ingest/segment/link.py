@@ -34,10 +34,16 @@ def clock_offset_ms() -> float:
 class Link:
     """A segment, its socket, and who listens to its events."""
 
-    def __init__(self, segment: Segment, socket: SegmentSocket, listener: Listener) -> None:
+    def __init__(
+        self, segment: Segment, socket: SegmentSocket, listener: Listener, *, keep: Callable[[], None] = lambda: None
+    ) -> None:
+        """`keep` is called before anything is sent: it writes to disk what must be there first."""
         self.segment = segment
         self.socket = socket
         self.listener = listener
+        self.is_paused = False
+        """Whether to take nothing in, as the listener cannot follow; the others will send it again."""
+        self._keep = keep
         self.deadline_ms = 0.0
         """When `turn` is due at the latest."""
         self._turned_ms = 0.0
@@ -59,12 +65,17 @@ class Link:
         # A request for what lies in the socket already would be wasted, so the socket is emptied first.
         if is_empty or now_ms >= self._turned_ms + OVERDUE_MS:
             self._turned_ms = now_ms
-            for datagram in self.segment.due(now_ms):
+            datagrams = self.segment.due(now_ms)
+            if datagrams:
+                self._keep()
+            for datagram in datagrams:
                 self.socket.send(datagram)
         self.deadline_ms = self.segment.deadline_ms() if is_empty else now_ms
         self.hand_on()
 
     def _drain(self) -> bool:
+        if self.is_paused:
+            return True
         receive, take = self.socket.receive, self.segment.receive
         for _ in range(DRAINED_MAX):
             datagram = receive()

@@ -104,6 +104,11 @@ class SegmentRunner:
         if self._closed:
             raise Refused("The segment is closed: open it again.")
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it drives its links."""
+        return not self._closed and self.failure is None
+
     def close(self) -> None:
         """Stop, and close the sockets of all links; to close again does nothing."""
         with self._lock:
@@ -140,7 +145,7 @@ class SegmentRunner:
             return max(0.0, self._wakes_ms - clock_ms()) / 1_000
 
     def _wait(self, timeout_s: float) -> None:
-        files = [self._bell.fileno(), *(link.socket.fileno() for link in self._links)]
+        files = [self._bell.fileno(), *(link.socket.fileno() for link in self._links if not link.is_paused)]
         files = [file for file in files if file >= 0]  # one that is removed just now has no file any more
         try:
             ready = select.select(files, (), (), timeout_s)[0] if max(files) < SELECT_MAX else _poll(files, timeout_s)

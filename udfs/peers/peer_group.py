@@ -46,7 +46,7 @@ class PeerGroup(Intake):
         if to is not None and self.order.name not in ("causal_p2p", "object"):
             raise ValueError(f"in {self.order.name} every message is for the whole group: leave `to` out")
         if self.ordering.held_count >= LIMITS.held_max * 9 // 10:
-            raise errors.Refused(f"{self.group} holds {self.ordering.held_count:,} messages: wait until some go.")
+            raise errors.Congested(f"{self.group} holds {self.ordering.held_count:,} messages: wait until some go.")
         for id_ in after:
             if not self._has(id_):
                 raise ValueError(

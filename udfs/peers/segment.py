@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import UNSET
 
 from precede.udfs.engine.held import Held
-from precede.udfs.errors import Refused
+from precede.udfs.errors import Congested, Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers import notes
@@ -178,10 +178,13 @@ class Segment:
         to: list[str] | None = None,
         object_: dict[str, Any] | None = None,
     ) -> Id:
-        """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument."""
+        """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument.
+
+        Congested, which is a Refused, means that it can be a little later.
+        """
         peer = self._peer(group)
         if self._unsent or not self.broadcast.has_room(len(data)):
-            raise Refused("The peers of the segment cannot follow: wait, and send it again.")
+            raise Congested("The peers of the segment cannot follow: wait, and send it again.")
         id_ = peer.send(data, after=list(after), to=to, object_=object_, clock_ms=self._clock_ms(now_ms), now_ms=now_ms)
         self._settle(peer, now_ms)
         return id_
@@ -198,6 +201,12 @@ class Segment:
         peer = self._peer(note.group)
         peer.out.append((ANNOUNCEMENT, notes.encode(note)))
         self._settle(peer, now_ms)
+
+    def restore_said(self, group: str, epoch: int, seq: int, value: bytes, now_ms: float) -> None:
+        """After an end that was not clean: an own message that was said after the state was written."""
+        peer = self.groups.get(group)
+        if peer is not None and peer.take(value, now_ms):
+            peer.logged.said((self.name, epoch, seq), len(value))
 
     def held(self, group: str) -> list[Held]:
         """What waits for its turn in a group, and for what."""
@@ -258,7 +267,7 @@ class Segment:
             self._lost = self.broadcast.lost
             for peer in self.groups.values():
                 peer.catching_up.lacks(now_ms)
-        present = self._present(now_ms)
+        present = self.present(now_ms)
         for peer in self.groups.values():
             peer.due(self._clock_ms(now_ms), now_ms)
             peer.check_join(present, self.announcing.gateways, now_ms)
@@ -303,7 +312,7 @@ class Segment:
         if isinstance(note, JoinAnswer):
             if peer is not None:
                 peer.receive_join_answer(note, now_ms)
-                peer.check_join(self._present(now_ms), self.announcing.gateways, now_ms)
+                peer.check_join(self.present(now_ms), self.announcing.gateways, now_ms)
             return peer
         if not self.announcing.is_gateways(origin):
             self._count("not_from_log")
@@ -328,9 +337,13 @@ class Segment:
                 is_known = one.create is None or (known is not None and known.create == one.create)
                 if is_known or self._is_create(one.create, one.group):
                     infos.append(GroupInfo(one.group, "", one.view, one.create))
-            elif one.create is not None and one.create != peer.records.create:
+                continue
+            if one.create is not None and one.create != peer.records.create:
                 self._meet(peer, one.create, now_ms, is_from_log=False)
                 self._settle(peer, now_ms)
+            view = peer.speaking.knowledge.view
+            if merge(view, one.view) != view:
+                peer.catching_up.lacks(now_ms)  # it began the group by itself, before any heard of the other
         for offer in self.directory.receive(GroupsInfo(note.name, infos)):
             if isinstance(offer, Offer):
                 self._offer(offer.info)
@@ -365,7 +378,8 @@ class Segment:
         self._count("bad_create")
         return False
 
-    def _present(self, now_ms: float) -> set[str] | None:
+    def present(self, now_ms: float) -> set[str] | None:
+        """The names of all others that are heard; None while some of them are not known."""
         return self.announcing.present(self.broadcast.streams, now_ms)
 
     def _settle(self, peer: PeerGroup, now_ms: float) -> None:
