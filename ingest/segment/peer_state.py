@@ -42,6 +42,8 @@ class _File(msgspec.Struct, omit_defaults=True):
     """The number of the file with what was said since."""
     is_complete: bool
     dumped: bytes
+    epoch: int = 0
+    """The largest epoch that any start has used, in groups that were left, too."""
 
 
 class PeerState:
@@ -57,6 +59,8 @@ class PeerState:
         self._number = 0 if found is None else found.said
         self.dumped: dict[str, Any] | None = None if found is None else decode_state(found.dumped)
         """What `Segment.dump` returned when it was written last."""
+        self.epoch = 0 if found is None else found.epoch
+        """The largest epoch that was used so far; the caller keeps it up to date."""
         self.is_clean = found is not None and found.is_complete
         """Whether nothing was said since then."""
         self.said: list[Said] = [] if self.is_clean else list(self._read_said())
@@ -128,7 +132,7 @@ class PeerState:
             self._file = None
 
     def _write(self, dumped: bytes, *, is_complete: bool) -> None:
-        whole = _File(VERSION, self._segment, self._name, self._number, is_complete, dumped)
+        whole = _File(VERSION, self._segment, self._name, self._number, is_complete, dumped, self.epoch)
         replace_file(self.path, msgspec.msgpack.encode(whole))
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,7 @@
 """Writes the state of a peer to disk: when it is opened, now and then, and when it is closed."""
 
 import threading
+from typing import Any
 
 from precede.ingest.segment.link import Link, clock_ms
 from precede.ingest.segment.peer_state import PeerState, Said
@@ -31,7 +32,12 @@ class Keeper:
             segment.restore_said(group, epoch, seq, value, clock_ms())
         state.said.clear()
         state.begin_next()
-        state.save(segment.dump())
+        state.save(self._dump())
+
+    def _dump(self) -> dict[str, Any]:
+        used = [group.speaking.epoch for group in self._segment.groups.values()]
+        self._state.epoch = max(self._state.epoch, self._segment.epoch, *used)
+        return self._segment.dump()
 
     def start(self, runner: SegmentRunner, link: Link) -> None:
         """Save now and then, while the runner runs."""
@@ -56,7 +62,7 @@ class Keeper:
         with self._saving:
             with self._runner.use(self._link):
                 self._state.begin_next()
-                dumped = self._segment.dump()
+                dumped = self._dump()
                 self.has_news = False
             self._state.save(dumped)
 
@@ -67,7 +73,7 @@ class Keeper:
             self._thread.join()
         if is_complete:
             self._state.flush()
-            self._state.save(self._segment.dump(), is_complete=True)
+            self._state.save(self._dump(), is_complete=True)
 
     def _run(self) -> None:
         waited_s = 0.0

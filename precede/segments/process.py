@@ -2,12 +2,12 @@
 
 import contextlib
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any
 
 from precede.client_settings import Config, client_settings
 from precede.ingest.segment.address import read_addresses
-from precede.ingest.segment.opening import open_link, read_segment_key
+from precede.ingest.segment.opening import new_epoch, open_link, read_segment_key
 from precede.ingest.segment.peer_state import opened_state, peer_file
 from precede.ingest.segment.runner import SegmentRunner
 from precede.ingest.signing import key_in, public_text
@@ -93,6 +93,9 @@ class SegmentProcess:
         private = key_in(key)
         self._signs = private is not None
         kept = opened.enter_context(opened_state(path.expanduser(), self.address.name, self.name))
+        epoch = max(new_epoch(), kept.epoch + 1)
+        # Without a state, a start in the same second may have had the same epoch: it is used when that is over.
+        self._free_s = epoch + 1.0 if kept.dumped is None else 0.0
         link = self._link = open_link(
             self.address,
             self.name,
@@ -102,6 +105,7 @@ class SegmentProcess:
             signer=None if private is None else _Signer(private),
             state=kept.dumped,
             is_clean=kept.is_clean,
+            epoch=epoch,
         )
         opened.callback(link.socket.close)
         self._segment = link.segment
@@ -162,6 +166,7 @@ class SegmentProcess:
 
     def create(self, group: str, options: dict[str, Any], *, wait_s: float) -> None:
         """Create a group and enter it. Raises Refused."""
+        self._wait_for_epoch()
         with self.use() as now_ms:
             if self.inside(group) is not None:
                 raise Refused(f"{self.name} is in {group} already: take its peer with join.")
@@ -178,6 +183,7 @@ class SegmentProcess:
 
     def join(self, group: str, *, wait_s: float) -> None:
         """Enter a group that is offered, unless this process is in it. Raises Refused."""
+        self._wait_for_epoch()
         with self.use() as now_ms:
             if self.inside(group) is None:
                 self._check_key(group)
@@ -189,6 +195,11 @@ class SegmentProcess:
         known = self._segment.directory.known.get(group)
         if known is not None and not self._signs and listing_of(known).options.get("keys"):
             raise Refused(f"{group} accepts only signed records: open {self.name} with its private key.")
+
+    def _wait_for_epoch(self) -> None:
+        left_s = self._free_s - time()
+        if 0 < left_s <= 1:  # more only where the clock was set back, and then there is no telling
+            sleep(left_s)
 
     def enter(self, group: str, *, order: str | None, closed: bool, wait_s: float = JOIN_S) -> None:
         """Join the group if it is here, else create it. Raises Refused, also if it has another order."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import msgspec
@@ -18,9 +17,7 @@ from precede.ingest.segment.sockets import SegmentSocket
 from precede.segments import inbox as inbox_module
 from precede.segments import process as process_module
 from precede.udfs.peers.events import RecordRefused
-from tests.door.segment_links import loopback_url
-
-SECONDS = 10.0
+from tests.door.peer_table import Table, kill, until
 
 
 @pytest.fixture
@@ -29,48 +26,10 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-class Table:
-    """Peers at one table, each with a state of its own."""
-
-    def __init__(self, opened: ExitStack, folder: Path) -> None:
-        self.url = loopback_url()
-        self.folder = folder
-        self._opened = opened
-
-    def peer(self, name: str, group: str = "travel", **more: Any) -> precede.Peer:
-        more.setdefault("state", self.folder / name)
-        more.setdefault("patience_s", 3)
-        return self._opened.enter_context(precede.Peer(group, name, segment=self.url, **more))
-
-    def segment(self, name: str, **more: Any) -> precede.Segment:
-        more.setdefault("state", self.folder / name)
-        return self._opened.enter_context(precede.Segment(self.url, name, **more))
-
-
 @pytest.fixture
 def table(stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     monkeypatch.setattr(process_module, "ALONE_S", 0.3)
     return Table(stack, tmp_path)
-
-
-def until(met: Callable[[], bool]) -> None:
-    deadline = monotonic() + SECONDS
-    while not met():
-        assert monotonic() < deadline
-        sleep(0.01)
-
-
-def offered(segment: precede.Segment, group: str) -> None:
-    until(lambda: group in [one.group for one in segment.discover(wait_s=0.05)])
-
-
-def kill(peer: precede.Peer) -> None:
-    """End it as kill -9 would: nothing more is sent or written."""
-    process = peer._process
-    process._runner.close()
-    process._keeper._is_stopped.set()
-    process._keeper.close = lambda **_: None  # type: ignore[method-assign]
-    process._opened.close()
 
 
 # ── Peer ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -245,102 +204,6 @@ def test_a_name_is_open_in_one_place(table: Table) -> None:
         table.peer("ann")
 
 
-# ── Segment ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_groups_are_discovered_created_joined_declined_and_left(table: Table) -> None:
-    ann, bob = table.segment("ann"), table.segment("bob")
-    travel = ann.create("travel", order="causal", closed=True)
-    ann.create("chess")
-    offered(bob, "chess")
-    listed = {one.group: one for one in bob.discover()}
-    assert (listed["travel"].order, listed["travel"].closed, list(listed["travel"].members)) == (
-        "causal",
-        True,
-        ["ann"],
-    )
-    bob.decline("chess")
-    assert bob.mine() == []
-    there = bob.join("travel")
-    assert bob.join("travel") is there, "to join again gives the same peer"
-    assert (bob.mine(), ann.mine()) == (["travel"], ["chess", "travel"])
-    assert list(bob.members("travel")) == ["ann", "bob"]
-    id_ = travel.send("hello")
-    got = there.poll(SECONDS)
-    assert got is not None
-    assert got.id == id_
-    bob.leave("travel")
-    assert bob.mine() == []
-    until(lambda: list(ann.members("travel")) == ["ann"])
-    offered(bob, "chess")
-    assert bob.join("chess").group == "chess"
-
-
-def test_wrong_calls_of_a_segment_are_sentences(table: Table) -> None:
-    ann = table.segment("ann")
-    ann.create("travel")
-    with pytest.raises(precede.Refused, match="ann is in travel already"):
-        ann.create("travel")
-    with pytest.raises(precede.Refused, match="No group chess is offered on this segment"):
-        ann.join("chess")
-    with pytest.raises(precede.Refused, match="ann is not in chess"):
-        ann.leave("chess")
-    with pytest.raises(precede.Refused, match="is not"):
-        ann.decline("chess")
-    with pytest.raises(precede.Refused, match="No group chess is known"):
-        ann.members("chess")
-    with pytest.raises(ValueError, match="group must be text"):
-        ann.create(7)  # type: ignore[arg-type]
-    with pytest.raises(precede.Refused, match="names 2: name one"):
-        precede.Segment(f"{table.url},udp://239.255.70.81:9%lo", "bob")
-
-
-def test_callbacks_are_called_one_after_the_other_and_one_that_fails_stops_nothing(table: Table) -> None:
-    told: list[tuple[Any, ...]] = []
-    threads: set[int] = set()
-
-    def on_message(delivery: precede.Delivery) -> None:
-        threads.add(threading.get_ident())
-        told.append(("message", delivery.data))
-        if delivery.data == 1:
-            raise RuntimeError("the application's own")
-
-    ann = table.segment("ann")
-    bob = table.segment(
-        "bob",
-        on_message=on_message,
-        on_view=lambda group, members: told.append(("view", group, members)),
-        on_offer=lambda listing: told.append(("offer", listing.group)),
-    )
-    travel = ann.create("travel", order="fifo")
-    until(lambda: ("offer", "travel") in told)
-    bob.join("travel")
-    for number in (1, 2, 3):
-        travel.send(number)
-    until(lambda: ("message", 3) in told)
-    assert [one for one in told if one[0] == "message"] == [("message", 1), ("message", 2), ("message", 3)]
-    assert ("view", "travel", ["ann", "bob"]) in told
-    assert len(threads) == 1
-
-
-def test_groups_are_entered_again_when_a_segment_is_opened_again(table: Table) -> None:
-    ann = table.segment("ann")
-    ann.create("travel")
-    ann.close()
-    ann.close()
-    ann = table.segment("ann")
-    assert ann.mine() == ["travel"]
-    assert ann.join("travel").send("again")[2] == 1
-
-
-def test_a_segment_counts_what_it_saw(table: Table) -> None:
-    ann = table.segment("ann")
-    counts = ann.counts()
-    assert counts["own"] > 0
-    assert counts["sent_datagrams"] > 0
-    assert ann.address == table.url
-
-
 # ── signatures and keys ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -416,30 +279,6 @@ def test_an_error_of_precede_itself_is_told_by_every_call(table: Table, monkeypa
     with pytest.raises(precede.PrecedeError, match="has stopped"):
         ann.send("anyone?")
     ann.close()
-
-
-def test_threads_may_wait_for_several_groups_of_one_segment_at_once(table: Table) -> None:
-    ann, bob = table.segment("ann"), table.segment("bob")
-    groups = ("travel", "chess", "tea")
-    speakers = {group: ann.create(group, order="fifo") for group in groups}
-    heard: dict[str, list[Any]] = {group: [] for group in groups}
-    for group in groups:
-        offered(bob, group)
-    listeners = {group: bob.join(group) for group in groups}
-
-    def listen(group: str) -> None:
-        while len(heard[group]) < 50 and (one := listeners[group].poll(SECONDS)) is not None:
-            heard[group].append(one.data)
-
-    threads = [threading.Thread(target=listen, args=(group,)) for group in groups]
-    for thread in threads:
-        thread.start()
-    for number in range(50):
-        for group in groups:
-            speakers[group].send(number)
-    for thread in threads:
-        thread.join(SECONDS)
-    assert heard == {group: list(range(50)) for group in groups}
 
 
 def test_ctrl_c_in_the_midst_of_a_record_costs_an_epoch_and_nothing_else(

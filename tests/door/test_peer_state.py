@@ -141,6 +141,17 @@ def test_a_full_disk_is_told_to_the_next_who_speaks_and_forgotten_when_there_is_
         assert [one[2] for one in state.said] == [1]
 
 
+def test_the_largest_epoch_is_kept_though_its_group_was_left(tmp_path: Path) -> None:
+    path = tmp_path / "ann"
+    with opened_state(path, SEGMENT, "ann") as state:
+        state.epoch = 7
+        state.begin_next()
+        state.save(DUMPED, is_complete=True)
+    for _ in range(2):
+        with opened_state(path, SEGMENT, "ann") as state:
+            assert state.epoch == 7
+
+
 def test_each_peer_and_group_has_a_file_of_its_own_beside_that_of_the_senders(tmp_path: Path) -> None:
     senders = str(tmp_path / "senders.json")
     files = {
