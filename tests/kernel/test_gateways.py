@@ -234,7 +234,7 @@ def test_a_group_of_the_log_is_offered_and_a_newcomer_gets_its_messages() -> Non
     one.segments[0].start("ann")
     one.until(lambda: one.segments[0].is_offered("ann"))
     one.segments[0].join("ann")
-    one.until(lambda: len(one.delivered("ann")) == 3)
+    one.until(lambda: len(one.delivered("ann")) == 3, 1_000)
     one.log.write(b'{"group":"G","sender":"zoe","seq":4,"seen":[["zoe",0,4]]}')
     one.until(lambda: len(one.delivered("ann")) == 4)
     said = one.say("ann", "hello")
