@@ -35,5 +35,9 @@ def pause(segment: Segment, *, is_paused: bool, now_ms: float) -> None:
 
 def gateways(segment: Segment, now_ms: float) -> set[str]:
     """The names of the other gateways that are there."""
-    announcing = segment.announcing
-    return announcing.gateways & (announcing.present(segment.broadcast.streams, now_ms) or set())
+    return segment.announcing.gateways & present(segment, now_ms)
+
+
+def present(segment: Segment, now_ms: float) -> set[str]:
+    """The names of all that are known to be there."""
+    return segment.announcing.present(segment.broadcast.streams, now_ms) or set()
