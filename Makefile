@@ -87,9 +87,10 @@ bench-peers: setup ## Compare with Kafka Streams and Flink on one broker, sequen
 soak: setup ## Run for half an hour at 70 % of capacity, with loss, changing members and restarts; ARGS="--minutes 10" makes it short
 	@$(BIN)/python -m bench.soak $(ARGS)
 
-dist: setup ## Put the wheel and the chart into dist/, and build the image where Docker or Podman runs
+dist: setup ## Put the wheel, the bundle for spark-submit and the chart into dist/, and build the image where Docker or Podman runs
 	@rm -rf dist build
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@$(BIN)/precede bundle dist/bundle
 	@helm=$$(PATH="$(BIN):$$PATH" command -v helm) && "$$helm" package --destination dist deploy/chart >/dev/null || \
 		echo "helm is not on this machine, so dist/ has no chart: install it and run this again." >&2
 	@for builder in docker podman; do \

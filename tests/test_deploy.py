@@ -128,7 +128,7 @@ def test_the_image_is_made_of_what_is_there_and_runs_precede_as_nobody_special()
 
 
 def test_the_image_has_its_jars_before_it_starts() -> None:
-    assert any("python -m precede.streaming.job.jars spark" in step for step in arguments_of("RUN"))
+    assert any("python -m precede.streaming.job.jars spark s3" in step for step in arguments_of("RUN"))
 
 
 RULES: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "chart" / "files" / "alarms.yml").read_text())
