@@ -12,7 +12,7 @@ from bench.figures import Lookup, Report, by_turns, ratio
 from bench.live import catching_up_rate, start_s, three_each
 from bench.small_job import SmallJob
 from bench.stage import Stage, took_ms
-from bench.traffic import Conversation
+from bench.traffic import Conversation, whole
 from precede.streaming.job.settings import Settings
 
 SMALL = 1_000
@@ -24,7 +24,7 @@ def run(stage: Stage, quick: bool) -> Report:
     count, groups, small_batches, repeats = (4_000, 5, 4, 1) if quick else (400_000, 1_000, 13, 3)
     numbers = (1, 2) if quick else (4, 16, 64)
     starts = 100 if quick else 100_000
-    pairs = Conversation(groups).take(count)
+    pairs = whole(groups, count)
     small = Conversation(groups).take(SMALL * small_batches)
     topics: dict[int, Settings] = {}
     for number in numbers:
