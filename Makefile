@@ -13,7 +13,7 @@ CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-shard test-spark test-system check format docs bench bench-peers soak clean
+.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system check format docs bench bench-peers soak dist clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ test-hostile: $(STAMP) ## Try to break the kernel with 200,000 cases of bytes, r
 
 test-exhaustive: $(STAMP) ## Try every history of five messages, arrival order and cut, under every order: a quarter of an hour
 	@$(BIN)/python -m tests.kernel.small_scope $(ARGS)
+
+test-nights: setup ## Take the broker away for ten minutes, and see that nothing restarts
+	@TEST_AWAY_S=600 $(BIN)/python -m pytest tests/system/test_bad_nights.py $(ARGS)
 
 test-faults: setup ## Kill everything at every point of a batch, then count: long; ARGS="--seeds 1 open" plays some cases
 	@$(BIN)/python -m tests.faults $(ARGS)
@@ -76,6 +79,20 @@ bench-peers: setup ## Compare with Kafka Streams and Flink on one broker, sequen
 
 soak: setup ## Run for half an hour at 70 % of capacity, with loss, changing members and restarts; ARGS="--minutes 10" makes it short
 	@$(BIN)/python -m bench.soak $(ARGS)
+
+dist: setup ## Put the wheel and the chart into dist/, and build the image where Docker or Podman runs
+	@rm -rf dist build
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@helm=$$(PATH="$(BIN):$$PATH" command -v helm) && "$$helm" package --destination dist deploy/chart >/dev/null || \
+		echo "helm is not on this machine, so dist/ has no chart: install it and run this again." >&2
+	@for builder in docker podman; do \
+		if "$$builder" info >/dev/null 2>&1; then \
+			"$$builder" build --tag "precede:$$($(BIN)/python -c 'import precede; print(precede.__version__)')" --file deploy/Dockerfile . && exit; \
+			exit 1; \
+		fi; \
+	done; \
+	echo "Neither Docker nor Podman runs on this machine, so there is no image: run this again where one does." >&2
+	@ls -1 dist
 
 clean: ## Remove .venv and caches; data (checkpoints, delta) stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

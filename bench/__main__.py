@@ -23,6 +23,7 @@ from bench import (
     growth,
     history,
     idle,
+    jobs,
     latency,
     live,
     machine,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "neighbour": neighbour.run,
     "idle": idle.run,
     "engines": engines.run,
+    "jobs": jobs.run,
 }
 RESULTS = Path(__file__).with_name("figures.json")
 

@@ -75,7 +75,7 @@ def _plainly(stage: Stage, topic: Settings) -> list[dict[str, Any]]:
     settings = _another(stage, topic)
     records = history_query.records(stage.spark, settings, settings.ordered_topic)
     writer = parsed(records).writeStream.format("delta").partitionBy("day").trigger(availableNow=True)
-    query = writer.option("checkpointLocation", settings.checkpoint).start(str(tables.path(settings, DELIVERIES)))
+    query = writer.option("checkpointLocation", settings.checkpoint).start(tables.path(settings, DELIVERIES).location)
     return drained(query, None)
 
 

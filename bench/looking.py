@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from bench.figures import Figure
 from bench.stage import PARTITIONS, Stage
 from precede.ingest.kafka.topics import describe
-from precede.ingest.progress import Owner, horizon_record, owner_record, token_record, transactional_id
+from precede.ingest.progress import StreamTopics, horizon_record, new_owner, owner_record, token_record
 from precede.streaming.job.settings import Settings
 from precede.udfs.holdback import Holdback
 from precede.udfs.partitioner import partition_of
@@ -102,15 +102,9 @@ def _messages(groups: int, held: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _write_states(producer: Producer, settings: Settings, kernel: Holdback, offsets: list[int]) -> None:
-    raw, ordered, dead, state = (
-        describe(settings.bootstrap, [name])[name]
-        for name in (
-            settings.raw_topic,
-            settings.ordered_topic,
-            settings.dead_letter_topic,
-            settings.state_topic_name,
-        )
-    )
+    names = settings.raw_topic, settings.ordered_topic, settings.dead_letter_topic, settings.state_topic_name
+    found = describe(settings.bootstrap, list(names))
+    ordered, state = found[settings.ordered_topic], found[settings.state_topic_name]
     for key, blob in kernel.dump().items():
         partition = partition_of(key, PARTITIONS)
         waiting = kernel.waiting_of(key) or (0, 0, 0)
@@ -118,23 +112,12 @@ def _write_states(producer: Producer, settings: Settings, kernel: Holdback, offs
         for name, value in records:
             producer.produce(state.name, value, name, partition)
         producer.poll(0)
-    owner = Owner(
+    owner = new_owner(
+        StreamTopics(*(found[name] for name in names)),
         job="bench",
-        transactional_id=transactional_id(ordered.name),
-        ids=[],
-        raw_topic=raw.name,
-        raw_topic_id=raw.id,
-        partitions=raw.partitions,
         order=settings.order,
         limits=settings.limits,
         partitioner=settings.partitioner,
-        rules=RULES,
-        rules_from=0,
-        ordered_topic_id=ordered.id,
-        ordered_partitions=ordered.partitions,
-        dead_letter_topic_id=dead.id,
-        state_topic=state.name,
-        state_topic_id=state.id,
     )
     for partition, offset in enumerate(offsets):
         for key, value in (

@@ -77,11 +77,11 @@ def _order(stage: Stage, settings: Settings, say: Callable[[str], object] = prin
     topics = describe(settings.bootstrap, [topic.name for topic in settings.topics()])
     folder = Path(settings.checkpoint)
     folder.mkdir(parents=True)
-    checkpoint.update(folder, order=checkpoint.check_order(settings, None, topics), history=None)
+    checkpoint.update(settings.checkpoint_place, order=checkpoint.check_order(settings, None, topics), history=None)
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()
     try:
-        restored = restore.begin(settings, sink, PARTITIONS, say)
+        restored = restore.begin(settings, sink, say)
         sink.follow_horizon(is_fresh=True)
 
         def publish(batch: "DataFrame", _: int) -> None:
@@ -92,7 +92,7 @@ def _order(stage: Stage, settings: Settings, say: Callable[[str], object] = prin
         )
         found = rate(drained(query, None))
         if restored is None:
-            last_states.write(stage.spark, settings, sink)
+            last_states.write(stage.spark, settings, sink, PARTITIONS)
         else:
             assert len(sink.shards) == settings.shards, "some shards were not called"
             assert sum(sink.counts.state_bytes.values()) > sum(map(os.path.getsize, _files(settings))) / 2
@@ -102,7 +102,7 @@ def _order(stage: Stage, settings: Settings, say: Callable[[str], object] = prin
 
 
 def _files(settings: Settings) -> list[Path]:
-    return list(settings.restored_files.glob("[0-9]*"))
+    return list(Path(settings.restored_files.location).glob("*/[0-9]*"))
 
 
 def _tick(settings: Settings) -> None:

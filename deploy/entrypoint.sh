@@ -3,16 +3,21 @@
 #   driver, executor   the two words with which Spark starts its pods on Kubernetes
 #   service COMMAND    precede for a manager that starts again whatever ends, such as a Deployment
 #   alive              whether the process in this container is stuck, for a liveness probe
+#   drain              waits until the gateway in this container has published almost all that it keeps
 set -eu
 
 TAKEN_OVER=3 # precede's exit status when another job took over; started again, it would take the topics back
+KEPT_MAX=1000 # records that a gateway publishes in the seconds that it takes to end
 mark=${PRECEDE_TAKEN_OVER_MARK:-/tmp/taken-over}
 
 # Runs a command to its end, hands on the request to stop, and leaves the exit status in `status`.
 watch() {
+    child=
+    stopping=
+    trap 'stopping=yes; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' TERM INT
     "$@" &
     child=$!
-    trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
+    [ -z "$stopping" ] || kill -TERM "$child" 2>/dev/null || true # it came before there was a child
     status=0
     wait "$child" || status=$?
     while kill -0 "$child" 2>/dev/null; do # a signal ends `wait` before the command ends
@@ -32,7 +37,7 @@ run_driver() {
 }
 
 run_executor() {
-    classes="${SPARK_CLASSPATH:-}:$SPARK_HOME/jars/*${HADOOP_CONF_DIR:+:$HADOOP_CONF_DIR}${SPARK_CONF_DIR:+:$SPARK_CONF_DIR}"
+    classes="${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$SPARK_HOME/jars/*${HADOOP_CONF_DIR:+:$HADOOP_CONF_DIR}${SPARK_CONF_DIR:+:$SPARK_CONF_DIR}"
     # Java's options come as SPARK_JAVA_OPT_0, _1 and so on; one may hold blanks, so each becomes an argument of its own.
     number=0
     set --
@@ -67,6 +72,20 @@ is_alive() {
     exec python -c 'from urllib.request import urlopen; urlopen("http://127.0.0.1:9464/live", timeout=8)'
 }
 
+# How many records the gateway keeps that the log lacks; nothing where it does not say.
+kept() {
+    python -c 'from urllib.request import urlopen
+for line in urlopen("http://127.0.0.1:9464/metrics", timeout=8).read().decode().splitlines():
+    if line.startswith("precede_gateway_kept_records "):
+        print(int(float(line.split()[1])))'
+}
+
+drain() {
+    while count=$(kept) && [ "${count:-0}" -gt "$KEPT_MAX" ]; do
+        sleep 1
+    done
+}
+
 word=${1:---help}
 [ $# -eq 0 ] || shift
 case $word in
@@ -74,5 +93,6 @@ driver) run_driver "$@" ;;
 executor) run_executor ;;
 service) run_service "$@" ;;
 alive) is_alive ;;
+drain) drain ;;
 *) exec precede "$word" "$@" ;;
 esac

@@ -1,9 +1,9 @@
 """Reads from the log itself which epoch a sender may start with if its state file is lost, and how the group was
 created if none of its records is ordered yet.
 
-The raw topic is read once. The sender's records in it show its largest epoch, and the next one is free. A log that is
-too long to be read in a few seconds is not used. Then the epoch is the time in seconds, which is larger than any
-counted one.
+The group's partition of the raw topic is read once. The sender's records in it show its largest epoch, and the next one
+is free. A log that is too long to be read in a few seconds is not used. Then the epoch is the time in seconds, which is
+larger than any counted one.
 
 Anyone with write access to the log can write any epoch in any sender's name. So in a group with keys only signed
 records count. In other groups no record is proven, and all count, unless they leave no epoch free and the sender has a
@@ -24,6 +24,7 @@ from precede.udfs.errors import Refused
 from precede.udfs.holdback import SPACE
 from precede.udfs.limits import Limits
 from precede.udfs.membership.keyring import SERVICE
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, partition_of
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import EPOCH_MAX, Create
 from precede.udfs.records.signatures import is_signed_by, read_key, signature_in
@@ -53,16 +54,24 @@ class _TooLong(Exception):
 
 
 def free_epoch(
-    bootstrap: Address | str, topic: str, group: str, sender: str, key: "Ed25519PrivateKey | None", *, above: int = -1
+    bootstrap: Address | str,
+    topic: str,
+    group: str,
+    sender: str,
+    key: "Ed25519PrivateKey | None",
+    *,
+    above: int = -1,
+    partitioner: str = DEFAULT_PARTITIONER,
 ) -> int:
     """0 for a sender that is not in the log, else the next epoch after its largest one there and after `above`.
 
+    `partitioner` is the job's setting: where it does not put the group, records are refused and take no epoch.
     Raises Refused if there is none left, Unreachable if no broker answered, and AccessDenied if the topic may not be
     read.
     """
     epochs = Epochs(sender, None if key is None else key.public_key().public_bytes_raw())
     try:
-        for value in _values(bootstrap, topic, group):
+        for value in _values(bootstrap, topic, group, partitioner):
             epochs.add(value)
     except _TooLong:
         return check_epoch(max(int(time.time()), above + 1), group, sender)
@@ -138,10 +147,12 @@ def _is_signed(value: bytes, keys: set[bytes]) -> bool:
     return signature is not None and any(is_signed_by(key, signature, record) for key in keys)
 
 
-def created_as(bootstrap: Address | str, topic: str, group: str) -> Create | None:
+def created_as(
+    bootstrap: Address | str, topic: str, group: str, *, partitioner: str = DEFAULT_PARTITIONER
+) -> Create | None:
     """The record that creates the group, if it is the group's first one; None if not, or if the log is too long."""
     try:
-        first = next(_values(bootstrap, topic, group), None)
+        first = next(_values(bootstrap, topic, group, partitioner), None)
     except _TooLong:
         return None
     return None if first is None else as_create(first)
@@ -156,12 +167,12 @@ def as_create(value: bytes) -> Create | None:
     return found if found.kind == "create" else None
 
 
-def _values(bootstrap: Address | str, topic: str, group: str) -> Iterator[bytes]:
-    """The raw records of a group, in the order of the log."""
+def _values(bootstrap: Address | str, topic: str, group: str, partitioner: str) -> Iterator[bytes]:
+    """The raw records of a group in its own partition, in the order of the log."""
     # By default Kafka waits half a second before it says that a partition has ended.
     reader = TopicReader(bootstrap, READ_S_MAX, wait_ms=10)
     try:
-        yield from _read(reader, topic, group.encode())
+        yield from _read(reader, topic, group.encode(), partitioner)
     except TimeoutError as error:
         raise _TooLong from error
     except KafkaException as error:
@@ -170,11 +181,15 @@ def _values(bootstrap: Address | str, topic: str, group: str) -> Iterator[bytes]
         reader.close()
 
 
-def _read(reader: TopicReader, topic: str, key: bytes) -> Iterator[bytes]:
+def _read(reader: TopicReader, topic: str, key: bytes, partitioner: str) -> Iterator[bytes]:
     deadline = time.monotonic() + READ_S_MAX
-    for partition, (first, end) in reader.all_ends(topic).items():
-        if first == end:
-            continue
-        for record in reader.to_end(topic, {partition: first}, quiet_s=READ_S_MAX, deadline=deadline):
-            if record.key == key:
-                yield record.value or b""
+    ends = reader.all_ends(topic)
+    if not ends:
+        return
+    partition = partition_of(key, len(ends), partitioner)
+    first, end = ends[partition]
+    if first == end:
+        return
+    for record in reader.to_end(topic, {partition: first}, quiet_s=READ_S_MAX, deadline=deadline):
+        if record.key == key:
+            yield record.value or b""

@@ -106,8 +106,7 @@ class Writer:
         """As the group's service: admit a member with this public key, which replaces any that it had."""
         self._check_may_change(key)
         above = -1 if standing is None else standing[0]
-        where = self._publisher.bootstrap, self._publisher.topic
-        epoch = epochs.free_epoch(*where, group, member, None, above=above)
+        epoch = self._free_epoch(group, member, None, above)
         return self._publish(group, encode("join", group, sender=member, epoch=epoch, key=key), epoch)
 
     def _epoch_to_join(self, group: str, known: Sender | None, standing: Standing | None) -> int:
@@ -115,8 +114,11 @@ class Writer:
         above = -1 if standing is None else standing[0]
         if known is not None and known.epoch <= EPOCH_MAX:
             return epochs.check_epoch(max(known.epoch, above + 1), group, self.name)
-        where = self._publisher.bootstrap, self._publisher.topic
-        return epochs.free_epoch(*where, group, self.name, self._key, above=above)
+        return self._free_epoch(group, self.name, self._key, above)
+
+    def _free_epoch(self, group: str, name: str, key: "Ed25519PrivateKey | None", above: int) -> int:
+        log = self._publisher
+        return epochs.free_epoch(log.bootstrap, log.topic, group, name, key, above=above, partitioner=log.partitioner)
 
     def leave(self, group: str, standing: Standing | None, last: int | None) -> Written:
         """Leave after the last message that was sent, or after the seq `last`."""

@@ -31,6 +31,7 @@ class Publisher:
         """`partitioner` is the job's setting: in another partition than it says, a record is refused."""
         self.bootstrap = bootstrap
         self.topic = topic
+        self.partitioner = check_partitioner(partitioner)
         self.placed: tuple[int, int] | None = None
         """Partition and offset of the record that Kafka confirmed last."""
         self._failure: PrecedeError | None = None
@@ -39,7 +40,7 @@ class Publisher:
             | {
                 "enable.idempotence": True,
                 "acks": "all",
-                "partitioner": LIBRDKAFKA[check_partitioner(partitioner)],
+                "partitioner": LIBRDKAFKA[self.partitioner],
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "batch.size": batch_bytes_max(DEFAULTS),  # or a batch of many small records is refused
                 "delivery.timeout.ms": int(DELIVERY_S_MAX * 1000),

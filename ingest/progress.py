@@ -11,6 +11,7 @@ share the topic; a value is a JSON object with its version as `v`:
 """
 
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ from precede.ingest.kafka.topics import Topic
 from precede.ingest.ways_out import FRESH_OUTPUT
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
-from precede.udfs.rules import OLDER_RULES
+from precede.udfs.rules import OLDER_RULES, RULES
 
 TOKEN_VERSION = 1
 HORIZON_VERSION = 1
@@ -29,6 +30,9 @@ OWNER_VERSION = 4
 """Up to version 3 there was one owner for all partitions. Version 1 had neither the raw topic's partitions nor the
 output topics' ids: they are taken as they are found. Version 2 had no partitioner: a group lived in the partition of
 its first accepted record."""
+
+NAMED_MAX = 200
+"""A longer list of partitions is not written out in an id."""
 
 _FOREIGN_BYTES = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding may raise for bytes that precede did not write."""
@@ -76,6 +80,51 @@ class Owner(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     v: int = OWNER_VERSION
 
 
+class StreamTopics(NamedTuple):
+    """The topics that an owner record names; without a state topic, no state is written."""
+
+    raw: Topic
+    ordered: Topic
+    dead_letters: Topic
+    state: Topic | None
+
+
+def new_owner(
+    topics: StreamTopics,
+    *,
+    job: str,
+    order: str,
+    limits: Limits,
+    partitioner: str,
+    engine: str = "spark",
+    since_ms: int | None = None,
+    own_id: str | None = None,
+    rules: int = RULES,
+) -> Owner:
+    """The owner of partitions that had none before; `own_id` is its transactional id."""
+    own_id = transactional_id(topics.ordered.name) if own_id is None else own_id
+    return Owner(
+        job=job,
+        transactional_id=own_id,
+        ids=[own_id],
+        engine=engine,
+        since_ms=since_ms,
+        raw_topic=topics.raw.name,
+        raw_topic_id=topics.raw.id,
+        partitions=topics.raw.partitions,
+        order=order,
+        limits=limits,
+        partitioner=partitioner,
+        rules=rules,
+        rules_from=0,
+        ordered_topic_id=topics.ordered.id,
+        ordered_partitions=topics.ordered.partitions,
+        dead_letter_topic_id=topics.dead_letters.id,
+        state_topic=None if topics.state is None else topics.state.name,
+        state_topic_id=None if topics.state is None else topics.state.id,
+    )
+
+
 class _OlderOwner(msgspec.Struct, forbid_unknown_fields=True):
     """The owner of all partitions, as releases wrote it that knew no other."""
 
@@ -119,9 +168,15 @@ class Progress(NamedTuple):
         return next(iter(self.owners.values()), None)
 
 
-def transactional_id(ordered_topic: str) -> str:
-    """The id of a job of all partitions, whatever its engine."""
-    return f"precede.{ordered_topic}"
+def transactional_id(ordered_topic: str, partitions: str | None = None) -> str:
+    """The id of a job of all partitions, whatever its engine; or of one of some, which are named as in its settings.
+
+    Jobs that share a partition have different ids or are the same one, and jobs that share none never have one id.
+    """
+    whole = f"precede.{ordered_topic}"
+    if partitions is None:
+        return whole
+    return f"{whole}:{partitions if len(partitions) <= NAMED_MAX else blake2b(partitions.encode()).hexdigest()[:32]}"
 
 
 def token_record(ordered_topic: str, partition: int, next_offset: int) -> tuple[bytes, bytes]:

@@ -1,5 +1,6 @@
 """Sends one message of a sender whose memory is a file, as `precede send` does."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,17 +34,22 @@ def send_one(
     data: object,
     key: "Ed25519PrivateKey | None" = None,
     partitioner: str = DEFAULT_PARTITIONER,
+    partitions: int = topics.PARTITIONS,
+    replicas: int = -1,
+    say: Callable[[str], None] | None = None,
 ) -> Id:
     """Publish one message under the sender's next seq, signed if there is a key; return its id once Kafka has it.
+
+    `partitions`, `replicas` and `say` matter where this creates the raw topic; see `log_of`.
 
     A message that Kafka did not confirm to an earlier command is sent first. If this message is the same one, it is not
     sent a second time.
     """
-    log = log_of(bootstrap, topic)
+    log = log_of(bootstrap, topic, partitions=partitions, replicas=replicas, say=say)
     with sender_state.opened(state_file) as state:
         known = state.memory.find(log, group, sender)
         if known is None or known.epoch > EPOCH_MAX:
-            epoch = epochs.free_epoch(bootstrap, topic, group, sender, key)
+            epoch = epochs.free_epoch(bootstrap, topic, group, sender, key, partitioner=partitioner)
             known = state.memory.begin(log, group, sender, epoch)
         with Publisher(bootstrap, topic=topic, linger_ms=0, partitioner=partitioner) as publisher:
             unconfirmed = known.pending
@@ -79,9 +85,14 @@ def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> 
     known.pending = None  # if this is not saved, the same bytes are sent again, which does no harm
 
 
-def log_of(bootstrap: Address | str, topic: str) -> str:
-    """The log that seqs belong to, created if absent: Kafka itself would create the topic with wrong settings."""
-    topics.ensure(bootstrap, [topics.raw(topic)])
+def log_of(
+    bootstrap: Address | str, topic: str, *, partitions: int, replicas: int, say: Callable[[str], None] | None
+) -> str:
+    """The log that seqs belong to, created if absent: Kafka itself would create the topic with wrong settings.
+
+    `say` is told what a person should know of a new topic: its number of partitions is final.
+    """
+    topics.ensure(bootstrap, [topics.raw(topic, partitions)], replicas=replicas, say=say)
     try:
         return f"{clients.admin(bootstrap).list_topics(timeout=REQUEST_S_MAX).cluster_id}/{topic}"
     except KafkaException as error:

@@ -3,13 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from confluent_kafka import KafkaException
-
-from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
-from precede.ingest.kafka.reading import TopicReader
-from precede.ingest.state_topic import READ_WAIT_MS
-from precede.udfs.errors import Refused, Unreachable
+from precede.ingest.state_topic import damaged, replaced, state_records
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.records.state_pieces import LostPieceError, Piece, StoredState, join, read_key, read_piece
 
@@ -37,19 +32,10 @@ def new_states(
     of a group was read. Raises Refused and Unreachable.
     """
     arriving = ArrivingStates(topic, stream=stream, is_known=is_known)
-    reader = TopicReader(bootstrap, patient=False, wait_ms=READ_WAIT_MS)
-    try:
-        for record in reader.to_end(topic, positions, upto=upto):
-            state = arriving.add(record)
-            if state is not None:
-                yield state
-    except TimeoutError as error:
-        why = " to its end: a transaction is open in it" if reader.at_end() else ""
-        raise Unreachable(f"Cannot read the topic {topic} from Kafka at {bootstrap}{why}.") from error
-    except KafkaException as error:
-        raise clients.unreadable(bootstrap, topic, error.args[0]) from error
-    finally:
-        reader.close()
+    for record in state_records(bootstrap, topic, positions, upto):
+        state = arriving.add(record)
+        if state is not None:
+            yield state
     arriving.check_whole()
 
 
@@ -70,13 +56,16 @@ class ArrivingStates:
     def add(self, record: LogRecord) -> NewState | None:
         """Take the next record; the state that it makes whole, if it does."""
         named = read_key(record.key)
-        if named is None or record.value is None:
+        if named is None:
             return None
         group, number = named
+        if record.value is None:
+            self._forget(group, number)
+            return None
         piece = read_piece(record.value)
         if piece is None or piece.stream != self._stream:
             if number == 0 and (group in self._parts or self._is_known(group)):
-                raise self._foreign(record, group)
+                raise replaced(self._topic, record, group)
             return None
         parts = self._parts.setdefault(group, {})
         if any(part.checksum != piece.checksum or part.next != piece.next for part in parts.values()):
@@ -88,7 +77,14 @@ class ArrivingStates:
         try:
             return NewState(record.partition, group, join(group, parts))
         except LostPieceError as error:
-            raise self._damaged(error) from error
+            raise damaged(self._topic, error) from error
+
+    def _forget(self, group: bytes, number: int) -> None:
+        """Take in that a piece was removed."""
+        parts = self._parts.get(group, {})
+        parts.pop(number, None)
+        if not parts:
+            self._parts.pop(group, None)
 
     def check_whole(self) -> None:
         """At the end of the topic nothing may be missing."""
@@ -96,16 +92,4 @@ class ArrivingStates:
             try:
                 join(group, parts)
             except LostPieceError as error:
-                raise self._damaged(error) from error
-
-    def _damaged(self, error: LostPieceError) -> Refused:
-        return Refused(
-            f"The state topic {self._topic} is damaged: {error} Start with the old checkpoint, or, where the raw log "
-            "is whole, choose a new state_topic."
-        )
-
-    def _foreign(self, record: LogRecord, group: bytes) -> Refused:
-        return Refused(
-            f"Another program writes into the state topic {self._topic}: at offset {record.offset} of partition "
-            f"{record.partition} it replaced state of group {group.decode()!r}. Each stream needs its own state_topic."
-        )
+                raise damaged(self._topic, error) from error

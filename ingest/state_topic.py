@@ -4,7 +4,7 @@ What cannot be trusted is refused in a sentence: a piece that is lost, a newer f
 write, and those of another stream, are passed over.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from confluent_kafka import KafkaException
 
@@ -39,10 +39,24 @@ def read_state(
         found = ends(bootstrap, topic, max(wanted) + 1, committed=False)
         upto = {at: found[at][1] for at in wanted}
     pieces = StatePieces(topic, stream=stream, group=group)
+    for record in state_records(bootstrap, topic, dict.fromkeys(wanted, 0), upto, settled=settled, quiet_s=quiet_s):
+        pieces.add(record)
+    return pieces.states(wanted)
+
+
+def state_records(
+    bootstrap: Address | str,
+    topic: str,
+    offsets: Mapping[int, int],
+    upto: Mapping[int, int],
+    *,
+    settled: bool = True,
+    quiet_s: float = REQUEST_S,
+) -> Iterator[LogRecord]:
+    """The records of the topic from these offsets to its end, and at least up to `upto`, as `read_state` reads them."""
     reader = TopicReader(bootstrap, patient=False, wait_ms=READ_WAIT_MS)
     try:
-        for record in reader.to_end(topic, dict.fromkeys(wanted, 0), upto=upto, quiet_s=quiet_s):
-            pieces.add(record)
+        yield from reader.to_end(topic, offsets, upto=upto, quiet_s=quiet_s)
     except TimeoutError as error:
         hides = settled and reader.at_end()
         why = " to its end: a transaction is open in it" if hides else ""
@@ -51,7 +65,22 @@ def read_state(
         raise clients.unreadable(bootstrap, topic, error.args[0]) from error
     finally:
         reader.close()
-    return pieces.states(wanted)
+
+
+def damaged(topic: str, error: LostPieceError) -> Refused:
+    """For a state of which a piece is lost."""
+    return Refused(
+        f"The state topic {topic} is damaged: {error} Start with the old checkpoint, or, where the raw log is whole, "
+        "choose a new state_topic."
+    )
+
+
+def replaced(topic: str, record: LogRecord, group: bytes) -> Refused:
+    """For a record of another program under a key of this stream, of which compaction would leave nothing else."""
+    return Refused(
+        f"Another program writes into the state topic {topic}: at offset {record.offset} of partition "
+        f"{record.partition} it replaced state of group {group.decode()!r}. Each stream needs its own state_topic."
+    )
 
 
 class StatePieces:
@@ -77,12 +106,8 @@ class StatePieces:
         piece = read_piece(record.value)
         if piece is not None and piece.stream == self._stream:
             pieces[number] = piece
-        elif number in pieces:  # compaction would leave only this one
-            raise Refused(
-                f"Another program writes into the state topic {self._topic}: at offset {record.offset} of partition "
-                f"{record.partition} it replaced state of group {group.decode()!r}. Each stream needs its own "
-                "state_topic."
-            )
+        elif number in pieces:
+            raise replaced(self._topic, record, group)
 
     def states(self, partitions: Iterable[int]) -> dict[int, dict[bytes, StoredState]]:
         """The states of these partitions. Raises Refused where a piece is lost."""
@@ -92,7 +117,4 @@ class StatePieces:
                 for at in partitions
             }
         except LostPieceError as error:
-            raise Refused(
-                f"The state topic {self._topic} is damaged: {error} Start with the old checkpoint, or, where the raw "
-                "log is whole, choose a new state_topic."
-            ) from error
+            raise damaged(self._topic, error) from error

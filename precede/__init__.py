@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from precede.looking.answer import Answer as Answer
     from precede.looking.why import why as why
     from precede.member.member import Member as Member
-    from precede.member.object_host import Call as Call
     from precede.member.object_host import ObjectHost as ObjectHost
     from precede.reading.delivery import Delivery as Delivery
     from precede.reading.following import follow as follow
+    from precede.segments.peer import Peer as Peer
+    from precede.segments.segment import Segment as Segment
     from precede.udfs.errors import AccessDenied as AccessDenied
     from precede.udfs.errors import CallFailed as CallFailed
     from precede.udfs.errors import Difference as Difference
@@ -27,18 +28,25 @@ if TYPE_CHECKING:
     from precede.udfs.errors import Unreachable as Unreachable
     from precede.udfs.holdback import Holdback as Holdback
     from precede.udfs.limits import Limits as Limits
+    from precede.udfs.member.object_calls import CALLER as CALLER
+    from precede.udfs.member.object_calls import AnyOf as AnyOf
+    from precede.udfs.member.object_calls import Call as Call
+    from precede.udfs.member.object_calls import ReceiveData as ReceiveData
+    from precede.udfs.member.object_calls import SendData as SendData
+    from precede.udfs.member.object_calls import Started as Started
     from precede.udfs.orders import Order as Order
     from precede.udfs.orders import register as register
 
 __version__ = "0.1.0"
 
 _ERRORS = ("AccessDenied", "CallFailed", "Difference", "Hole", "PrecedeError", "Refused", "Unconfirmed", "Unreachable")
+_CALLS = ("CALLER", "AnyOf", "Call", "ReceiveData", "SendData", "Started")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "precede.udfs.errors"),
+    **dict.fromkeys(_CALLS, "precede.udfs.member.object_calls"),
     "Access": "precede.ingest.kafka.access",
     "Address": "precede.ingest.kafka.access",
     "Answer": "precede.looking.answer",
-    "Call": "precede.member.object_host",
     "Delivery": "precede.reading.delivery",
     "Groups": "precede.groups.manager",
     "Holdback": "precede.udfs.holdback",
@@ -46,16 +54,20 @@ _HOMES = {
     "Member": "precede.member.member",
     "ObjectHost": "precede.member.object_host",
     "Order": "precede.udfs.orders",
+    "Peer": "precede.segments.peer",
+    "Segment": "precede.segments.segment",
     "follow": "precede.reading.following",
     "register": "precede.udfs.orders",
     "why": "precede.looking.why",
 }
 
 __all__ = [  # noqa: RUF100, F822
+    "CALLER",
     "Access",
     "AccessDenied",
     "Address",
     "Answer",
+    "AnyOf",
     "Call",
     "CallFailed",
     "Delivery",
@@ -67,8 +79,13 @@ __all__ = [  # noqa: RUF100, F822
     "Member",
     "ObjectHost",
     "Order",
+    "Peer",
     "PrecedeError",
+    "ReceiveData",
     "Refused",
+    "Segment",
+    "SendData",
+    "Started",
     "Unconfirmed",
     "Unreachable",
     "__version__",

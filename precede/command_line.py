@@ -7,13 +7,17 @@ over. The commands import Spark, Kafka and pandas only where they need them, so 
 
 import os
 import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 import precede
 from precede.command_options import WrongUse, say
+from precede.termination_log import write_reason
 from precede.udfs.errors import PrecedeError, TakenOver
 
 DONE, FAILED, WRONG_USE, TAKEN_OVER = 0, 1, 2, 3
@@ -36,6 +40,7 @@ per group to another topic, exactly once, and to Delta tables.
 
   precede broker                      a Kafka broker, if you have none
   precede run                         the streaming job
+  precede doctor                      what would stop it from starting
   precede send travel ann "Who comes along?"
   precede send travel bob --after ann:1 "I do."
   precede tail travel                 what was delivered, in order
@@ -43,6 +48,10 @@ per group to another topic, exactly once, and to Delta tables.
   precede why travel bob:1            what became of one message
   precede groups                      the groups, and their members
   precede dead-letters --since 1d     what was refused, and why
+
+[bold]Without Kafka, between machines that hear each other[/bold]
+
+  precede peer travel ann             take part in a group by multicast
 """
 
 COMMANDS = (
@@ -50,14 +59,17 @@ COMMANDS = (
     "replay",
     "compare",
     "run",
+    "doctor",
     "send",
     "tail",
     "held",
     "why",
     "groups",
     "dead-letters",
+    "peer",
     "key",
     "broker",
+    "bundle",
 )  # as --help lists them
 
 
@@ -99,24 +111,37 @@ def _precede(
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command, and exit with its status."""
     given = sys.argv[1:] if arguments is None else arguments
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
         status = application(given)(given, prog_name="precede", standalone_mode=False)
     except typer.TyperException as error:
         typer.echo(_usage(error), err=True)  # the library's own text, which may be lines of help
         sys.exit(error.exit_code)
     except WrongUse as error:
-        say(str(error))
-        sys.exit(WRONG_USE)
+        _end(str(error), WRONG_USE)
     except TakenOver as error:
-        say(str(error))
-        sys.exit(TAKEN_OVER)
+        _end(str(error), TAKEN_OVER)
     except Exception as error:
         if os.environ.get("PRECEDE_DEBUG"):
             raise
-        say(_sentence(error))
-        sys.exit(FAILED)
+        _end(_sentence(error), FAILED)
     # The library turns Ctrl-C into 130; commands that are meant to be stopped so exit with 0 themselves.
     sys.exit(FAILED if status == 130 else status or DONE)
+
+
+def _end(sentence: str, status: int) -> NoReturn:
+    """Say why, where people and container platforms look, and exit with the status."""
+    say(sentence)
+    write_reason(sentence)
+    sys.exit(status)
+
+
+def _show_warning(show: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Show what the classes of the Python door warn of as a sentence, without the place in the code."""
+    if category is UserWarning:
+        say(str(message))
+    else:
+        show(message, category, *place)
 
 
 def _usage(error: typer.TyperException) -> str:

@@ -28,8 +28,11 @@ Config = Annotated[
     ),
 ]
 Checkpoint = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="The job's progress and state. Default: PRECEDE_CHECKPOINT, else checkpoints/."),
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="The job's progress and state: a folder or a URI. Default: PRECEDE_CHECKPOINT, else checkpoints/.",
+    ),
 ]
 Order = Annotated[
     str | None,

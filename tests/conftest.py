@@ -28,9 +28,10 @@ LEVELS = {
     "spark": 300,
     "system": 300,
     "segments": 300,
+    "cluster": 300,
 }
 
-ONE_PROCESS = ("spark", "system", "segments")
+ONE_PROCESS = ("spark", "system", "segments", "cluster")
 """Levels whose tests share a broker and a Spark session, or whose times count: one process runs them all."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"

@@ -54,6 +54,7 @@ class History:
     """The messages in the order they were sent, and the log."""
 
     order: str
+    group: str = GROUP
     said: dict[Id, SentMessage] = field(default_factory=dict)
     log: list[Arrival] = field(default_factory=list)
     final_heartbeats: list[bytes] = field(default_factory=list)
@@ -147,6 +148,7 @@ def converse(
     random: Random,
     order: str,
     *,
+    group: str = GROUP,
     peers: int = 4,
     messages: int = 20,
     gateways: int = 2,
@@ -164,13 +166,14 @@ def converse(
     For orders by clocks: `beats` is how often a message brings a heartbeat, `skew` the largest error of a clock,
     `least` the minimal delay between peers, `options` those of the group.
     """
-    history = History(order)
-    group = [_Peer(name, stamps=ORDERS[order].stamps_of(name)) for name in NAMES[:peers]]
+    history = History(order, group)
+    everybody = [_Peer(name, stamps=ORDERS[order].stamps_of(name)) for name in NAMES[:peers]]
     slowness = [random.randint(1, delay) for _ in range(gateways)]
     events: list[tuple[int, int, str, Any]] = []
     if ORDERS[order].waits_for_members:  # these wait for every member, so they must know them all from the start
-        history.log.append(Arrival(created(order, NAMES[:peers], **(options or {})), GROUP.encode(), 0, 0, 0))
-    for one in group:
+        first = created(order, NAMES[:peers], group=group, **(options or {}))
+        history.log.append(Arrival(first, group.encode(), 0, 0, 0))
+    for one in everybody:
         one.skew = random.randint(-skew, skew)
     number = count()
 
@@ -179,19 +182,20 @@ def converse(
 
     now = 0
     for at in range(messages):
-        heappush(events, (at * 5, next(number), "speak", random.choice(group)))
+        heappush(events, (at * 5, next(number), "speak", random.choice(everybody)))
     while events:
         now, _, what, subject = heappop(events)
         if what == "speak":
             to = random.sample(NAMES[:peers], random.randint(1, peers)) if order == "causal_p2p" else []
             said = _speak(random, subject, history, replies, now, to)
-            for other in group:
+            for other in everybody:
                 is_for = other.name in said.to if said.to else other is not subject
                 if is_for and random.random() > 0.2:  # the medium loses one in five
                     later(least + random.randint(0, delay), "receive", (other, said.id))
             if random.random() < beats:
-                fellow = random.choice(group)
-                later(random.randint(0, random.choice(slowness)), "arrive", heartbeat(fellow.stamps, now + fellow.skew))
+                fellow = random.choice(everybody)
+                beat = heartbeat(fellow.stamps, now + fellow.skew, group=group)
+                later(random.randint(0, random.choice(slowness)), "arrive", beat)
             if random.random() >= loss:
                 later(random.randint(0, random.choice(slowness)), "arrive", said)
                 while random.random() < repeats:
@@ -201,23 +205,23 @@ def converse(
             peer.receive(history, id_)
         else:
             value = subject.value if isinstance(subject, SentMessage) else subject
-            history.log.append(Arrival(value, GROUP.encode(), 0, len(history.log), now))
+            history.log.append(Arrival(value, group.encode(), 0, len(history.log), now))
     if ORDERS[order].waits_for_members:
-        for peer in group:
+        for peer in everybody:
             for known in history.said.keys() - peer.past:
                 peer.stamps.observe(json.loads(history.said[known].value))
-            history.final_heartbeats.append(heartbeat(peer.stamps, now + peer.skew))
+            history.final_heartbeats.append(heartbeat(peer.stamps, now + peer.skew, group=group))
     return history
 
 
-def heartbeat(stamps: Any, clock_ms: int) -> bytes:
+def heartbeat(stamps: Any, clock_ms: int, *, group: str = GROUP) -> bytes:
     """The promise that a member can make now."""
-    return json.dumps({"group": GROUP, **stamps.heartbeat(clock_ms=clock_ms)}).encode()
+    return json.dumps({"group": group, **stamps.heartbeat(clock_ms=clock_ms)}).encode()
 
 
-def created(order: str, members: Iterable[str], **options: Any) -> bytes:
+def created(order: str, members: Iterable[str], *, group: str = GROUP, **options: Any) -> bytes:
     """The record that creates the group."""
-    record = {"group": GROUP, "kind": "create", "options": {"order": order, **options}, "members": list(members)}
+    record = {"group": group, "kind": "create", "options": {"order": order, **options}, "members": list(members)}
     return json.dumps(record).encode()
 
 
@@ -228,7 +232,7 @@ def _speak(random: Random, peer: _Peer, history: History, replies: float, now: i
     parent = random.choice(peer.received[-4:]) if peer.received and random.random() < replies else None
     stamp = peer.stamps.stamp(after=[] if parent is None else [parent], to=to, clock_ms=now + peer.skew)
     fields = {name: value for name, value in stamp.items() if name not in ("sender", "epoch", "seq")}
-    value = encode_message(GROUP, peer.name, 0, peer.seq, data=f"message {len(history.said)}", **fields)
+    value = encode_message(history.group, peer.name, 0, peer.seq, data=f"message {len(history.said)}", **fields)
     said = SentMessage(id_, parent, frozenset(peer.past), value, tuple(to))
     history.said[id_] = said
     if not to:

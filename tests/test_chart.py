@@ -54,7 +54,7 @@ INSTALLATIONS: dict[str, Object] = {
     "as it comes": {},
     "everything": EVERYTHING,
     "one Spark job": {"jobs": [SPARK]},
-    "gateways on a pod network": {"gateway": {"replicas": 3}},
+    "gateways on a pod network": {"gateway": {"replicas": 3, "segments": [SEGMENT]}},
     "nothing but jobs": {"doctor": {"enabled": False}, "networkPolicy": {"enabled": False}},
 }
 
@@ -232,6 +232,7 @@ def test_a_gateway_keeps_its_volume_and_has_time_to_publish_it() -> None:
     assert gateways["persistentVolumeClaimRetentionPolicy"] == {"whenScaled": "Retain", "whenDeleted": "Retain"}
     spec = gateways["template"]["spec"]
     assert spec["terminationGracePeriodSeconds"] >= 300
+    assert spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] == ["/opt/entrypoint.sh", "drain"]
     arguments = spec["containers"][0]["args"]
     [volume] = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "data"]
     assert arguments[arguments.index("--state") + 1].startswith(volume["mountPath"] + "/")
@@ -246,6 +247,12 @@ def test_gateways_use_the_machines_network_only_where_they_are_told_to_and_then_
     spec = one_of(render({"gateway": {"replicas": 2}}), "StatefulSet")["spec"]["template"]["spec"]
     assert "hostNetwork" not in spec
     assert of_kind(render(), "StatefulSet") == []
+
+
+def test_gateways_of_a_pod_network_may_hear_their_segments() -> None:
+    objects = render(INSTALLATIONS["gateways on a pod network"])
+    assert one_of(objects, "NetworkPolicy", "-segments")["spec"]["ingress"] == [{"ports": [{"protocol": "UDP"}]}]
+    assert len(of_kind(render(EVERYTHING), "NetworkPolicy")) == 1
 
 
 def test_strimzi_s_topics_are_those_that_the_job_would_create() -> None:

@@ -22,6 +22,7 @@ from precede.streaming.job.settings import Settings, host_and_port
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring.counts import Counts
 from precede.streaming.monitoring.metrics import Metrics
+from precede.streaming.monitoring.times import Times
 from precede.udfs.codes import CODES
 from tests.test_tidy import flags_of
 
@@ -90,7 +91,8 @@ def test_the_brokers_listeners_fit_together() -> None:
 
 def test_the_job_is_a_command_with_settings_that_exist_and_a_broker_that_answers_there() -> None:
     job = SERVICES["job"]
-    command, *flags = job["command"]
+    word, command, *flags = job["command"]
+    assert f"\n{word}) " in (ROOT / "deploy" / "entrypoint.sh").read_text()
     assert command in COMMANDS
     assert {flag for flag in flags if flag.startswith("--")} <= flags_of(command)
     variables = job["environment"]
@@ -139,10 +141,14 @@ def told_metrics() -> dict[str, set[str]]:
     settings = Settings(metrics="0")
     metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
     metrics.broker.ends[0] = (0, 1)
-    metrics.sink = SimpleNamespace(counts=Counts(), token={}, is_token_known=True)  # type: ignore[assignment]
+    metrics.sink = SimpleNamespace(  # type: ignore[assignment]
+        counts=Counts(), times=Times(), ownership=SimpleNamespace(partitions=[0]), is_token_known=True
+    )
     metrics.retention = RetentionWatch(settings, Retention(1, None), dict)
-    metrics.watches = [QueryWatch("order", lambda: None, print, 1, print)]  # type: ignore[arg-type, return-value]
+    names = ("order", "history of deliveries")
+    metrics.watches = [QueryWatch(name, lambda: None, print, 1, print) for name in names]  # type: ignore[arg-type, return-value]
     metrics.watches[0].progress_at, metrics.watches[0].behind = 1.0, 0
+    metrics.watches[1].reached = {("precede.ordered", 0): 5}
     metrics.observe("order", "triggerExecution", 1.0)
     told: dict[str, set[str]] = {}
     for family in metrics.registry.collect():

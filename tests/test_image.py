@@ -26,6 +26,7 @@ FROM_SPARK = {
     "SPARK_EXECUTOR_POD_NAME": "order-exec-3",
     "SPARK_RESOURCE_PROFILE_ID": "0",
     "SPARK_CONF_DIR": "/opt/spark/conf",
+    "SPARK_CLASSPATH": "/opt/jars/spark/*",
     "SPARK_JAVA_OPT_0": "-Dname=two words",
     "SPARK_JAVA_OPT_1": "-Dhome=$HOME;ls",
 }
@@ -107,7 +108,7 @@ def test_spark_s_executor_pod_gets_its_options_whole_and_unread(image: Image) ->
     assert status == 0
     assert told[:5] == ["java", "-Dname=two words", "-Dhome=$HOME;ls", "-Xms2g", "-Xmx2g"]
     classes = told[told.index("-cp") + 1]
-    assert classes == f":{image.folder}/spark/jars/*:/opt/spark/conf"
+    assert classes == f"/opt/jars/spark/*:{image.folder}/spark/jars/*:/opt/spark/conf"
     given = told[told.index("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend") + 1 :]
     assert dict(zip(given[::2], given[1::2], strict=True)) == {
         "--driver-url": "spark://CoarseGrainedScheduler@driver:7078",
@@ -143,6 +144,19 @@ def test_a_service_that_starts_again_asks_the_job_whether_it_is_alive(image: Ima
     image.run("service", "run", status=1)
     image.write("bin/python", "#!/bin/sh\nexit 1\n")
     assert image.run("alive")[0] == 1
+
+
+def test_a_gateway_is_drained_when_it_keeps_few_records_or_says_nothing(image: Image) -> None:
+    counts = image.folder / "counts"
+    counts.write_text("250000\n1001\n7\n99999\n")
+    tell = f"#!/bin/sh\nhead -n 1 {counts}\nsed -i 1d {counts}\n"
+    image.write("bin/python", tell)
+    image.write("bin/sleep", "#!/bin/sh\n")
+    assert image.run("drain")[0] == 0
+    assert counts.read_text() == "99999\n", "it ended at the first small number"
+    for silent in ("#!/bin/sh\nexit 1\n", "#!/bin/sh\n"):
+        image.write("bin/python", silent)
+        assert image.run("drain")[0] == 0
 
 
 @pytest.mark.parametrize("word", ["service", "driver"])

@@ -21,6 +21,7 @@ DIRECTION = (
     {"orders"},
     {"ticks"},
     {"analysis"},
+    {"kept_groups"},
     {"holdback"},
     {"member", "peers", "sizes", "state_log"},
     {"steps"},

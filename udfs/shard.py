@@ -140,7 +140,7 @@ class Shard:
         if changed:
             holdback.note_waiting(waiting)
         states: list[StateRecord] = []
-        log = None if self.state is None else self._state_log(self.state, holdback, before)
+        log = None if self.state is None else state_log(self.state, holdback, before)
         if log is not None:
             for key, (partition, offset, now_ms) in changed.items():
                 log.changed(key, partition, (offset, now_ms))
@@ -164,24 +164,27 @@ class Shard:
             if upto > most + 1 or upto > reached.get(partition_of(key, self.partitions, self.partitioner), -1) + 1
         }
 
-    def _state_log(self, settings: StateSettings, holdback: Holdback, before: ShardState) -> StateLog:
-        if before.log is not None and before.log.topic == settings.topic:
-            return StateLog(settings, before.log)
-        if not before.groups:
-            return StateLog(settings)
-        log = StateLog(settings, self._nothing_written(holdback, before))
-        log.has_changed = True
-        return log
 
-    def _nothing_written(self, holdback: Holdback, before: ShardState) -> DumpedStateLog:
-        """Older releases wrote no state, or the topic is a new one: all of it is due."""
-        unwritten: dict[int, dict[bytes, tuple[int, int]]] = {}
-        for key in before.groups:
-            partition = partition_of(key, self.partitions or 1, self.partitioner)
-            unwritten.setdefault(partition, {})[key] = (0, 0)
-            if key in before.waiting:
-                before.waiting[key] = holdback.waiting_of(key) or NO_WAITING
-        return DumpedStateLog(unwritten)
+def state_log(settings: StateSettings, holdback: Holdback, before: ShardState) -> StateLog:
+    """What the state topic lacks of a shard; the kernel has the shard's groups loaded."""
+    if before.log is not None and before.log.topic == settings.topic:
+        return StateLog(settings, before.log)
+    if not before.groups:
+        return StateLog(settings)
+    log = StateLog(settings, _nothing_written(holdback, before))
+    log.has_changed = True
+    return log
+
+
+def _nothing_written(holdback: Holdback, before: ShardState) -> DumpedStateLog:
+    """Older releases wrote no state, or the topic is a new one: all of it is due."""
+    unwritten: dict[int, dict[bytes, tuple[int, int]]] = {}
+    for key in before.groups:
+        partition = partition_of(key, holdback.partitions or 1, holdback.partitioner)
+        unwritten.setdefault(partition, {})[key] = (0, 0)
+        if key in before.waiting:
+            before.waiting[key] = holdback.waiting_of(key) or NO_WAITING
+    return DumpedStateLog(unwritten)
 
 
 def _take_due(

@@ -70,6 +70,10 @@ def _process(run: Run, _say: Say) -> Command:
     return _ours(run, {"PRECEDE_ENGINE": "process", "PRECEDE_CACHE": str(run.folder / "cache")})
 
 
+def _two_jobs(run: Run, say: Say) -> Command:
+    return Command([sys.executable, "-m", "bench.peers.two_jobs"], _process(run, say).environment)
+
+
 def _ours(run: Run, more: dict[str, str]) -> Command:
     environment = {
         "PRECEDE_BOOTSTRAP": run.bootstrap,
@@ -106,6 +110,7 @@ def _arguments(run: Run) -> list[str]:
 PLAIN = "plain loop"
 PROCESS = "process"
 SPARK = "spark"
+TWO_JOBS = "two jobs"
 
 ENGINES = {
     PLAIN: Engine(
@@ -117,6 +122,9 @@ ENGINES = {
     PROCESS: Engine(_process, "`precede run --engine process`: everything on.", warm_s=5),
     SPARK: Engine(
         _spark, "`precede run --only order`, local Spark, all settings at their defaults: everything on.", warm_s=30
+    ),
+    TWO_JOBS: Engine(
+        _two_jobs, "`precede run --engine process`, twice, with two raw partitions each; not measured unless named.", 5
     ),
     "kafka-streams": Engine(
         _kafka_streams,
@@ -132,7 +140,7 @@ ENGINES = {
         f"each {FLINK_CHECKPOINTS_MS} ms. Hand-written s_b; does not check its input and writes no dead letters.",
     ),
 }
-USUAL = [name for name in ENGINES if name != "kafka-streams-10-ms"]
+USUAL = [name for name in ENGINES if name not in ("kafka-streams-10-ms", TWO_JOBS)]
 
 
 def ready(name: str, run: Run, say: Say) -> tuple[list[str], dict[str, str]]:

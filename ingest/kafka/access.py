@@ -1,13 +1,20 @@
 """Where Kafka is, and how to get access: one value that is passed to everything that opens a client."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from precede.ingest.kafka.kafka_table import Table, in_java
+from precede.ingest.kafka.tokens import CLIENT_ID, Token, endpoint, token_from
+
 NO_TLS, TLS = ("PLAINTEXT", "SASL_PLAINTEXT"), ("SSL", "SASL_SSL")
 PROTOCOLS = (*NO_TLS, *TLS)
-MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+PASSWORDS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+"""Mechanisms that ask for a name and a password."""
+MECHANISMS = (*PASSWORDS, "OAUTHBEARER", "GSSAPI")
+_MODULES = "org.apache.kafka.common.security"
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,38 +27,43 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     ca: str | None = None
     certificate: str | None = None
     private_key: str | None = None
+    token_provider: str | None = None
+    """`module:function`, for OAUTHBEARER; without it tokens come by OIDC, for the client `username`."""
+    more: Table = ()
+    """The table `[kafka]`."""
 
     def __repr__(self) -> str:
         return f"Access(protocol={self.protocol!r}, mechanism={self.mechanism!r}, username={self.username!r})"
 
     def librdkafka(self) -> dict[str, Any]:
         """The settings for confluent-kafka."""
-        return _given(
+        asks = self.mechanism in PASSWORDS
+        return dict(self.more) | _given(
             {
                 "security.protocol": self.protocol,
                 "sasl.mechanism": self.mechanism,
-                "sasl.username": self.username,
-                "sasl.password": self.password,
+                "sasl.username": self.username if asks else None,
+                "sasl.password": self.password if asks else None,
+                **(self._token_settings() if self.mechanism == "OAUTHBEARER" else {}),
                 "ssl.ca.pem": self.ca,
                 "ssl.certificate.pem": self.certificate,
                 "ssl.key.pem": self.private_key,
             }
         )
 
+    def _token_settings(self) -> dict[str, Any]:
+        if self.token_provider is not None:
+            return {"oauth_cb": partial(_token, self.token_provider)}
+        known = {"client.id": self.username, "client.secret": self.password}
+        return {"sasl.oauthbearer.method": "oidc"} | {f"sasl.oauthbearer.{name}": one for name, one in known.items()}
+
     def java(self) -> dict[str, str]:
         """The settings for Kafka's own Java client, which Spark uses."""
-        login = None
-        if self.mechanism is not None:
-            kind = "plain.Plain" if self.mechanism == "PLAIN" else "scram.Scram"
-            login = (
-                f"org.apache.kafka.common.security.{kind}LoginModule required "
-                f"username={_quoted(self.username)} password={_quoted(self.password)};"
-            )
-        return _given(
+        return in_java(self.more) | _given(
             {
                 "security.protocol": self.protocol,
                 "sasl.mechanism": self.mechanism,
-                "sasl.jaas.config": login,
+                **self._java_login(),
                 "ssl.truststore.type": None if self.ca is None else "PEM",
                 "ssl.truststore.certificates": self.ca,
                 "ssl.keystore.type": None if self.certificate is None else "PEM",
@@ -59,6 +71,42 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
                 "ssl.keystore.key": self.private_key,
             }
         )
+
+    def _java_login(self) -> dict[str, str]:
+        if self.mechanism is None:
+            return {}
+        if self.mechanism == "OAUTHBEARER":
+            return self._java_tokens()
+        if self.mechanism == "GSSAPI":
+            login = _jaas("com.sun.security.auth.module.Krb5LoginModule", **self._java_ticket())
+        else:
+            kind = "plain.Plain" if self.mechanism == "PLAIN" else "scram.Scram"
+            login = _jaas(f"{_MODULES}.{kind}LoginModule", username=self.username, password=self.password)
+        return {"sasl.jaas.config": login}
+
+    def _java_ticket(self) -> dict[str, str | None]:
+        table = dict(self.more)
+        keytab = table.get("sasl.kerberos.keytab")
+        if keytab is None:
+            return {"useTicketCache": "true"}
+        known = {"keyTab": keytab, "principal": table.get("sasl.kerberos.principal")}
+        return {"useKeyTab": "true", "storeKey": "true", **known}
+
+    def _java_tokens(self) -> dict[str, str]:
+        table = dict(self.more)
+        known = table.get("sasl.oauthbearer.client.id"), table.get("sasl.oauthbearer.client.secret")
+        id_, secret = self.username or known[0], self.password or known[1]
+        url = table.get("sasl.oauthbearer.token.endpoint.url")
+        if self.token_provider is not None:
+            url, secret = endpoint(self.token_provider)
+            id_ = CLIENT_ID
+        scope = table.get("sasl.oauthbearer.scope")
+        names = {"clientId": id_, "clientSecret": secret} | ({} if scope is None else {"scope": scope})
+        return {
+            "sasl.jaas.config": _jaas(f"{_MODULES}.oauthbearer.OAuthBearerLoginModule", **names),
+            "sasl.login.callback.handler.class": f"{_MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": url or "",
+        }
 
 
 OPEN = Access()
@@ -83,6 +131,17 @@ def access_to(bootstrap: Address | str) -> Access:
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def _token(provider: str, _config: str) -> Token:
+    """What librdkafka calls when it needs a token."""
+    return token_from(provider)
+
+
+def _jaas(module: str, **options: str | None) -> str:
+    """The line that configures a login of the Java client."""
+    given = "".join(f" {name}={_quoted(value)}" for name, value in options.items() if value is not None)
+    return f"{module} required{given};"
 
 
 def _quoted(text: str | None) -> str:

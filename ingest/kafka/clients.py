@@ -9,7 +9,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from precede.ingest.kafka.access import Address, access_to
+from precede.ingest.kafka import tokens
+from precede.ingest.kafka.access import Access, Address, access_to
 from precede.udfs.errors import AccessDenied, PrecedeError, Refused, Unreachable
 
 _LOGGER = logging.getLogger("precede.kafka")
@@ -18,16 +19,38 @@ _LOGGER.propagate = False  # people read the sentences of errors; add a handler 
 
 
 def settings(bootstrap: Address | str) -> dict[str, Any]:
-    """The settings that all confluent-kafka clients share."""
+    """The settings that all confluent-kafka clients share; those of the table `[kafka]` have priority over ours.
+
+    Raises Unreachable where the user's function gives no token: a client would wait for it, and then not say why.
+    """
+    access = access_to(bootstrap)
+    _check_token(bootstrap, access)
     return {
         "bootstrap.servers": str(bootstrap),
-        **access_to(bootstrap).librdkafka(),
         "client.id": "precede",
-        "logger": _LOGGER,
-        "log_level": 5,
         "socket.connection.setup.timeout.ms": 5000,
         "reconnect.backoff.max.ms": 2000,
+        **access.librdkafka(),
+        "logger": _LOGGER,
+        "log_level": 5,
     }
+
+
+def _check_token(bootstrap: Address | str, access: Access) -> None:
+    if access.token_provider is None:
+        return
+    try:
+        tokens.token_from(access.token_provider)
+    except Exception as error:
+        raise Unreachable(_no_token(bootstrap, access)) from error
+
+
+def _no_token(bootstrap: Address | str, access: Access, said: str = "") -> str:
+    """Why there is no token, as a sentence."""
+    named = access.token_provider
+    why = said if named is None else tokens.why_none(named) or said
+    source = "the token endpoint" if named is None else named
+    return f"Kafka at {bootstrap} asks for a token, and {source} gives none: {why.rstrip('.')}."
 
 
 def spark_options(bootstrap: Address | str) -> dict[str, str]:
@@ -60,7 +83,7 @@ REQUEST_S_MAX = 10.0
 def unreachable(bootstrap: Address | str, noticed: Sequence[KafkaError] = ()) -> AccessDenied | Unreachable:
     """Why no broker answered: from the errors that a client reported, else asks once more and looks at those."""
     if noticed:
-        known = [why for error in noticed if (why := _why_rejected(bootstrap, error)) is not None]
+        known = [why for error in noticed if (why := why_rejected(bootstrap, error)) is not None]
         return known[0] if known else Unreachable(f"Cannot reach Kafka at {bootstrap}.")
     return _ask_again(bootstrap)
 
@@ -74,15 +97,21 @@ def _ask_again(bootstrap: Address | str) -> AccessDenied | Unreachable:
             client.list_topics(timeout=LISTEN_PAUSE_S)
         client.poll(0)
         for error in noticed:
-            refused = _why_rejected(bootstrap, error)
+            refused = why_rejected(bootstrap, error)
             if refused is not None:
                 return refused
     return Unreachable(f"Cannot reach Kafka at {bootstrap}.")
 
 
-def _why_rejected(bootstrap: Address | str, error: KafkaError) -> AccessDenied | Unreachable | None:
+def why_rejected(bootstrap: Address | str, error: KafkaError) -> AccessDenied | Unreachable | None:
     """What an error of a client means for a person; None if it only says that no broker answered."""
     access, said = access_to(bootstrap), error.str()
+    if access.mechanism == "OAUTHBEARER" and error.code() == KafkaError._AUTHENTICATION:
+        if "token" in said.partition(":")[0] or "OIDC" in said:
+            return Unreachable(_no_token(bootstrap, access, said))
+        return AccessDenied(
+            f"Kafka at {bootstrap} rejected the token: it has expired, or it names somebody who is not known there."
+        )
     if error.code() == KafkaError._AUTHENTICATION and "Unsupported SASL mechanism" in said:
         return AccessDenied(f"Kafka at {bootstrap} does not accept the sasl_mechanism {access.mechanism}.")
     if error.code() == KafkaError._AUTHENTICATION:

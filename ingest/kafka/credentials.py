@@ -9,16 +9,25 @@ from pathlib import Path
 
 import msgspec
 
+from precede.ingest.kafka import kafka_table, tokens
 from precede.ingest.kafka.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
+from precede.ingest.kafka.kafka_table import Table
+from precede.ingest.pass_through import PassThrough
 from precede.udfs.errors import Refused
 
 PASSWORD = "PRECEDE_SASL_PASSWORD"  # noqa: S105 (the name of the variable that contains it)
 SECRET_SETTING = "sasl_password"  # noqa: S105 (what a config file may not contain)
-LOGIN = ("sasl_username", "sasl_mechanism")
+LOGIN = ("sasl_username", "sasl_mechanism", "sasl_token_provider")
 FILES = ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file")
 UNENCRYPTED = "unencrypted private key of the form PKCS #8 (openssl pkcs8 -topk8 -nocrypt makes one)"
 """The only form of a key that Kafka's own client reads from PEM."""
 PASSWORD_WANTED = f"a password comes from the variable {PASSWORD}, or from a file that sasl_password_file names"
+
+
+OAUTH_WANTED = (
+    "with OAUTHBEARER set sasl_token_provider, or sasl.oauthbearer.token.endpoint.url in the table [kafka] together "
+    "with sasl_username, which is the client's id"
+)
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,9 +37,11 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password_file: str | None = None
+    sasl_token_provider: str | None = None
     ssl_ca_file: str | None = None
     ssl_certificate_file: str | None = None
     ssl_key_file: str | None = None
+    kafka: PassThrough = PassThrough()
 
 
 def address(bootstrap: str, settings: Credentials, environ: Mapping[str, str]) -> Address:
@@ -43,17 +54,59 @@ def address(bootstrap: str, settings: Credentials, environ: Mapping[str, str]) -
                 raise Refused(
                     f"The setting {name} has no effect while security_protocol is {protocol}: set that to {kind}."
                 )
+    kafka_table.check(settings.kafka)
+    more = tuple(settings.kafka.items())
     files = _files(settings)
     if not logs_in:
-        return Address(bootstrap, Access(protocol=protocol, **files))
-    mechanism = settings.sasl_mechanism or MECHANISMS[0]
+        return Address(bootstrap, Access(protocol=protocol, more=more, **files))
+    mechanism = settings.sasl_mechanism or ("OAUTHBEARER" if settings.sasl_token_provider else MECHANISMS[0])
     if mechanism not in MECHANISMS:
         raise Refused(f"The setting sasl_mechanism is {mechanism!r}, but must be one of {', '.join(MECHANISMS)}.")
+    if settings.sasl_token_provider is not None and mechanism != "OAUTHBEARER":
+        raise Refused(f"The setting sasl_token_provider has no effect while sasl_mechanism is {mechanism}.")
+    if mechanism == "OAUTHBEARER":
+        return Address(bootstrap, _with_tokens(protocol, settings, environ, files, more))
+    if mechanism == "GSSAPI":
+        _check_kerberos()
+        return Address(bootstrap, Access(protocol=protocol, mechanism=mechanism, more=more, **files))
     if settings.sasl_username is None:
         raise Refused(f"The setting sasl_username is missing: with {protocol} Kafka asks for a name.")
     password = _password(settings, environ)
-    access = Access(protocol=protocol, mechanism=mechanism, username=settings.sasl_username, password=password, **files)
-    return Address(bootstrap, access)
+    known = {"username": settings.sasl_username, "password": password, **files}
+    return Address(bootstrap, Access(protocol=protocol, mechanism=mechanism, more=more, **known))
+
+
+def _with_tokens(
+    protocol: str, settings: Credentials, environ: Mapping[str, str], files: dict[str, str | None], more: Table
+) -> Access:
+    """Access by OAUTHBEARER: tokens of the user's function, or by OIDC, where the password is the client's secret."""
+    known = {"protocol": protocol, "mechanism": "OAUTHBEARER", "more": more, **files}
+    if settings.sasl_token_provider is not None:
+        tokens.provider(settings.sasl_token_provider)
+        return Access(token_provider=settings.sasl_token_provider, **known)  # type: ignore[arg-type]
+    if "sasl.oauthbearer.token.endpoint.url" not in settings.kafka:
+        raise Refused(
+            f"The setting sasl_mechanism is OAUTHBEARER, but nothing says where tokens come from: {OAUTH_WANTED}."
+        )
+    if settings.sasl_username is None:
+        if "sasl.oauthbearer.client.id" in settings.kafka:
+            return Access(**known)  # type: ignore[arg-type]
+        raise Refused(f"The setting sasl_username is missing: {OAUTH_WANTED}.")
+    return Access(username=settings.sasl_username, password=_password(settings, environ), **known)  # type: ignore[arg-type]
+
+
+def _check_kerberos() -> None:
+    """The packages of confluent-kafka on PyPI are built without Kerberos."""
+    from confluent_kafka import KafkaException, Producer
+
+    try:
+        Producer({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI", "log_level": 0})
+    except KafkaException as error:
+        if "No provider for SASL mechanism GSSAPI" in error.args[0].str():
+            raise Refused(
+                "The setting sasl_mechanism is GSSAPI, but this confluent-kafka was built without Kerberos: install "
+                "librdkafka with libsasl2, then pip install --no-binary confluent-kafka confluent-kafka."
+            ) from None
 
 
 def _files(settings: Credentials) -> dict[str, str | None]:

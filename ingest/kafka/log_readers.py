@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from precede.ingest.extras import need
 from precede.ingest.kafka import clients, topics
-from precede.ingest.kafka.access import TLS, Access, Address, access_to
+from precede.ingest.kafka.access import PASSWORDS, TLS, Access, Address, access_to
 from precede.ingest.kafka.reading import BATCH_RECORDS, REQUEST_S, TopicReader
+from precede.udfs.errors import Refused
 from precede.udfs.records.messages import LogRecord
 
 if TYPE_CHECKING:
@@ -56,6 +57,11 @@ def open_reader(client: str, bootstrap: Address | str, *, request_s: float = REQ
 def access_of_kafka_python(bootstrap: Address | str) -> dict[str, Any]:
     """The settings for kafka-python."""
     access = access_to(bootstrap)
+    if access.mechanism not in (None, *PASSWORDS):
+        raise Refused(
+            f'client="kafka-python" logs in with a name and a password only, not by {access.mechanism}: use the other '
+            "client."
+        )
     return {
         "security_protocol": access.protocol,
         "ssl_context": _tls(access) if access.protocol in TLS else None,

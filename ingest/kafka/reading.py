@@ -5,7 +5,7 @@ This is the only place that handles the end of a partition. Nothing is committed
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, cast
 
@@ -42,6 +42,10 @@ def end_of(message: Message) -> End | None:
     return End(cast(int, message.partition()), cast(int, message.offset()))
 
 
+FEW = {"queued.min.messages": 1, "fetch.message.max.bytes": 16 * 1024}
+"""For a reader of single records."""
+
+
 class TopicReader:
     """Reads partitions of one topic, and knows which of them it has read to their end.
 
@@ -61,6 +65,7 @@ class TopicReader:
         patient: bool = True,
         wait_ms: int = 100,
         consumer_group: str = "precede-reads",  # the client requires one; without `subscribe` it has no effect
+        fetches: Mapping[str, int] | None = None,
     ) -> None:
         self._bootstrap = bootstrap
         self._request_s = request_s
@@ -77,6 +82,7 @@ class TopicReader:
                 "fetch.wait.max.ms": wait_ms,
                 "fetch.queue.backoff.ms": 10,  # the default of a second shows as pauses where there is much to read
                 **SHOWS_ENDS,
+                **(fetches or {}),
             }
         )
         self._topic = ""
@@ -108,6 +114,17 @@ class TopicReader:
         asked = [TopicPartition(topic, partition, time_ms) for partition in partitions]
         found = self._consumer.offsets_for_times(asked, timeout=timeout_s)
         return {place.partition: place.offset if place.offset >= 0 else None for place in found}
+
+    def arrivals(self, topic: str, offsets: Mapping[int, int], timeout_s: float) -> dict[int, int]:
+        """In each of these partitions, when the first record at this offset or later arrived, if that is known now."""
+        found: dict[int, int] = {}
+        self.assign(topic, offsets)
+        deadline = time.monotonic() + timeout_s
+        while len(found) < len(offsets) and time.monotonic() < deadline and not self.at_end():
+            for record in self.read(max(0.0, deadline - time.monotonic())):
+                found.setdefault(record.partition, record.timestamp_ms)
+        self.assign(topic, {})
+        return found
 
     def all_ends(self, topic: str) -> dict[int, tuple[int, int]]:
         """The same for all partitions; waits for one that is new."""
@@ -215,16 +232,23 @@ class TopicReader:
 
 def ends(bootstrap: Address | str, topic: str, partitions: int, *, committed: bool = True) -> list[tuple[int, int]]:
     """The first and the next offset of each partition; with `committed`, up to the first open transaction."""
+    return list(ends_of(bootstrap, topic, range(partitions), committed=committed).values())
+
+
+def ends_of(
+    bootstrap: Address | str, topic: str, partitions: Collection[int], *, committed: bool = True
+) -> dict[int, tuple[int, int]]:
+    """The same of some partitions."""
     reader = TopicReader(bootstrap, committed=committed)
     try:
         # A topic created a moment ago has no leader yet, and the client says so in several ways.
         found = retry(
-            lambda: reader.ends(topic, range(partitions), REQUEST_S),
+            lambda: reader.ends(topic, partitions, REQUEST_S),
             passes=lambda error: isinstance(error, KafkaException),
             for_s=REQUEST_S,
             pause_s=RETRY_S,
         )
-        return list((found or {}).values())
+        return found or {}
     except KafkaException as error:
         raise Unreachable(f"Cannot read the ends of {topic} from Kafka at {bootstrap}.") from error
     finally:

@@ -34,6 +34,7 @@ RECORD_BYTES_MAX = 2 * 1024 * 1024
 BATCH_BYTES_MAX = RECORD_BYTES_MAX + 64 * 1024  # the limit of a topic created here: a record with its key and overhead
 PROGRESS_SEGMENT_BYTES = 4 * 1024 * 1024
 STATE_SEGMENT_BYTES = 64 * 1024 * 1024
+STATE_BYTES_LEAST = 16 * 1024  # the pieces of a state are cut to what the topic takes, and each has a key and a head
 PARTITIONS = 4
 REQUEST_S_MAX = 10.0
 REACH_S_MAX = 5.0  # after this time a person is told that no broker answers
@@ -71,12 +72,15 @@ def raw(name: str = RAW_TOPIC, partitions: int = PARTITIONS, *, limits: Limits =
     log = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
     # A new topic accepts more than the largest valid record, so that most oversize ones arrive and get a dead letter.
     larger = {"max.message.bytes": str(BATCH_BYTES_MAX), "retention.ms": "-1", "retention.bytes": "-1"}
-    count = "1 partition" if partitions == 1 else f"{partitions} partitions"
     note = (
-        f"The topic {name} has been created with {count}. This number is final, and it is the most jobs that can share "
-        "the work."
+        f"The topic {name} has been created with {_counted(partitions)}. This number is final, and it is the most jobs "
+        "that can share the work."
     )
     return Wanted(name, partitions, log, {"max.message.bytes": sizes.raw_bytes_max(limits)}, larger, note)
+
+
+def _counted(partitions: int) -> str:
+    return "1 partition" if partitions == 1 else f"{partitions} partitions"
 
 
 def ordered(name: str = ORDERED_TOPIC, partitions: int = PARTITIONS, *, limits: Limits = DEFAULTS) -> Wanted:
@@ -110,7 +114,8 @@ def state(name: str = STATE_TOPIC, partitions: int = PARTITIONS, *, raw_topic: s
     It has the partitions of the raw topic, because a group's state is in the partition of its records.
     """
     small = {"segment.bytes": str(STATE_SEGMENT_BYTES), "max.message.bytes": str(BATCH_BYTES_MAX)}
-    return Wanted(name, partitions, {"cleanup.policy": "compact"}, {}, small, like=raw_topic)
+    largest = {"max.message.bytes": STATE_BYTES_LEAST}
+    return Wanted(name, partitions, {"cleanup.policy": "compact"}, largest, small, like=raw_topic)
 
 
 def wanted(
@@ -154,14 +159,15 @@ def ensure(
     if say is not None:
         for note in [topic.note for topic in topics if topic.note and topic.name in created]:
             say(note)
-    _check(admin, bootstrap, [topic for topic in topics if topic.name not in created])
+    check(admin, bootstrap, [topic for topic in topics if topic.name not in created])
     for topic in topics:
         has, wants = present.get(topic.name), present.get(topic.like or "")
         if has is not None and wants is not None and has != wants:
             raise Refused(
-                f"The topic {topic.name} has {has} partitions, but {topic.like} has {wants}, and the state of a group "
-                "must be in the partition of its records: choose another state_topic, or delete this one if it is "
-                "not needed."
+                f"The topic {topic.name} has {_counted(has)}, but {topic.like} has {wants}, and the state of a group "
+                "must be in the partition of its records: choose another state_topic, or delete this one if it is not "
+                f"needed. If {topic.like} was given partitions while it was in use, groups would move between them: "
+                "continue with a new raw topic, new output topics and a new checkpoint."
             )
 
 
@@ -250,7 +256,8 @@ def record_bytes_max(bootstrap: Address | str, name: str) -> int:
         raise Unreachable(f"Kafka at {bootstrap} did not show the settings of {name}.") from error
 
 
-def _check(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted]) -> None:
+def check(admin: AdminClient, bootstrap: Address | str, topics: list[Wanted]) -> None:
+    """Raise Refused if one of these topics, which exist, has wrong settings."""
     if not topics:
         return
     resources = {ConfigResource(ResourceType.TOPIC, topic.name): topic for topic in topics}

@@ -4,7 +4,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,7 +38,8 @@ def dead_letters(
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first N of them, by arrival.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The dead letters themselves, one per line.")] = False,
     delta: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Read the Delta table under DIR instead of the topic.")
+        str | None,
+        typer.Option(metavar="DIR", help="Read the Delta table under DIR, a folder or a URI, instead of the topic."),
     ] = None,
     redrive: Annotated[bool, typer.Option("--redrive", help="Publish their raw records again.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before publishing.")] = False,

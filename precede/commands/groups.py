@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -42,7 +41,7 @@ groups = typer.Typer(invoke_without_command=True, no_args_is_help=False)
 def list_groups(
     context: typer.Context,
     delta: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="DIR", help="Read the job's Delta tables rather than its topics; needs no Kafka."),
     ] = None,
     top: Annotated[
@@ -104,14 +103,15 @@ def _top(settings: "Settings", by: "TopBy", count: int) -> "list[Holding]":
     return holding.top(caught_up(settings), by, count)
 
 
-def _listings(settings: "Settings", delta: Path | None) -> "list[Listing]":
+def _listings(settings: "Settings", delta: str | None) -> "list[Listing]":
     from precede.groups.catalogue import CatalogueReader, catalogue_of_delta
     from precede.looking import holding
     from precede.looking.at_the_terminal import caught_up
     from precede.looking.knowledge import NoStateError
+    from precede.streaming.places import place
 
     if delta is not None:
-        return catalogue_of_delta(delta).sorted()
+        return catalogue_of_delta(place.at(delta), settings.storage_options).sorted()
     try:
         return holding.listings(caught_up(settings))
     except NoStateError:  # a job of an older release: its ordered topic has all of it

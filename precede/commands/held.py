@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +22,7 @@ NAMED_MAX = 3  # so many things that one message waits for are in the table; --j
 
 
 FromCheckpoint = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--checkpoint",
         metavar="DIR",

@@ -25,7 +25,11 @@ def run(
     bootstrap: Bootstrap = None,
     checkpoint: Checkpoint = None,
     delta: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Root of the Delta tables. Default: PRECEDE_DELTA, else delta/.")
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Root of the Delta tables: a folder or a URI. Default: PRECEDE_DELTA, else delta/.",
+        ),
     ] = None,
     order: Order = None,
     shards: Annotated[
@@ -35,6 +39,14 @@ def run(
             help="The number of parts over which the groups are spread (docs/internals/benchmarks.md); fixed by the "
             "checkpoint. "
             "Default: PRECEDE_SHARDS, else 16.",
+        ),
+    ] = None,
+    raw_partitions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="P",
+            help="Order only these partitions of the raw topic, such as 0-3,7; other jobs order the rest. Default: "
+            "PRECEDE_RAW_PARTITIONS, else all.",
         ),
     ] = None,
     only: Annotated[
@@ -83,6 +95,7 @@ def run(
         delta=delta,
         order=order,
         shards=shards,
+        raw_partitions=raw_partitions,
         only=None if only is None else only.value,
         engine=None if engine is None else engine.value,
         cache=cache,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from precede.command_options import Bootstrap, Config, Key, State, WrongUse, load_settings, state_file
+from precede.command_options import Bootstrap, Config, Key, State, WrongUse, load_settings, say, state_file
 from precede.identifiers import check_name, id_text, parse_id, utf8_size
 
 
@@ -56,6 +56,9 @@ def send(
         data=msgspec.Raw(_json_text(text)) if as_json else text,
         key=key_in(settings.key),
         partitioner=settings.partitioner,
+        partitions=settings.partitions,
+        replicas=settings.replicas,
+        say=say,
     )
     typer.echo(id_text(id_))
 

@@ -1,7 +1,6 @@
 """Reads the groups and their members, from the ordered topic as it grows, or from Delta."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -9,7 +8,8 @@ import msgspec
 from precede.ingest.extras import need
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.log_readers import open_reader
-from precede.reading.delta_files import files_of
+from precede.streaming.places.delta import files_of, open_table
+from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
 from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.peers.catalogue import Catalogue, Listing
@@ -95,16 +95,15 @@ class CatalogueReader:
         return self.catalogue.learn(whole)
 
 
-def catalogue_of_delta(root: Path) -> Catalogue:
+def catalogue_of_delta(root: Place, storage: Mapping[str, str]) -> Catalogue:
     """The same from the table `deliveries`, which keeps what the topic may have dropped."""
     need("delta", "Reading Delta tables")
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
     from pyarrow import Table, dataset
 
     folder = root / "deliveries"
     try:
-        table = DeltaTable(folder).to_pyarrow_dataset(filesystem=files_of(folder))
+        table = open_table(folder, storage).to_pyarrow_dataset(filesystem=files_of(folder))
     except (DeltaError, OSError) as error:
         raise Refused(f"There is no readable table {folder}; name the `delta` folder of the job.") from error
     catalogue = Catalogue()

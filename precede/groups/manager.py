@@ -15,8 +15,10 @@ between the same two messages.
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -102,7 +104,13 @@ class Groups:
             partitioner=partitioner,
         )
         where, raw = settings.bootstrap, settings.raw_topic
-        log = log_of(where, raw)
+        log = log_of(
+            where,
+            raw,
+            partitions=settings.partitions,
+            replicas=settings.replicas,
+            say=partial(warnings.warn, stacklevel=4),
+        )
         self._publisher = Publisher(where, topic=raw, linger_ms=0, partitioner=settings.partitioner)
         file = None if state is None else Path(state)
         self._writer = Writer(self._publisher, log, file, name, key_in(settings.key), senders=settings.state)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
@@ -34,31 +33,31 @@ LETTER_COLUMNS = (
 
 def from_delta(settings: "Settings", findings: Findings) -> bool:
     """Look into the Delta tables; whether there are any."""
-    from precede.reading.delta_files import files_of
-
-    root = Path(settings.delta)
-    tables = [root / name for name in ("deliveries", "dead_letters")]
-    if not is_there("delta") or not any((table / "_delta_log").is_dir() for table in tables):
+    if not is_there("delta"):
         return False
     import msgspec
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    from precede.streaming.places.delta import files_of, open_table
 
     name, _, seq = findings.id
+    is_any_there = False
     conditions = [("group", "=", findings.group), ("sender", "=", name), ("seq", "=", seq)]
     try:
-        for table in tables:
-            if not (table / "_delta_log").is_dir():
+        for table in [settings.delta_place / name for name in ("deliveries", "dead_letters")]:
+            try:
+                opened = open_table(table, settings.storage_options)
+            except TableNotFoundError:
                 continue
-            rows = DeltaTable(table).to_pyarrow_table(filesystem=files_of(table), filters=conditions).to_pylist()
-            for row in rows:
+            is_any_there = True
+            for row in opened.to_pyarrow_table(filesystem=files_of(table), filters=conditions).to_pylist():
                 if table.name == "deliveries":
                     findings.take_ordered(row["record"].encode())
                 else:
                     findings.take_letter(msgspec.json.encode({name: row[name] for name in LETTER_COLUMNS}))
     except (DeltaError, OSError) as error:
-        raise Refused(f"The Delta tables in {root} cannot be read: {error}.") from error
-    return True
+        raise Refused(f"The Delta tables in {settings.delta} cannot be read: {error}.") from error
+    return is_any_there
 
 
 def from_ordered(settings: "Settings", findings: Findings, *, every: bool, tell: Tell) -> None:

@@ -18,7 +18,9 @@ import msgspec
 from precede.ingest.kafka.log_readers import LogReader
 from precede.ingest.producer import Publisher
 from precede.member.publishing import SENT_MAX, MemberPublisher
+from precede.reading.ordered_topic import partitions_of
 from precede.udfs.errors import AccessDenied, PrecedeError
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, MURMUR2
 from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import LogRecord
@@ -32,7 +34,7 @@ _gap = lenient_reader(GapRecord)
 
 
 class BackgroundTask(threading.Thread):
-    """Follows one topic for the records of one group until it is stopped."""
+    """Follows one topic for the records of one group, in that group's partition, until it is stopped."""
 
     back_max = 0
     """How many records of a partition it reads back when it begins."""
@@ -43,11 +45,15 @@ class BackgroundTask(threading.Thread):
         topic: str,
         open_reader: Callable[[], LogReader],
         open_producer: Callable[[], Publisher],
+        *,
+        partitioner: str = MURMUR2,
     ) -> None:
+        """`partitioner` is that of the topic: murmur2 where the job writes it, the job's setting for the raw topic."""
         super().__init__(name=f"precede {topic}", daemon=True)
         self.member = member
         self.key = member.known.group.encode()
         self._topic = topic
+        self._partitioner = partitioner
         self._open_reader = open_reader
         self._open_producer = open_producer
         self._is_stopped = threading.Event()
@@ -80,7 +86,8 @@ class BackgroundTask(threading.Thread):
         self._is_stopped.set()
 
     def _follow(self, reader: LogReader, producer: Publisher) -> None:
-        ends = reader.starts(self._topic, at_end=True, timeout_s=LOOK_S)
+        group, by = self.member.known.group, self._partitioner
+        ends = partitions_of(group, reader.starts(self._topic, at_end=True, timeout_s=LOOK_S), by)
         if not ends:
             self._is_stopped.wait(RETRY_S)  # the topic does not exist yet
             return
@@ -103,8 +110,8 @@ class HeartbeatTask(BackgroundTask):
 
     back_max = 100_000  # for what was sent before this member came, and waits for it
 
-    def __init__(self, *arguments: object, heartbeat_s: float) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+    def __init__(self, *arguments: object, heartbeat_s: float, partitioner: str = DEFAULT_PARTITIONER) -> None:
+        super().__init__(*arguments, partitioner=partitioner)  # type: ignore[arg-type]
         self._heartbeat_s = heartbeat_s
         self._due_s = monotonic()
 

@@ -10,10 +10,12 @@ its stamps need and how far it has read are kept in a small file, so that it goe
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from precede.client_settings import Config, client_settings
 from precede.ingest import sender_state, sending
@@ -24,12 +26,12 @@ from precede.ingest.producer import Publisher
 from precede.ingest.signing import key_in
 from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
 from precede.member.background import BackgroundTask, HeartbeatTask, RepairTask
+from precede.member.group_member import GroupMember, Status
 from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search, start_member
 from precede.reading.delivery import Delivery
 from precede.reading.delta_history import DeltaHistory
 from precede.reading.filled_from_delta import HoleFiller
-from precede.reading.following import IDLE_S
 from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
 from precede.udfs.errors import Refused
@@ -42,28 +44,13 @@ PLACE_S = 1.0
 HEARTBEAT_S = 5.0
 
 
-class Status(NamedTuple):
-    """How a member stands with its group."""
-
-    synced: bool
-    """Whether everything delivered so far was handed over, and the group waits for nothing."""
-    missing: int
-    """How many messages the group is known to wait for."""
-    given_up: int
-    """How many of the messages handed over so far were abandoned."""
-
-    def __str__(self) -> str:
-        said = "synced" if self.synced else f"{self.missing} missing" if self.missing else "behind"
-        return f"{said}, {self.given_up} given up" if self.given_up else said
-
-
-class Member:
+class Member(GroupMember):
     """Sends and receives in one group, under one name, in one place at a time.
 
     `history` is what a newcomer gets: "all", "none", or the last n messages. A member that was here before goes on
     behind the last message that it was handed; `since` names another position, for an application that keeps its own.
     With `live` it runs the kernel itself: messages come in milliseconds, and also while the job is down.
-    `delta` is the root folder of the Delta tables, for what is older than the ordered topic keeps.
+    `delta` is the root of the Delta tables, a folder or a URI, for what is older than the ordered topic keeps.
     Settings are found as by `follow`, the key and the partitioner too. `partitioner` is the job's setting: in another
     partition than it says, the job refuses what this member sends.
     Iteration yields messages; with `records` everything that has a position, views and abandoned messages included.
@@ -138,7 +125,14 @@ class Member:
     ) -> None:
         settings = self._settings
         where, raw, ordered = settings.bootstrap, settings.raw_topic, settings.ordered_topic
-        log = sending.log_of(where, raw)
+        partitioner = settings.partitioner
+        log = sending.log_of(
+            where,
+            raw,
+            partitions=settings.partitions,
+            replicas=settings.replicas,
+            say=partial(warnings.warn, stacklevel=5),
+        )
         path = sender_state.member_file(log, self.group, self.name, settings.state) if state is None else Path(state)
         kept = opened.enter_context(sender_state.opened(path, wait=False))
         known = kept.memory.find(log, self.group, self.name)
@@ -146,12 +140,12 @@ class Member:
         if known is None:
             known = kept.memory.add(sender_state.Sender(log, self.group, self.name))
         private = key_in(settings.key)
-        partitioner = settings.partitioner
         publisher = opened.enter_context(Publisher(where, topic=raw, linger_ms=0, partitioner=partitioner))
         self._publisher = MemberPublisher(kept, known, publisher, private)
         self._reader = self._new_reader()
         opened.callback(self._reader.close)
-        startup = Startup(self._publisher, self._reader, Log(where, raw, ordered, settings.progress_topic), self._past)
+        read = Log(where, raw, ordered, settings.progress_topic, partitioner)
+        startup = Startup(self._publisher, self._reader, read, self._past)
         place = start_member(startup, history=history, since=since, key=private, is_new=is_new)
         self.position = place.position
         """The position handed over last; an application that keeps its own passes it to `since`."""
@@ -174,7 +168,10 @@ class Member:
         clients = self._new_reader, lambda: Publisher(where, topic=raw, partitioner=partitioner)
         self._tasks.append(RepairTask(self._publisher, settings.control_topic, *clients))
         if heartbeat_s is not None or self._publisher.order.waits_for_members:
-            self._tasks.append(HeartbeatTask(self._publisher, raw, *clients, heartbeat_s=heartbeat_s or HEARTBEAT_S))
+            every_s = heartbeat_s or HEARTBEAT_S
+            self._tasks.append(
+                HeartbeatTask(self._publisher, raw, *clients, heartbeat_s=every_s, partitioner=partitioner)
+            )
         for task in self._tasks:
             task.start()
             opened.callback(task.join)
@@ -273,18 +270,6 @@ class Member:
                 )
         return ids
 
-    def _destinations(self, to: Iterable[str] | None) -> list[str] | None:
-        order = self.order
-        if to is None:
-            if order == "causal_p2p":
-                raise ValueError("in causal_p2p a message needs `to`, the members it is for")
-            return None
-        if order not in ("causal_p2p", "object"):
-            raise ValueError(f"in {order} every message is for the whole group: leave `to` out")
-        if isinstance(to, str):
-            raise ValueError(f"`to` is a list of members: write [{to!r}]")
-        return [as_name("a member in `to`", name) for name in to]
-
     # ── receiving ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def poll(self, timeout_s: float) -> Delivery | None:
@@ -306,19 +291,8 @@ class Member:
             if not self._is_mine(delivery):
                 continue
             self.position = delivery.position
-            if self._records or (delivery.kind == "message" and delivery.status == "delivered"):
+            if self._is_wanted(delivery):
                 return delivery
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Delivery:
-        while True:
-            delivery = self.poll(IDLE_S if self._patience_s is None else self._patience_s)
-            if delivery is not None:
-                return delivery
-            if self._patience_s is not None:
-                raise StopIteration
 
     def find(self, id_: Id | Sequence[Any]) -> Delivery | None:
         """A message of the group by its id, such as what another one answers; None if it was never delivered.
@@ -350,7 +324,9 @@ class Member:
         return self.name if self.order == "causal_p2p" else None
 
     def _past(self) -> DeltaHistory | None:
-        return None if self._delta is None else DeltaHistory(self._delta, self.group, self._destination)
+        if self._delta is None:
+            return None
+        return DeltaHistory(self._delta, self.group, self._destination, storage=self._settings.storage_options)
 
     def _new_reader(self) -> LogReader:
         return open_reader(self._client, self._settings.bootstrap)

@@ -61,6 +61,8 @@ class Log(NamedTuple):
     raw: str
     ordered: str
     progress: str
+    partitioner: str
+    """The job's setting, by which the raw topic has its groups."""
 
 
 class Startup:
@@ -138,16 +140,17 @@ class Startup:
     def settle_epoch(self, key: "Ed25519PrivateKey | None", *, is_new: bool) -> None:
         """Go on under the kept epoch, or begin a new one."""
         publisher, known, knowledge = self._publisher, self._publisher.known, self._publisher.knowledge
-        where = self._log.bootstrap, self._log.raw, known.group
+        where, by = (self._log.bootstrap, self._log.raw, known.group), self._log.partitioner
         if knowledge.order is None:
             default = self._default_order()
-            created = epochs.created_as(*where)
+            created = epochs.created_as(*where, partitioner=by)
             publisher.adopt_order(default if created is None else knowledge.apply_create(created, default))
         deadline = monotonic() + ADMISSION_S  # the service may have admitted it a moment ago
         while awaits_admission(knowledge, known.sender) and monotonic() < deadline:
             self._learn_more()
         if needs_new_epoch(known, knowledge, is_new=is_new, seq_in_log=self._seq_in_log):
-            free = epochs.free_epoch(*where, known.sender, key, above=knowledge.last_ended_epoch(known.sender))
+            above = knowledge.last_ended_epoch(known.sender)
+            free = epochs.free_epoch(*where, known.sender, key, above=above, partitioner=by)
             if free != known.epoch:
                 publisher.begin_epoch(free)
 

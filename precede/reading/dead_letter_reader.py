@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from precede.ingest.extras import need
-from precede.reading.delta_files import files_of
 from precede.streaming.history.rows import Letter
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
@@ -83,14 +82,14 @@ def from_delta(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLett
     """The matching dead letters in the table, read without Spark or Kafka."""
     need("delta", "Reading Delta tables")
     import pyarrow.dataset as ds
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     from precede.streaming.history import tables
+    from precede.streaming.places.delta import files_of, open_table
 
     folder = tables.path(settings, tables.DEAD_LETTERS)
     try:
-        table = DeltaTable(folder)
+        table = open_table(folder, settings.storage_options)
     except (DeltaError, OSError) as error:
         raise Refused(f"There is no Delta table of dead letters in {folder}; read the topic instead.") from error
     columns = list(Letter.__struct_fields__)

@@ -1,16 +1,19 @@
 """Reads delivered records from Delta, where the ordered topic no longer has them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from precede.ingest.extras import need
 from precede.ingest.follower_token import Released
 from precede.reading.delivery import Delivery, as_delivery
-from precede.reading.delta_files import files_of
+from precede.streaming.places import place
+from precede.streaming.places.delta import files_of, open_table
 from precede.udfs.errors import Refused
 from precede.udfs.records.messages import Id
 
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 CHUNK = 5_000
 """How many positions are read at once."""
 WIDTH = 10_000
@@ -22,8 +25,17 @@ ROWS_MIN, ROWS_MAX = 5_000, 20_000
 class DeltaHistory:
     """The table `deliveries` under a root folder, for one group and, if its order has destinations, one of them."""
 
-    def __init__(self, root: Path | str, group: str, destination: str | None = None) -> None:
-        self.path = Path(root) / "deliveries"
+    def __init__(
+        self,
+        root: Path | str,
+        group: str,
+        destination: str | None = None,
+        *,
+        storage: Mapping[str, str] = NO_OPTIONS,
+    ) -> None:
+        """With `storage` delta-rs reaches a root that is in a store."""
+        self.path = place.at(root) / "deliveries"
+        self._storage = storage
         self.group = group
         self.destination = destination
 
@@ -60,14 +72,13 @@ class DeltaHistory:
 
     def _table(self, conditions: list[tuple[str, str, Any]], columns: list[str]) -> Any:
         need("delta", "Reading Delta tables")
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         mine: list[tuple[str, str, Any]] = [("group", "=", self.group)]
         if self.destination is not None:
             mine.append(("destination", "=", self.destination))
         try:
-            table, files = DeltaTable(self.path), files_of(self.path)
+            table, files = open_table(self.path, self._storage), files_of(self.path)
             return table.to_pyarrow_table(columns=columns, filesystem=files, filters=mine + conditions)
         except TableNotFoundError as error:
             raise Refused(
@@ -83,18 +94,17 @@ class DeltaReleases:
     It is read as it is at the first look, in parts of some thousand rows.
     """
 
-    def __init__(self, root: Path | str, group: str | None) -> None:
+    def __init__(self, root: Path | str, group: str | None, *, storage: Mapping[str, str] = NO_OPTIONS) -> None:
         need("delta", "Reading Delta tables")
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
         from pyarrow import dataset
 
-        path = Path(root) / "deliveries"
+        path = place.at(root) / "deliveries"
         self._where = f"The Delta table {path}"
         self._field: Any = dataset.field
         self._group = group
         try:
-            self._rows: Any = DeltaTable(path).to_pyarrow_dataset(filesystem=files_of(path))
+            self._rows: Any = open_table(path, storage).to_pyarrow_dataset(filesystem=files_of(path))
         except (DeltaError, OSError) as error:
             raise Refused(
                 f"There is no readable Delta table {path}: name the root folder that the job writes to."

@@ -1,13 +1,13 @@
 """Deliveries that the ordered topic has no more, from the Delta tables: its lost beginning, and holes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from precede.ingest.follower_token import FollowerToken, Released
 from precede.reading.delivery import Delivery
-from precede.reading.delta_history import DeltaHistory, DeltaReleases, released_place
+from precede.reading.delta_history import NO_OPTIONS, DeltaHistory, DeltaReleases, released_place
 from precede.reading.live_source import LiveSource
 from precede.reading.ordered_topic import OrderedTopic
 from precede.udfs.errors import Hole
@@ -52,16 +52,20 @@ class FilledFromDelta:
     released it. Of the topic, the consumer's rule then drops what was handed over.
     """
 
-    def __init__(self, topic: OrderedTopic, root: Path | str, group: str | None) -> None:
+    def __init__(
+        self, topic: OrderedTopic, root: Path | str, group: str | None, *, storage: Mapping[str, str] = NO_OPTIONS
+    ) -> None:
+        """With `storage` delta-rs reaches a root that is in a store."""
         self._topic = topic
         self._root = root
+        self._storage = storage
         self._group = group
         self._kept = topic.token
         self._places = dict(self._kept.from_delta)
         self._older: Iterator[Delivery] | None = None
         self._next: Delivery | None = None
         self._catches_up = bool(self._places)
-        self._filler = HoleFiller(topic, lambda behind: DeltaHistory(root, behind.group, behind.destination), iter(()))
+        self._filler = HoleFiller(topic, self._history_of, iter(()))
 
     @property
     def token(self) -> FollowerToken:
@@ -109,7 +113,10 @@ class FilledFromDelta:
         """Close the connection to the broker."""
         self._topic.close()
 
+    def _history_of(self, behind: Delivery) -> DeltaHistory:
+        return DeltaHistory(self._root, behind.group, behind.destination, storage=self._storage)
+
     def _from_delta(self) -> Iterator[Delivery]:
-        releases = DeltaReleases(self._root, self._group)
+        releases = DeltaReleases(self._root, self._group, storage=self._storage)
         last = {destination: position for _, destination, position in self._kept.last}
         return releases.read(self._places, position_above=last[None] if self._group is not None and None in last else 0)

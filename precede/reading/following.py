@@ -19,13 +19,11 @@ from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.group_reader import GroupReader
 from precede.ingest.kafka.log_readers import open_reader
 from precede.ingest.kafka.reading import REQUEST_S
-from precede.reading.delivery import Delivery
+from precede.reading.delivery import IDLE_S, Delivery
 from precede.reading.filled_from_delta import FilledFromDelta
 from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
 from precede.reading.shared_topic import SharedTopic
-
-IDLE_S = 0.5  # how long one read waits for new records; a stop may come late by this much
 
 
 class Source(Protocol):
@@ -133,8 +131,8 @@ def follow(
     one is asked for, or when the follower is closed without an error. What was handed over and is not committed comes
     again when its partition moves or a follower crashes: at least once.
 
-    `delta` is the root folder of the Delta tables: where the ordered topic has lost its beginning or positions are
-    missing, they are handed over from there.
+    `delta` is the root of the Delta tables, a folder or a URI: where the ordered topic has lost its beginning or
+    positions are missing, they are handed over from there.
 
     With `live` the kernel runs in this process, over the raw topic: the same messages come in the same order and at the
     same positions, but in milliseconds, and also while the job is down. A token may be passed on from one way of
@@ -169,7 +167,7 @@ def follow(
     elif consumer_group is None:
         reader = open_reader(client, where, request_s=request_s)
         ordered = OrderedTopic(reader, topic=name, group=group, start=start, token=place)
-        source = ordered if delta is None else FilledFromDelta(ordered, delta, group)
+        source = ordered if delta is None else FilledFromDelta(ordered, delta, group, storage=settings.storage_options)
     else:
         shared = GroupReader(where, consumer_group, request_s)
         source = SharedTopic(shared, topic=name, group=group, start=start, consumer_group=consumer_group)

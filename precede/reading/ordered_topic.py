@@ -118,12 +118,12 @@ class OrderedTopic(TopicSource):
         self._offsets[self._partition] = next_offset
 
 
-def partitions_of(group: str | None, starts: dict[int, int]) -> dict[int, int]:
+def partitions_of(group: str | None, starts: dict[int, int], partitioner: str = MURMUR2) -> dict[int, int]:
     """Of these partitions and offsets, those that hold the group; all without a group.
 
-    The job's producer hashes the ordered topic in one way, whatever partitioner the raw topic has.
+    The job's producer hashes the topics that it writes in one way, whatever partitioner the raw topic has.
     """
     if group is None or not starts:
         return starts
-    partition = partition_of(group.encode(), len(starts), MURMUR2)
+    partition = partition_of(group.encode(), len(starts), partitioner)
     return {partition: starts[partition]}

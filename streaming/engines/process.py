@@ -14,6 +14,7 @@ from precede.streaming.job.job import Job
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.order.sink import Sink
+from precede.streaming.places.place import LocalPlace
 from precede.streaming.process import start
 from precede.streaming.process.loop import OrderLoop
 
@@ -31,7 +32,7 @@ class ProcessJob(Job):
 
     def lock_folders(self, stack: ExitStack) -> None:
         folder = Path(self.settings.cache)
-        make_writable("cache", folder)
+        make_writable("cache", LocalPlace(folder))
         stack.enter_context(locked(folder / LOCK, refusal=f"Another job uses the cache {folder}."))
 
     def check(self) -> None:

@@ -4,7 +4,6 @@ import math
 import threading
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JNetworkError
@@ -12,7 +11,7 @@ from py4j.protocol import Py4JNetworkError
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.history import tables
-from precede.streaming.history.tables import GAPS, TABLES
+from precede.streaming.history.tables import GAPS, TABLES, history_name
 from precede.streaming.job import checkpoint, group_places, last_states, restore, spark_files, start_checks
 from precede.streaming.job.announcer import Announcer
 from precede.streaming.job.checkpoint import Checkpoint
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def history_name(table: str) -> str:
-    """The name of a table's history query, as sentences and metrics show it."""
-    return f"history of {table}"
-
-
 class SparkJob(Job):
     """A job whose kernel runs in the Python workers of Spark."""
 
@@ -47,12 +41,19 @@ class SparkJob(Job):
         """A session that is given is used and left running."""
         super().__init__(settings, say, key)
         self.spark = spark
+        self.ended = threading.Event()
         self.writes_history = settings.only != "order"
         self.planned = Checkpoint()
         """The checkpoint's file as it will be written."""
         self.publishing = threading.Lock()
         self.restored: RestoredFiles | None = None
         """The files of the state with which the checkpoint began, if it did not begin with the log."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self.ended.set()
 
     def run_queries(self, stack: ExitStack, /) -> None:
         spark = self.spark or self._start_spark(stack)
@@ -66,39 +67,50 @@ class SparkJob(Job):
             return
         self.watch(order)  # history last, so that it finds all that was ordered
         if self.sink is not None and not self.stopping.is_set():
-            last_states.write(spark, self.settings, self.sink)
+            last_states.write(spark, self.settings, self.sink, self.topics[self.settings.raw_topic].partitions)
         if self.patiently(self._is_control_topic_empty):
             history = [watch for watch in history if watch.name != history_name(GAPS)]
         self.watch(history)
 
     def _start_spark(self, stack: ExitStack) -> "SparkSession":
-        from precede.streaming.job import jars, session
+        from precede.streaming.job import jvm_shutdown, session
 
-        needed = jars.ensure("spark", home=self.settings.jars_home, say=self.say)
         self.say("Starting Spark.")
-        spark = session.start(self.settings, needed, self.settings.logs)
+        files = session.jars_for(self.settings, self.say)
+        spark = session.start(self.settings, files, session.logs_folder(self.settings))
         stack.callback(_stop_spark, spark)
+        jvm_shutdown.stop_first(self.stopping, self.ended)
         return spark
 
     # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
 
     def lock_folders(self, stack: ExitStack) -> None:
-        folder = Path(self.settings.checkpoint)
+        from precede.streaming.job import session
+
+        settings, folder = self.settings, self.settings.checkpoint_place
+        if settings.needs_stores:
+            session.reach_stores(settings, self.spark, self.say)
         checkpoint.make_writable("checkpoint", folder)
+        about = {"say": self.say, "lost": self._lost, "pause": self.stopping.wait}
         if self.orders:
-            stack.enter_context(checkpoint.lock_part(folder, "order"))
+            stack.enter_context(checkpoint.lock_part(folder, "order", **about))
         if self.writes_history:
-            stack.enter_context(checkpoint.lock_part(folder, "history"))
-            checkpoint.make_writable("delta", Path(self.settings.delta))
+            stack.enter_context(checkpoint.lock_part(folder, "history", **about))
+            checkpoint.make_writable("delta", settings.delta_place)
+
+    def _lost(self, refusal: Refused) -> None:
+        self.lost = refusal
+        if self.sink is not None:
+            self.sink.taken_over(refusal)
 
     def new_sink(self, raw: Topic, progress: Topic) -> Sink:
-        folder = Path(self.settings.checkpoint)
+        folder = self.settings.checkpoint_place
         return Sink(self.settings, raw, progress, self.key, engine="spark", counts_folder=folder)
 
     def check(self) -> None:
         """Plan the checkpoint's file; nothing is changed yet, except that a rebuild removes tables."""
         settings, topics = self.settings, self.topics
-        planned = checkpoint.read(Path(settings.checkpoint))
+        planned = checkpoint.read(settings.checkpoint_place)
         if self.orders:
             planned.order = start_checks.check_order(settings, planned.order, topics, self.patiently)
         if self.writes_history and settings.rebuild_delta:
@@ -120,7 +132,7 @@ class SparkJob(Job):
                 topic = topics[tables.topic(self.settings, table)]
                 planned.history.tables[table] = tables.create(spark, self.settings, table, topic)
         checkpoint.update(
-            Path(self.settings.checkpoint),
+            self.settings.checkpoint_place,
             order=planned.order if self.orders else None,
             history=planned.history if self.writes_history else None,
         )
@@ -162,7 +174,7 @@ class SparkJob(Job):
         assert self.owner_watch is not None
         self.sink.open()
         partitions = self.topics[self.settings.raw_topic].partitions
-        self.restored = restore.begin(self.settings, self.sink, partitions, self.say)
+        self.restored = restore.begin(self.settings, self.sink, self.say)
         last_commit = spark_files.last_commit(self.settings.order_checkpoint)
         self.sink.follow_horizon(is_fresh=last_commit == spark_files.NO_BATCH)
         self.owner_watch.start()
@@ -173,6 +185,7 @@ class SparkJob(Job):
             self._publish,
             key=self.key,
             partitions=partitions,
+            owned=self.sink.ownership.partitions,
             state=self.sink.state,
             restored=self.restored,
             drain=self.settings.once,
@@ -197,7 +210,11 @@ class SparkJob(Job):
         try:
             super().watch(watches)
         except (Py4JNetworkError, ConnectionError) as error:
-            raise Refused(f"Spark ended unexpectedly; its last log lines are in {self.settings.logs}.") from error
+            from precede.streaming.job import session
+
+            raise Refused(
+                f"Spark ended unexpectedly; its last log lines are {session.where_logs_are(self.settings)}."
+            ) from error
 
     def report(self, watches: list[QueryWatch]) -> None:
         self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", history_name(GAPS)))

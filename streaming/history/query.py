@@ -45,9 +45,9 @@ def start(spark: "SparkSession", settings: Settings, table: str, *, drain: bool 
     """Start writing one table; with `drain` the query ends when everything that is there now is written."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", HISTORY_POOL)
     written = rows(records(spark, settings, tables.topic(settings, table)), table)
-    folder = str(tables.path(settings, table))
+    folder = tables.path(settings, table).location
     writer = written.writeStream.queryName(table)
-    writer = writer.option("checkpointLocation", str(settings.history_checkpoint(table).absolute()))
+    writer = writer.option("checkpointLocation", settings.history_checkpoint(table).location)
     if table == GAPS:
         writer = writer.foreachBatch(partial(_merge, folder))
     else:

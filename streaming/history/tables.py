@@ -1,15 +1,16 @@
 """The Delta tables: their columns, how they are created, and which checkpoint and topic each one belongs to."""
 
-import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 from precede.ingest.kafka.topics import Topic
 from precede.streaming.job import spark_files
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.spark_files import NO_BATCH
+from precede.streaming.places import place
+from precede.streaming.places.delta import open_table
+from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
@@ -75,9 +76,14 @@ class Found:
     """The newest batch of its query that is in it."""
 
 
-def path(settings: Settings, table: str) -> Path:
+def path(settings: Settings, table: str) -> Place:
     """The folder of a table."""
-    return (Path(settings.delta) / table).absolute()
+    return place.at(place.at(settings.delta).location) / table
+
+
+def history_name(table: str) -> str:
+    """The name of a table's history query, as sentences and metrics show it."""
+    return f"history of {table}"
 
 
 def topic(settings: Settings, table: str) -> str:
@@ -92,22 +98,22 @@ def topic(settings: Settings, table: str) -> str:
 
 def find(settings: Settings, table: str) -> Found | None:
     """The table as it is now, read without Spark."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     folder = path(settings, table)
     query = spark_files.query_id(settings.history_checkpoint(table))
     try:
         if not (folder / LOG).exists():
-            if folder.exists() and any(folder.iterdir()):
+            if folder.names():
                 raise Refused(f"The folder {folder} is not empty and not a Delta table; choose another delta folder.")
             return None
-        found = DeltaTable(folder)
+        found = open_table(folder, settings.storage_options)
         batch = None if query is None else found.transaction_version(query)
+        files = set(folder.all_files())
     except (DeltaError, OSError) as error:
         raise Refused(f"The Delta table {folder} cannot be read: {error}.") from error
-    files = (Path(unquote(urlparse(uri).path)) for uri in found.file_uris())
-    lost = next((str(file) for file in files if not file.exists()), None)
+    named = (unquote(str(name)) for name in found.get_add_actions(flatten=True).column("path").to_pylist())
+    lost = next((str(folder / name) for name in named if name not in files), None)
     return Found(str(found.metadata().id), found.version() == 0, lost, NO_BATCH if batch is None else batch)
 
 
@@ -166,11 +172,10 @@ def origin(topic: Topic) -> str:
 
 def is_of_another(settings: Settings, table: str, topic: Topic) -> bool:
     """Whether the table's description names another topic; False where it cannot be read."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        description = DeltaTable(path(settings, table)).metadata().description
+        description = open_table(path(settings, table), settings.storage_options).metadata().description
     except (DeltaError, OSError):
         return False
     return bool(description) and description != origin(topic)
@@ -183,11 +188,11 @@ def remove(settings: Settings) -> None:
         if not (folder / LOG).exists():
             find(settings, table)
     for table in TABLES:
-        shutil.rmtree(settings.history_checkpoint(table), ignore_errors=True)
+        settings.history_checkpoint(table).remove_all()
         folder = path(settings, table)
         # The log goes last: by it the next start recognises a table that was removed only in part.
-        for part in [*(one for one in folder.glob("*") if one.name != LOG), folder]:
-            shutil.rmtree(part, ignore_errors=True)
+        for part in [*(folder / name for name in folder.names() if name != LOG), folder]:
+            part.remove_all()
 
 
 def create(spark: "SparkSession", settings: Settings, table: str, of: Topic) -> str:
@@ -197,7 +202,7 @@ def create(spark: "SparkSession", settings: Settings, table: str, of: Topic) -> 
 
     found = find(settings, table)
     if found is None:
-        builder = DeltaTable.createIfNotExists(spark).location(str(path(settings, table)))
+        builder = DeltaTable.createIfNotExists(spark).location(path(settings, table).location)
         builder = builder.comment(origin(of))
         columns = cast(StructType, StructType.fromDDL(COLUMNS[table]))
         builder = builder.addColumns(columns).partitionedBy("day")

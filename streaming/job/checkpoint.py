@@ -4,22 +4,26 @@ Spark's checkpoint has offsets and state, but does not say which topics and sett
 """
 
 import os
+import platform
 from contextlib import AbstractContextManager
-from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from precede.ingest.files import locked, replace_file
 from precede.ingest.kafka.topics import Topic
 from precede.ingest.ways_out import FRESH_OUTPUT
+from precede.streaming.job.raw_partitions import as_text, owned
 from precede.streaming.job.settings import Settings
+from precede.streaming.places.lease import only_one
+from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 
 FILE = "precede.json"
-VERSION = 4
+VERSION = 5
 """Version 1 lacks the control topic, and version 2 the ordered topic's partitions: they are taken as they are found.
-Version 3 lacks the partitioner: it is checked that each group lives where its key says."""
+Version 3 lacks the partitioner: it is checked that each group lives where its key says. Up to version 4 a job had all
+raw partitions."""
 
 
 class TopicId(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,6 +48,8 @@ class OrderPart(msgspec.Struct, forbid_unknown_fields=True):
     ordered_partitions: int | None = None
     partitioner: str | None = None
     """None for state of an older release, where it is not known yet that each group lives where its key says."""
+    raw_partitions: str | None = None
+    """Those of the job, as its settings name them; None for all."""
 
 
 class HistoryPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,11 +69,11 @@ class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
     history: HistoryPart | None = None
 
 
-def read(folder: Path) -> Checkpoint:
+def read(folder: Place) -> Checkpoint:
     """The content of a checkpoint's file; empty where there is no file yet."""
     path = folder / FILE
     try:
-        text = path.read_bytes()
+        text = path.read()
     except FileNotFoundError:
         _refuse_foreign(folder)
         return Checkpoint()
@@ -85,7 +91,7 @@ def read(folder: Path) -> Checkpoint:
         raise Refused(f"The checkpoint file {path} is damaged: {error}.") from error
 
 
-def _refuse_foreign(folder: Path) -> None:
+def _refuse_foreign(folder: Place) -> None:
     for name in ("order", "history", "offsets", "commits", "state"):
         if (folder / name).exists():
             raise Refused(
@@ -94,12 +100,12 @@ def _refuse_foreign(folder: Path) -> None:
             )
 
 
-def write(folder: Path, checkpoint: Checkpoint) -> None:
+def write(folder: Place, checkpoint: Checkpoint) -> None:
     """Replace the file as a whole."""
-    replace_file(folder / FILE, msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n")
+    (folder / FILE).replace(msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n")
 
 
-def update(folder: Path, *, order: OrderPart | None, history: HistoryPart | None) -> None:
+def update(folder: Place, *, order: OrderPart | None, history: HistoryPart | None) -> None:
     """Write the given parts and keep the other one: its query may run in another job."""
     with _lock_file(folder):
         kept = read(folder)
@@ -108,7 +114,7 @@ def update(folder: Path, *, order: OrderPart | None, history: HistoryPart | None
         write(folder, kept)
 
 
-def forget_history(folder: Path) -> None:
+def forget_history(folder: Place) -> None:
     """Remove the history part, because its tables are about to be rebuilt."""
     with _lock_file(folder):
         kept = read(folder)
@@ -117,33 +123,40 @@ def forget_history(folder: Path) -> None:
             write(folder, kept)
 
 
-def set_aside(folder: Path) -> Path:
+def set_aside(folder: Place) -> Place:
     """Rename a query's folder, so that the query begins with a new one; returns the new name."""
     number = 1
-    while (aside := folder.with_name(f"{folder.name}.set-aside-{number}")).exists():
+    while (aside := folder.sibling(f"{folder.name}.set-aside-{number}")).exists():
         number += 1
-    return folder.rename(aside)
+    folder.rename(aside)
+    return aside
 
 
-def lock_part(folder: Path, part: str) -> AbstractContextManager[int]:
-    """Keep other jobs of this machine from using that part of the checkpoint; refused where one is using it."""
-    return locked(folder / f".{part}.lock", refusal=f"Another job uses the {part} part of the checkpoint {folder}.")
+def lock_part(folder: Place, part: str, **about: Any) -> AbstractContextManager[None]:
+    """Keep other jobs from using that part of the checkpoint; refused where one is using it."""
+    return only_one(folder, part, refusal=f"Another job uses the {part} part of the checkpoint {folder}.", **about)
 
 
-def _lock_file(folder: Path) -> AbstractContextManager[int]:
+def _lock_file(folder: Place) -> AbstractContextManager[None]:
     """Keep other jobs from writing the checkpoint's own file; waits for one that does, since that takes no time."""
-    return locked(folder / ".file.lock")
+    return only_one(folder, "file")
 
 
-def make_writable(setting: str, folder: Path) -> None:
+def make_writable(setting: str, folder: Place) -> None:
     """Create the folder where it is absent, and try to write into it."""
-    probe = folder / f".precede-{os.getpid()}"
+    probe = folder / f".precede-{platform.node()}-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"")
-        probe.unlink()
+        folder.make_folder()
+        probe.remove()
+        creates_once = probe.create(b"one") and not probe.create(b"another")
+        probe.remove()
     except OSError as error:
         raise Refused(f"The {setting} folder {folder} is not writable: {error.strerror}.") from error
+    if not creates_once:
+        raise Refused(
+            f"The store of {folder} does not tell who creates a file first, so two jobs could write there at the same "
+            "time; take one that knows conditional writes."
+        )
 
 
 def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, Topic]) -> OrderPart:
@@ -161,6 +174,7 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
         control=_id(topics[settings.control_topic]),
         ordered_partitions=topics[settings.ordered_topic].partitions,
         partitioner=settings.partitioner,
+        raw_partitions=_of_the_job(settings, raw),
     )
     if found is None:
         return now
@@ -174,6 +188,12 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
             f"The raw topic {raw.name} has {now.partitions} partitions, but the checkpoint {folder} was made with "
             f"{found.partitions}, and groups would move between them; with the old partitions let the job deliver all "
             "that is there, then continue with a new raw topic, new output topics and a new checkpoint."
+        )
+    if now.raw_partitions != found.raw_partitions:
+        raise Refused(
+            f"The checkpoint {folder} is of {_partitions_text(found.raw_partitions)} of {raw.name}, and this job "
+            f"orders {_partitions_text(now.raw_partitions)}; take a new checkpoint folder, which begins at the state "
+            "topic and publishes nothing twice."
         )
     if found.ordered_partitions not in (None, now.ordered_partitions):
         raise Refused(
@@ -215,6 +235,15 @@ def changed_limits(before: Limits, now: Limits) -> str:
     """The limits that differ, with both values, as a part of a sentence."""
     names = [name for name in Limits.__struct_fields__ if getattr(before, name) != getattr(now, name)]
     return ", ".join(f"{name} was {getattr(before, name)}, now {getattr(now, name)}" for name in names)
+
+
+def _of_the_job(settings: Settings, raw: Topic) -> str | None:
+    partitions = owned(settings.raw_partitions, raw.name, raw.partitions)
+    return as_text(partitions) if len(partitions) < raw.partitions else None
+
+
+def _partitions_text(partitions: str | None) -> str:
+    return "all partitions" if partitions is None else f"the partitions {partitions}"
 
 
 def _id(topic: Topic) -> TopicId:

@@ -1,14 +1,17 @@
 """Reads held messages and open gaps from a checkpoint, as of its last batch; its job may be running."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from precede.streaming.job import checkpoint, restored_files, spark_files
 from precede.streaming.job.checkpoint import OrderPart
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.query import shard_of
+from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
 from precede.udfs.errors import Refused
@@ -34,7 +37,7 @@ def gaps(settings: Settings, group: str | None = None, *, spark: "SparkSession |
 
 def holdbacks(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[Holdback]:
     """The kernel's state of one shard after the other."""
-    order = check(settings)
+    order = check(settings, spark)
     for state in states(settings, group, spark):
         holdback = Holdback(order=order.order, limits=order.limits, patience=settings.patience())
         holdback.load(state.groups)
@@ -43,7 +46,7 @@ def holdbacks(settings: Settings, group: str | None, spark: "SparkSession | None
 
 def states(settings: Settings, group: str | None, spark: "SparkSession | None") -> Iterator[ShardState]:
     """What Spark keeps of one shard after the other."""
-    order = check(settings)
+    order = check(settings, spark)
     if spark_files.last_commit(settings.order_checkpoint) != spark_files.NO_BATCH:
         with ExitStack() as stack:
             session = spark or _start(settings, stack)
@@ -66,9 +69,13 @@ def _not_taken(settings: Settings, shards: int, group: str | None) -> Iterator[S
             yield state
 
 
-def check(settings: Settings) -> OrderPart:
+def check(settings: Settings, spark: "SparkSession | None" = None) -> OrderPart:
     """What the checkpoint was made from; refused where there is no checkpoint."""
-    folder = Path(settings.checkpoint)
+    if settings.needs_stores:
+        from precede.streaming.job import session
+
+        session.reach_stores(settings, spark)
+    folder = settings.checkpoint_place
     order = checkpoint.read(folder).order if folder.exists() else None
     if order is None:
         raise Refused(f"There is no checkpoint of an order query in {folder}.")
@@ -77,23 +84,36 @@ def check(settings: Settings) -> OrderPart:
 
 def _start(settings: Settings, stack: ExitStack) -> "SparkSession":
     """A session with temporary files, stopped when the stack is closed."""
-    import tempfile
+    from precede.streaming.job import session
 
-    from precede.streaming.job import jars, session
-
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="precede-held-")))
-    spark = session.start(settings, jars.ensure("spark", home=settings.jars_home), folder)
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="precede-held-")))
+    spark = session.start(settings, session.jars_for(settings), folder)
     stack.callback(spark.stop)
     return spark
 
 
-def _blobs(spark: "SparkSession", folder: Path, shards: int, group: str | None) -> Iterator[bytes]:
+def _blobs(spark: "SparkSession", folder: Place, shards: int, group: str | None) -> Iterator[bytes]:
     """The state of each shard, or of the shard of one group, loaded one at a time."""
     from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
-    states = spark.read.format("statestore").load(str(folder.absolute()))
-    if group is not None:
-        states = states.where(F.col("key.shard") == shard_of(F.lit(group.encode()), shards))
-    column = "value.groupState.blob" if "groupState" in states.schema["value"].dataType.fieldNames() else "value.blob"  # type: ignore[attr-defined]
-    for row in states.select("key.shard", F.col(column).alias("blob")).orderBy("shard").toLocalIterator():
-        yield bytes(row.blob)
+    with _plain_name(folder) as path:
+        states = spark.read.format("statestore").load(path)
+        if group is not None:
+            states = states.where(F.col("key.shard") == shard_of(F.lit(group.encode()), shards))
+        kept = states.schema["value"].dataType.fieldNames()  # type: ignore[attr-defined]
+        column = "value.groupState.blob" if "groupState" in kept else "value.blob"
+        for row in states.select("key.shard", F.col(column).alias("blob")).orderBy("shard").toLocalIterator():
+            yield bytes(row.blob)
+
+
+@contextmanager
+def _plain_name(folder: Place) -> Iterator[str]:
+    """A name of the folder that Spark's reader of state takes: it looks for `%20` where there is a space."""
+    path = folder.location
+    if not isinstance(folder, LocalPlace) or quote(path, safe="/~") == path:
+        yield path
+        return
+    with TemporaryDirectory(prefix="precede-state-") as other:
+        link = Path(other, "order")
+        link.symlink_to(path)
+        yield str(link)

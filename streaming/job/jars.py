@@ -27,7 +27,7 @@ from precede.ingest.files import locked
 from precede.streaming.job.java import java
 from precede.udfs.errors import Refused
 
-Configuration = Literal["spark", "broker"]
+Configuration = Literal["spark", "s3", "broker", "hdfs"]
 Say = Callable[[str], object]
 
 # Read as resources, because Spark may ship this package to a cluster inside a zip.
@@ -218,18 +218,18 @@ def pin(listed: Listed, configurations: Iterable[str]) -> None:
 
 
 def main() -> None:
-    """`python -m precede.streaming.job.jars [spark] [broker]` fetches the jars in advance, such as into an image."""
-    asked = sys.argv[1:] or list(get_args(Configuration))
+    """`python -m precede.streaming.job.jars [spark] [s3] [broker]` fetches jars in advance, such as into an image."""
+    asked = sys.argv[1:] or ["spark", "broker"]
     try:
         for word in asked:
             match word:
-                case "spark" | "broker":
+                case "spark" | "s3" | "broker" | "hdfs":
                     jars = ensure(word, say=print)
                     print(f"{len(jars)} jars of {word} are in {jars[0].parent}")  # noqa: T201 (this is a command)
                 case "pin":
                     pin(own(), get_args(Configuration))
                 case _:
-                    raise Refused(f"{word} is neither spark nor broker nor pin.")
+                    raise Refused(f"{word} is neither pin nor one of {', '.join(get_args(Configuration))}.")
     except Refused as refusal:
         sys.exit(str(refusal))
 

@@ -7,7 +7,7 @@ whole transaction left them.
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +15,7 @@ from precede.ingest.kafka.retention import retention_of
 from precede.ingest.kafka.retry import retry
 from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.job.announcer import Announcer
+from precede.streaming.job.raw_partitions import as_text
 from precede.streaming.job.retention_watch import RetentionWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.status import Status
@@ -58,6 +59,8 @@ class Job(ABC):
         self.ticker: Ticker | None = None
         self.status = Status(settings)
         self.monitoring: MonitoringServer | None = None
+        self.lost: Refused | None = None
+        """Why this job may no longer write into its folders."""
 
     def run(self) -> None:
         """Check, start, watch, stop."""
@@ -65,6 +68,8 @@ class Job(ABC):
         with ExitStack() as stack:
             stack.enter_context(set_on_signals(self.stopping))
             self.lock_folders(stack)
+            if self.stopping.is_set():
+                return
             self._serve_monitoring(stack)
             self.topics = self._find_topics()
             if self.stopping.is_set():
@@ -132,22 +137,43 @@ class Job(ABC):
                 passes=lambda error: isinstance(error, Unreachable),
                 for_s=self.settings.patience_s,
                 pause_s=RETRY_S,
-                pause=self.stopping.wait,
+                pause=self._pause,
                 tell=lambda away: self.say(f"{reason_of(away)}; trying again for {seconds}.", level="warning"),
             )
         except Unreachable as away:
             raise Refused(f"{reason_of(away)}; gave up after {seconds}.") from away
 
+    def _pause(self, seconds: float) -> bool:
+        """Wait for so long, or until the job is stopped; whether it is."""
+        self.beat()
+        return self.stopping.wait(seconds)
+
+    def beat(self) -> None:
+        """Show that the job goes on, whatever it waits for."""
+        if self.monitoring:
+            self.monitoring.beat()
+
     def _prepare_order(self, stack: ExitStack) -> None:
         settings = self.settings
         self.sink = self.new_sink(self.topics[settings.raw_topic], self.topics[settings.progress_topic])
-        stack.callback(self.sink.close)
+        stack.callback(self.sink.end)
+        self._say_partitions(self.sink.ownership.partitions)
         self.owner_watch = OwnerWatch(self.sink.ownership, self.sink.taken_over)
         stack.callback(self.owner_watch.stop)
         self._watch_retention(stack)
         if settings.tick_s and not settings.once:  # with `once` the log is processed as it is
             self.ticker = Ticker(settings, self.sink.ownership.partitions)
             stack.callback(self.ticker.close)
+
+    def _say_partitions(self, owned: Sequence[int]) -> None:
+        """Name the partitions, where other jobs order the rest."""
+        self.status.partitions = owned
+        raw = self.topics[self.settings.raw_topic]
+        if len(owned) < raw.partitions:
+            self.say(
+                f"This job orders the raw partitions {as_text(owned)}, of the {raw.partitions} of {raw.name}; the "
+                "others need jobs of their own."
+            )
 
     def _watch_retention(self, stack: ExitStack) -> None:
         """Say what a retention of the raw topic means, and watch that the job does not lag behind it."""
@@ -179,6 +205,9 @@ class Job(ABC):
         """Keep these queries going until all are done or the job is stopped."""
         try:
             while not self.stopping.is_set() and not all(watch.done for watch in watches):
+                self.beat()
+                if self.lost is not None:
+                    raise self.lost
                 for watch in watches:
                     if self.sink is not None and self.sink.refused is not None:
                         raise self.sink.refused
@@ -206,7 +235,7 @@ class Job(ABC):
 
     def _stop(self, watches: list[QueryWatch]) -> None:
         """Stop between batches: a batch that is being published is finished; the next start does the rest."""
-        is_taken_over = self.sink is not None and isinstance(self.sink.refused, TakenOver)
+        is_taken_over = self.lost is not None or (self.sink is not None and isinstance(self.sink.refused, TakenOver))
         if self.sink is not None:
             self.sink.is_stopping = self.stopping.is_set() or is_taken_over
         self.end_batch(TAKEN_OVER_S_MAX if is_taken_over else STOP_S_MAX)

@@ -1,6 +1,6 @@
 """Checks of the log before a start, whatever engine runs the kernel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from precede.ingest.kafka.topics import Topic
@@ -13,12 +13,14 @@ Ask = Callable[[Callable[[], Any]], Any]
 """Asks Kafka until it answers; None where the job was stopped meanwhile."""
 
 
-def check_log_read_again(settings: Settings, topics: dict[str, Topic], progress: Progress, ask: Ask) -> None:
-    """A log that is read from its beginning must give what was published from it."""
+def check_log_read_again(
+    settings: Settings, topics: dict[str, Topic], progress: Progress, partitions: Collection[int], ask: Ask
+) -> None:
+    """A log that is read from its beginning must give what was published from these partitions of it."""
     owner = progress.any_owner
     if owner is not None and owner.partitioner is None:
         raw, ordered = topics[settings.raw_topic], topics[settings.ordered_topic]
         ask(lambda: group_places.check_topics(settings, raw, ordered))
     for partition, found in progress.owners.items():
-        if progress.token.get(partition):
+        if partition in partitions and progress.token.get(partition):
             check_rules(settings.ordered_topic, found, reads_log_again=True)

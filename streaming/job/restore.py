@@ -16,12 +16,12 @@ from precede.udfs.records.state_pieces import StoredState
 from precede.udfs.state_log import StateSettings
 
 
-def begin(settings: Settings, sink: Sink, partitions: int, say: Callable[..., object]) -> RestoredFiles | None:
+def begin(settings: Settings, sink: Sink, say: Callable[..., object]) -> RestoredFiles | None:
     """Prepare the checkpoint for the order query; the files of the state that it began with, if it was restored.
 
     The sink is open, so no other job moves the token or the horizon. Raises Refused and Unreachable.
     """
-    ends = reading.ends(settings.bootstrap, settings.raw_topic, partitions)
+    ends = reading.ends_of(settings.bootstrap, settings.raw_topic, sink.ownership.partitions)
     position = starting_point.of_checkpoint(settings, sink.token, sink.state.written_from, ends)
     start = starting_point.find(
         settings, position, lambda *places: reading.has_records(settings.bootstrap, settings.raw_topic, *places)

@@ -5,23 +5,23 @@ has no state in the last committed batch needs its file again, so the files stay
 committed batch. The manifest stays: without it a copy of the checkpoint from before that moment would look complete.
 """
 
-import os
-import shutil
-from collections.abc import Iterable
+import uuid
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-from precede.ingest.files import replace_file
 from precede.streaming.job import faults
 from precede.streaming.job.spark_files import NO_BATCH
 from precede.streaming.monitoring.counts import Counts
+from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused
 from precede.udfs.initial_state import decode_file, encode_file
 from precede.udfs.shard import ShardState
 from precede.udfs.steps import NOTHING_WAITS, waiting_of_all
 
-VERSION = 1
+VERSION = 2
+"""Version 1 has the files beside the manifest."""
 MANIFEST = "manifest.json"
 TAKEN = "taken.json"
 
@@ -42,23 +42,35 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     offsets: dict[int, int]
     taken_by: int | None = None
     """The batch in which the last shard took its state; the files are gone then."""
+    folder: str = ""
+    """The folder of the files beside the manifest. Each restore has another one, because workers may keep copies."""
     v: int = VERSION
 
 
 class ShardFiles:
-    """Reads the files of the shards, in workers too: only this class knows where they are and how they are opened."""
+    """Reads the files of the shards, in workers too: only this class knows where they are and how they are opened.
 
-    def __init__(self, folder: Path, shards: Iterable[int]) -> None:
-        self._folder = str(folder.absolute())
+    A worker has no JVM to reach a store with, so Spark brings it the files: `send_to_workers` asks for it.
+    """
+
+    def __init__(self, folder: Place, shards: Iterable[int]) -> None:
+        self._folder = folder
         self._shards = frozenset(shards)
+        self._sent = ""
+
+    def send_to_workers(self, send: Callable[[str], object]) -> None:
+        """Where the files are in a store, let Spark fetch this folder wherever it runs a task."""
+        if not isinstance(self._folder, LocalPlace):
+            send(self._folder.location)
+            self._sent = self._folder.name
 
     def __call__(self, shard: int) -> ShardState | None:
         """The state that a shard begins with; None where it has no groups."""
         if shard not in self._shards:
             return None
-        path = Path(self._folder, str(shard))
+        path = self._path(str(shard))
         try:
-            content = path.read_bytes()
+            content = path.read_bytes() if isinstance(path, Path) else path.read()
         except OSError as error:
             raise Refused(
                 f"The restored state {path} cannot be read ({error.strerror}): take a new checkpoint folder, and the "
@@ -66,11 +78,18 @@ class ShardFiles:
             ) from error
         return decode_file(content, str(path))
 
+    def _path(self, name: str) -> Path | Place:
+        if not self._sent:
+            return self._folder / name
+        from pyspark import SparkFiles
+
+        return Path(SparkFiles.get(self._sent), name)
+
 
 class RestoredFiles:
     """The files of one restore, from the moment when all are written."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Place, manifest: Manifest) -> None:
         self._folder = folder
         self._manifest = manifest
         self._taken = _read_taken(folder)
@@ -83,7 +102,7 @@ class RestoredFiles:
     @property
     def reader(self) -> ShardFiles | None:
         """What the shards take their state from; None where all have it."""
-        return None if self._manifest.taken_by is not None else ShardFiles(self._folder, self._manifest.shards)
+        return None if self._manifest.taken_by is not None else ShardFiles(self._files, self._manifest.shards)
 
     def is_needed_by(self, last_commit: int) -> bool:
         """Whether a checkpoint that ends with this batch lacks state whose files are gone."""
@@ -121,47 +140,49 @@ class RestoredFiles:
         new = {shard: batch for shard in shards if shard in self._manifest.shards and shard not in self._taken}
         if new:
             self._taken |= new
-            replace_file(self._folder / TAKEN, msgspec.json.encode(self._taken))
+            (self._folder / TAKEN).replace(msgspec.json.encode(self._taken))
 
     def remove(self) -> None:
         """Remove the files that no shard needs any more."""
         if self._manifest.taken_by is not None:
-            for path in self._folder.iterdir():
-                if path.name != MANIFEST:
-                    path.unlink()
+            for name in self._folder.names():
+                if name != MANIFEST:
+                    (self._folder / name).remove_all()
+
+    @property
+    def _files(self) -> Place:
+        return self._folder / self._manifest.folder if self._manifest.folder else self._folder
 
 
-def write(folder: Path, states: Iterable[tuple[int, ShardState]], offsets: dict[int, int]) -> RestoredFiles:
+def write(folder: Place, states: Iterable[tuple[int, ShardState]], offsets: dict[int, int]) -> RestoredFiles:
     """Write the files; what an earlier try has left is replaced. Afterwards they survive a crash."""
     forget(folder)
-    folder.mkdir(parents=True)
+    files = folder / uuid.uuid4().hex
+    files.make_folder()
     shards: dict[int, ShardFacts] = {}
     for shard, state in states:
         content = encode_file(state)
-        with (folder / str(shard)).open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        (files / str(shard)).replace(content)
         oldest_ms, gaps = waiting_of_all(state.waiting) if state.waiting else NOTHING_WAITS
         shards[shard] = ShardFacts(state.held, oldest_ms, gaps, len(content))
     faults.reach("restore.files")
-    manifest = Manifest(shards, offsets)
+    files.keep_names()
+    manifest = Manifest(shards, offsets, folder=files.name)
     _write_manifest(folder, manifest)
     faults.reach("restore.written")
     return RestoredFiles(folder, manifest)
 
 
-def forget(folder: Path) -> None:
+def forget(folder: Place) -> None:
     """Remove what a restore has left that no query began with."""
-    if folder.exists():
-        shutil.rmtree(folder)
+    folder.remove_all()
 
 
-def find(folder: Path) -> RestoredFiles | None:
+def find(folder: Place) -> RestoredFiles | None:
     """The files of the restore with which this checkpoint began; None where it began with the log."""
     path = folder / MANIFEST
     try:
-        text = path.read_bytes()
+        text = path.read()
     except FileNotFoundError:
         return None
     try:
@@ -173,22 +194,14 @@ def find(folder: Path) -> RestoredFiles | None:
         raise Refused(f"The file {path} is damaged ({error}): take a new checkpoint folder.") from error
 
 
-def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    replace_file(folder / MANIFEST, msgspec.json.encode(manifest))
-    _sync_folder(folder)
+def _write_manifest(folder: Place, manifest: Manifest) -> None:
+    manifest.v = VERSION
+    (folder / MANIFEST).replace(msgspec.json.encode(manifest))
+    folder.keep_names()
 
 
-def _sync_folder(folder: Path) -> None:
-    """Keep the names of new files across a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _read_taken(folder: Place) -> dict[int, int]:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read_taken(folder: Path) -> dict[int, int]:
-    try:
-        return msgspec.json.decode((folder / TAKEN).read_bytes(), type=dict[int, int])
+        return msgspec.json.decode((folder / TAKEN).read(), type=dict[int, int])
     except (FileNotFoundError, msgspec.DecodeError):
         return {}

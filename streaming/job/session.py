@@ -4,15 +4,20 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from precede.streaming.job import jars, spark_table
+from precede.streaming.job.jars import Say
 from precede.streaming.job.settings import Settings
+from precede.streaming.places import hadoop, place
+from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,37 +80,104 @@ FIXED = {
     # A worker's memory grows by several times the bytes that it gets at once; Spark's default is four times as large.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     # Spark's default pattern does not match a client's private key, which is among the options of a source.
-    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|keystore[.]key",
+    "spark.redaction.regex": f"(?i){spark_table.SECRET}",
     "spark.driver.maxResultSize": "0",  # with a limit, a batch of large records could fail for ever
     "spark.python.worker.faulthandler.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",  # the logs are small; the default of fifty tasks is slower
     "spark.ui.showConsoleProgress": "false",
 }
 
+IN_STORES = {
+    # A file with a checksum beside each file would double the requests; stores check what they are sent.
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # Hadoop's own way of writing files asks a store many things that are not needed here.
+    "spark.hadoop.fs.s3a.performance.flags": "create,mkdir,delete",
+    "spark.hadoop.fs.s3a.directory.marker.retention": "keep",
+}
+"""Where the checkpoint is in a store."""
 
-def start(settings: Settings, jars: Sequence[Path], logs: Path, name: str = "precede") -> "SparkSession":
+
+def start(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str = "precede") -> "SparkSession":
     """A new session, or the one that this process has already."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    running, values = _gateway(settings, jar_files, logs, name)
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
+    conf = SparkConf(_jvm=running.jvm).setAppName(name).setAll(list(values.items()))
+    master = str(conf.get("spark.master"))
+    if conf.get("spark.sql.shuffle.partitions") is None and master.startswith("local"):
+        conf.set("spark.sql.shuffle.partitions", str(_cores(master)))
+    if conf.get("spark.sql.shuffle.partitions") is None:
+        raise Refused(
+            f"The setting tasks must be set where Spark runs on a cluster ({master}): to the number "
+            "of cores that the job has there; the checkpoint fixes it."
+        )
+    with _keep_ctrl_c_handler():
+        return SparkSession(SparkContext(conf=conf, gateway=running))
+
+
+def _gateway(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str) -> tuple[Any, dict[str, str]]:
+    """The JVM, started where this process has none yet, and Spark's configuration."""
     # Spark starts its Python workers with this interpreter; another one might lack the kernel.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _put_package_on_path()
     logs.mkdir(parents=True, exist_ok=True)
-    _log_python_to_file(logs)
+    if not is_submitted():
+        _log_python_to_file(logs)
 
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
 
-    conf = SparkConf().setAppName(name).setAll(list(configuration(settings, jars, logs).items()))
+    values = configuration(settings, jar_files, logs)
     with SparkContext._lock:
         running = SparkContext._gateway
-    if running is None:
-        with (logs / "spark-console.log").open("ab") as console:
-            running = launch_gateway(conf, {"stdout": console, "stderr": console})  # type: ignore[no-untyped-call]
-    if SparkContext._active_spark_context is not None:
-        return SparkSession.builder.getOrCreate()
-    with _keep_ctrl_c_handler():
-        return SparkSession(SparkContext(conf=conf, gateway=running))
+        if running is None:
+            # What starts the JVM stands in the list of processes; the context gets everything.
+            conf = SparkConf().setAppName(name).setAll(list(spark_table.without_secrets(values).items()))
+            with (logs / "spark-console.log").open("ab") as console:
+                running = launch_gateway(conf, {"stdout": console, "stderr": console})  # type: ignore[no-untyped-call]
+            # The context takes this one, however it is started.
+            SparkContext._gateway, SparkContext._jvm = running, running.jvm
+    return running, values
+
+
+def reach_stores(settings: Settings, spark: "SparkSession | None" = None, say: Say | None = None) -> None:
+    """Make places in stores readable: as this session does, or by starting the JVM in which Spark will run."""
+    if spark is not None:
+        hadoop.connect_through(spark)
+        return
+    if say is not None:
+        say("Starting Java, to reach the stores of checkpoint and delta.")
+    running, values = _gateway(settings, jars_for(settings, say), logs_folder(settings), "precede")
+    hadoop.connect(running.jvm, values)
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit has started this process, and the JVM before it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def jars_for(settings: Settings, say: Say | None = None) -> list[Path]:
+    """The jars that Spark needs for these settings; spark-submit has brought its own."""
+    if is_submitted():
+        return []
+    needed = jars.ensure("spark", home=settings.jars_home, say=say)
+    if any(one.startswith("s3a:") for one in (settings.checkpoint, settings.delta)):
+        needed += jars.ensure("s3", home=settings.jars_home, say=say)
+    return needed
+
+
+def logs_folder(settings: Settings) -> Path:
+    """Where Spark's files are that no restart needs: its log, and the warehouse that nothing is in."""
+    return Path(tempfile.mkdtemp(prefix="precede-")) if is_submitted() else settings.logs
+
+
+def where_logs_are(settings: Settings) -> str:
+    """As a part of a sentence."""
+    return "on standard error" if is_submitted() else f"in {settings.logs}"
 
 
 @contextmanager
@@ -119,28 +191,31 @@ def _keep_ctrl_c_handler() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def configuration(settings: Settings, jars: Sequence[Path], logs: Path) -> dict[str, str]:
+def configuration(settings: Settings, jar_files: Sequence[Path], logs: Path) -> dict[str, str]:
     """Spark's whole configuration, for this session or for one that is started by hand."""
     log4j, pools = logs / "log4j2.properties", logs / "pools.xml"
     log4j.write_text(LOG4J.format(logs=logs.absolute().as_posix()), encoding="utf-8")
     pools.write_text(POOLS, encoding="utf-8")
     values = dict(FIXED)
-    values["spark.jars"] = ",".join(str(jar.absolute()) for jar in jars)
-    values["spark.driver.memory"] = settings.memory
-    values["spark.driver.extraJavaOptions"] = f'"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}"'
+    if not is_submitted():  # else they are spark-submit's, and the log is where the cluster's is
+        values["spark.jars"] = ",".join(str(jar.absolute()) for jar in jar_files)
+        values["spark.driver.memory"] = settings.memory
+        values["spark.driver.extraJavaOptions"] = f'"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}"'
     values["spark.scheduler.allocation.file"] = pools.absolute().as_uri()
     values["spark.sql.warehouse.dir"] = (logs / "warehouse").absolute().as_uri()  # the default is the working directory
     values["spark.ui.enabled"] = str(settings.ui).lower()
     if settings.tasks:
         values["spark.sql.shuffle.partitions"] = str(settings.tasks)
-    master = settings.master or (None if "PYSPARK_GATEWAY_PORT" in os.environ else "local[*]")
+    if not place.is_local(settings.checkpoint):
+        values |= IN_STORES
+    master = settings.master or (None if is_submitted() else "local[*]")
     if master:
         values["spark.master"] = master
         if master.startswith("local"):
             values["spark.driver.host"] = values["spark.driver.bindAddress"] = "127.0.0.1"
             if not settings.tasks:
                 values["spark.sql.shuffle.partitions"] = str(_cores(master))
-    return values
+    return spark_table.added(values, settings.spark)
 
 
 def _cores(master: str) -> int:

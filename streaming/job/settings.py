@@ -11,6 +11,13 @@ import msgspec
 
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, Credentials, address
+from precede.ingest.pass_through import PassThrough, pass_through
+from precede.ingest.segment.address import DEFAULT_URL, read_addresses
+from precede.ingest.sender_state import default_file
+from precede.streaming.job import raw_partitions, spark_table
+from precede.streaming.places import place
+from precede.streaming.places.delta import storage_options
+from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -27,7 +34,7 @@ OTHER_VARIABLES = ("PRECEDE_CONFIG", "PRECEDE_DEBUG", "PRECEDE_IVYSETTINGS", PAS
 """Variables that are read in other modules."""
 SPARK_ONLY = (
     *("checkpoint", "delta", "shards", "rebuild_delta", "history_every_s", "trigger_ms", "max_offsets_per_trigger"),
-    *("tasks", "jars", "master", "memory", "ui"),
+    *("tasks", "jars", "master", "memory", "ui", "spark"),
 )
 """What the engine process does not need."""
 DAYS_MS_MAX = 365 * 86_400_000
@@ -49,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     limits: Limits = Limits()
     only: str | None = None
     once: bool = False
+    raw_partitions: str | None = None  # such as 0-3,7: the partitions that this job orders; None: all of them
 
     raw_topic: str = "precede.raw"
     ordered_topic: str = "precede.ordered"
@@ -56,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     progress_topic: str = "precede.progress"
     control_topic: str = "precede.control"
     state_topic: str | None = None  # None: named after the ordered topic, see `state_topic_name`
-    partitions: int = 4  # of a topic that `precede run` creates; an existing one stays as it is
+    partitions: int = 4  # of a topic that precede creates; an existing one stays as it is
     partitioner: str = DEFAULT_PARTITIONER  # the function of the key that says in which partition a group lives
     replicas: int = -1  # of such a topic; -1 takes the broker's default
 
@@ -75,7 +83,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     trigger_ms: int = 0
     max_offsets_per_trigger: int = 200_000
     tasks: int = 0  # shuffle partitions, pinned by the checkpoint; 0 takes the number of cores at the first start
-    patience_s: float = 300.0  # how long a broker may be away before the job gives up
+    patience_s: float = 1_800.0  # how long a broker may be away before the job gives up
     accept_cut_log: bool = False
     rebuild_delta: bool = False  # remove the tables, and write them again from the topics
 
@@ -85,18 +93,25 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     metrics: str | None = None  # port, or host:port, of /metrics and /health; None: they are not served
     log_format: str = "text"
 
+    segment: str = DEFAULT_URL  # where peers speak; a gateway may have several, with commas between them
+    segment_key: str | None = None  # file of the key that all peers of the segment have
+
     security_protocol: str | None = None  # this and the next ones: see ingest/kafka/credentials.py
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password_file: str | None = None
+    sasl_token_provider: str | None = None  # module:function
     ssl_ca_file: str | None = None
     ssl_certificate_file: str | None = None
     ssl_key_file: str | None = None
+    kafka: PassThrough = PassThrough()  # names and values for librdkafka, as they are
 
     jars: str | None = None
     master: str | None = None  # None: as spark-submit sets it, or else every core of this machine
     memory: str = "2g"
     ui: bool = False
+    spark: PassThrough = PassThrough()  # names and values for Spark and Hadoop, as they are
+    storage: PassThrough = PassThrough()  # names and values for delta-rs, which reads Delta tables without Spark
 
     def patience(self, key: "Ed25519PrivateKey | None" = None) -> Patience:
         """How long the job waits for what is missing; `key` is the job's service key, if it has one."""
@@ -134,12 +149,32 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.engine == "process" and self.only != "history"
 
     @property
-    def order_checkpoint(self) -> Path:
-        """Where Spark keeps the order query's offsets, commits and state."""
-        return Path(self.checkpoint) / "order"
+    def checkpoint_place(self) -> Place:
+        """Where the job's progress and state are."""
+        return place.at(self.checkpoint)
 
     @property
-    def restored_files(self) -> Path:
+    def delta_place(self) -> Place:
+        """The root of the Delta tables."""
+        return place.at(self.delta)
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """How delta-rs reaches the Delta tables."""
+        return storage_options(self.storage, spark_table.hadoop_values(self.spark))
+
+    @property
+    def needs_stores(self) -> bool:
+        """Whether some of the job's files are in a store, and not on this machine."""
+        return not (place.is_local(self.checkpoint) and (self.only == "order" or place.is_local(self.delta)))
+
+    @property
+    def order_checkpoint(self) -> Place:
+        """Where Spark keeps the order query's offsets, commits and state."""
+        return self.checkpoint_place / "order"
+
+    @property
+    def restored_files(self) -> Place:
         """Where the state is kept with which the order query's checkpoint began, until every shard has taken it."""
         return self.order_checkpoint / "restored"
 
@@ -150,12 +185,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def logs(self) -> Path:
-        """Where Spark's log files are."""
-        return Path(self.checkpoint) / "logs"
+        """Where Spark's log files are: beside a checkpoint of this machine, else in the user's state folder."""
+        checkpoint = self.checkpoint_place
+        if isinstance(checkpoint, LocalPlace):
+            return checkpoint.path / "logs"
+        return default_file().with_name("logs") / re.sub(r"[^A-Za-z0-9.-]+", "-", self.checkpoint).strip("-")
 
-    def history_checkpoint(self, table: str) -> Path:
+    def history_checkpoint(self, table: str) -> Place:
         """Where Spark keeps the offsets and commits of a table's history query."""
-        return Path(self.checkpoint) / "history" / table
+        return self.checkpoint_place / "history" / table
 
 
 def load(
@@ -178,13 +216,14 @@ def given(
 ) -> dict[str, Any]:
     """What is not left to its default, before it is checked."""
     values: dict[str, Any] = {}
-    values.update(_from_file(Path(config_file)) if config_file else {})
-    values.update(_from_environment(environ))
+    values.update(from_file(Path(config_file)) if config_file else {})
+    values.update(from_environment(environ))
     values.update((name, value) for name, value in flags.items() if value is not None)
     return values
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def from_file(path: Path) -> dict[str, Any]:
+    """What the config file sets, before it is checked."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -199,12 +238,14 @@ def _from_file(path: Path) -> dict[str, Any]:
     return values
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Ignores variables that name no setting: a platform may have set them for a service named precede."""
     return {_VARIABLES[name]: text for name, text in environ.items() if name in _VARIABLES and text != ""}
 
 
-_VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name != "limits"}
+TABLES = ("limits", "spark", "kafka", "storage")
+"""Settings that only the config file can have."""
+_VARIABLES = {PREFIX + name.upper(): name for name in Settings.__struct_fields__ if name not in TABLES}
 
 
 def likely_slips(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -222,6 +263,9 @@ def _convert(values: dict[str, Any]) -> Settings:
         kind = str if name == "bootstrap" else Settings.__annotations__.get(name)
         if kind is None:
             raise Refused(f"{name} is not a setting of precede.")
+        if kind is PassThrough:
+            values[name] = pass_through(name, value)
+            continue
         try:
             values[name] = msgspec.convert(_readable(value), kind, strict=not isinstance(value, str))
         except msgspec.ValidationError as error:
@@ -255,19 +299,35 @@ def check(settings: Settings) -> Settings:
         value = getattr(settings, name)
         if not good(value):
             raise Refused(f"The setting {name} is {value!r}, but must be {wanted}.")
-    if settings.master is not None and not settings.master.startswith("local") and settings.tasks == 0:
+    if _is_cluster(settings) and settings.tasks == 0:
         raise Refused(
             f"The setting tasks must be set where master is a cluster ({settings.master}): to the number of cores that "
             "the job has there; the checkpoint fixes it."
         )
+    spark_table.check(settings.spark)
+    if settings.sasl_token_provider is not None and not settings.runs_without_spark and _is_cluster(settings):
+        raise Refused(
+            "The setting sasl_token_provider gives tokens on this machine only, and Spark's workers on a cluster need "
+            "them too: use OIDC there (sasl.oauthbearer.token.endpoint.url in the table [kafka])."
+        )
+    if settings.raw_partitions is not None and settings.only == "history":
+        raise Refused(
+            "With only = history nothing is ordered, and the history of all partitions is written: leave out "
+            "raw_partitions."
+        )
     if settings.rebuild_delta and settings.only == "order":
         raise Refused("With only = order no table is written, so none can be rebuilt: leave out one of the two.")
+    read_addresses(settings.segment)
     topics = {name: getattr(settings, name) for name in _TOPICS} | {"state_topic": settings.state_topic_name}
     for name, topic in topics.items():
         others = [other for other in topics if other != name and topics[other] == topic]
         if others:
             raise Refused(f"The settings {name} and {others[0]} both name the topic {topic}; each needs its own.")
     return settings
+
+
+def _is_cluster(settings: Settings) -> bool:
+    return settings.master is not None and not settings.master.startswith("local")
 
 
 def host_and_port(metrics: str) -> tuple[str, int]:
@@ -294,8 +354,8 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
         lambda servers: SERVERS.fullmatch(str(servers)) is not None,
         "host:port, or several with commas between them",
     ),
-    ("checkpoint", _is_folder, "a folder of this machine or of a volume mounted on it"),
-    ("delta", _is_folder, "a folder of this machine or of a volume mounted on it"),
+    ("checkpoint", place.is_place, place.WANTED),
+    ("delta", place.is_place, place.WANTED),
     ("order", lambda name: name in ORDERS, f"one of {', '.join(sorted(ORDERS))}"),
     ("shards", _between(1, 1_000_000), "a whole number from 1 to 1,000,000"),
     (
@@ -304,6 +364,11 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
         f"a table with a record_bytes_max of at most {RECORD_BYTES_MAX:,}, so that what is appended fits too",
     ),
     ("only", lambda value: value in (None, "order", "history"), "order or history"),
+    (
+        "raw_partitions",
+        lambda text: text is None or raw_partitions.named(text) is not None,
+        "numbers and ranges of partitions with commas between them, such as 0-3,7",
+    ),
     *(
         (name, lambda text: TOPIC_NAME.fullmatch(text) is not None and text not in (".", ".."), _TOPIC_WANTED)
         for name in _TOPICS

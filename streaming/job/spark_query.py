@@ -51,6 +51,7 @@ class SparkQuery:
             if progress.batchId > watch.batch and "addBatch" in progress.durationMs:
                 _count(progress, watch)
         watch.behind = behind(last)
+        watch.reached = reached(last) or watch.reached
 
 
 def started(start: "Callable[[], StreamingQuery]") -> SparkQuery:
@@ -73,13 +74,17 @@ def _count(progress: "StreamingQueryProgress", watch: QueryWatch) -> None:
 
 def behind(progress: "StreamingQueryProgress") -> int | None:
     """How many records of its source the query had not read."""
-    latest, reached = ({}, {})
-    for source in progress.sources:
-        latest, reached = _offsets(source.latestOffset), _offsets(source.endOffset)
-    return sum(max(0, end - reached.get(at, 0)) for at, end in latest.items()) if latest and reached else None
+    latest = {place: end for source in progress.sources for place, end in _offsets(source.latestOffset).items()}
+    done = reached(progress)
+    return sum(max(0, end - done.get(at, 0)) for at, end in latest.items()) if latest and done else None
 
 
-def _offsets(text: str | None) -> dict[tuple[str, str], int]:
+def reached(progress: "StreamingQueryProgress") -> dict[tuple[str, int], int]:
+    """Up to where the query has read its source; empty where it does not say so."""
+    return {place: offset for source in progress.sources for place, offset in _offsets(source.endOffset).items()}
+
+
+def _offsets(text: str | None) -> dict[tuple[str, int], int]:
     """Kafka's offsets as Spark writes them, by topic and partition."""
     topics = msgspec.json.decode(text or "null") or {}
-    return {(topic, at): offset for topic, places in topics.items() for at, offset in places.items()}
+    return {(topic, int(at)): offset for topic, places in topics.items() for at, offset in places.items()}

@@ -5,7 +5,6 @@ anything is written.
 """
 
 from functools import partial
-from pathlib import Path
 
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
@@ -16,6 +15,7 @@ from precede.streaming.job import checkpoint, starting_point
 from precede.streaming.job.announcer import Say
 from precede.streaming.job.checkpoint import HistoryPart, OrderPart
 from precede.streaming.job.log_checks import Ask, check_log_read_again
+from precede.streaming.job.raw_partitions import owned
 from precede.streaming.job.settings import Settings
 from precede.udfs.errors import Refused
 
@@ -24,7 +24,8 @@ def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, To
     """The order part of the checkpoint as it will be written."""
     now = checkpoint.check_order(settings, kept, topics)
     raw = topics[settings.raw_topic]
-    ends = ask(lambda: reading.ends(settings.bootstrap, raw.name, raw.partitions))
+    partitions = owned(settings.raw_partitions, raw.name, raw.partitions)
+    ends = ask(lambda: reading.ends_of(settings.bootstrap, raw.name, partitions))
     if ends is None:
         return now
     try:
@@ -35,7 +36,7 @@ def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, To
 
 
 def _check_starting_point(
-    settings: Settings, topics: dict[str, Topic], ends: list[tuple[int, int]], ask: Ask, *, settled: bool
+    settings: Settings, topics: dict[str, Topic], ends: dict[int, tuple[int, int]], ask: Ask, *, settled: bool
 ) -> None:
     """Whether the order query can begin; it is found out again when no other job can change anything any more."""
     progress = ask(
@@ -54,7 +55,7 @@ def _check_starting_point(
         lambda *places: bool(ask(lambda: reading.has_records(settings.bootstrap, settings.raw_topic, *places))),
     )
     if position.reached is None and start.offsets is None:
-        check_log_read_again(settings, topics, progress, ask)
+        check_log_read_again(settings, topics, progress, ends, ask)
 
 
 def check_history(settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic]) -> HistoryPart:
@@ -78,7 +79,7 @@ def rebuild_history(
         _check_topic_is_whole(settings, table, first)
     say("The Delta tables are removed and will be written again from the topics.")
     # Before the tables go: after a crash the checkpoint must not name tables that do not exist.
-    checkpoint.forget_history(Path(settings.checkpoint))
+    checkpoint.forget_history(settings.checkpoint_place)
     tables.remove(settings)
     return check_history(settings, None, topics)
 

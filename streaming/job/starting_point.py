@@ -4,9 +4,10 @@ It is computed before Spark starts, so that what a person must decide is refused
 has fenced all others, so that nothing it depends on can change any more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from precede.streaming.job.raw_partitions import of_partitions
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.same_stream import check_log_reaches
 from precede.udfs.errors import Refused
@@ -25,29 +26,29 @@ class StartingPoint(NamedTuple):
 
 
 class Position(NamedTuple):
-    """What the starting point depends on; each dictionary is by raw partition."""
+    """What the starting point depends on; each dictionary is by raw partition, and has those of the job."""
 
     reached: dict[int, int] | None
     """The offsets up to which the checkpoint has processed the log; None for a fresh one."""
     token: dict[int, int]
     horizon: dict[int, int]
-    ends: list[tuple[int, int]]
-    """The first and the next offset of each raw partition."""
+    ends: Mapping[int, tuple[int, int]]
+    """The first and the next offset of each raw partition of the job."""
     lacks_state: bool = False
     """Whether the checkpoint is older than files that it needs."""
 
 
 def of_checkpoint(
-    settings: Settings, token: dict[int, int], horizon: dict[int, int], ends: list[tuple[int, int]]
+    settings: Settings, token: Mapping[int, int], horizon: Mapping[int, int], ends: Mapping[int, tuple[int, int]]
 ) -> Position:
-    """The position of the checkpoint of these settings."""
+    """The position of the checkpoint of these settings; `ends` has the partitions of the job."""
     from precede.streaming.job import restored_files, spark_files  # they need pandas, which one engine does without
 
     folder = settings.order_checkpoint
     reached = spark_files.reached(folder).get(settings.raw_topic)
     restored = None if reached is None else restored_files.find(settings.restored_files)
     lacks_state = restored is not None and restored.is_needed_by(spark_files.last_commit(folder))
-    return Position(reached, token, horizon, ends, lacks_state)
+    return Position(reached, of_partitions(ends, token), of_partitions(ends, horizon), ends, lacks_state)
 
 
 def find(settings: Settings, position: Position, has_records: Callable[[int, int, int], bool]) -> StartingPoint:
@@ -79,17 +80,20 @@ def _fresh(settings: Settings, position: Position) -> StartingPoint:
             f"below {position.horizon.get(cut, 0)}; start with the old checkpoint, or set accept_cut_log and "
             f"{NEW_OUTPUT}."
         )
-    cut = next((partition for partition, (first, _) in enumerate(position.ends) if first > 0), None)
-    if cut is not None and not settings.accept_cut_log:
-        raise Refused(
-            f"The beginning of the raw topic {settings.raw_topic} is gone (partition {cut} starts at offset "
-            f"{position.ends[cut][0]}), so a fresh start would count positions from what is left; "
-            "if you want that, set accept_cut_log."
-        )
-    if cut is not None and position.token:
+    cut = next((partition for partition, (first, _) in position.ends.items() if first > 0), None)
+    if cut is None:
+        return StartingPoint()
+    where = f"partition {cut} starts at offset {position.ends[cut][0]}"
+    if position.token:
         raise Refused(
             f"The beginning of the raw topic {settings.raw_topic} is gone, and the positions in "
-            f"{settings.ordered_topic} are counted from it; start with the old checkpoint, or {NEW_OUTPUT}."
+            f"{settings.ordered_topic} are counted from it ({where}); start with the old checkpoint, or set "
+            f"accept_cut_log and {NEW_OUTPUT}."
+        )
+    if not settings.accept_cut_log:
+        raise Refused(
+            f"The beginning of the raw topic {settings.raw_topic} is gone ({where}), so a fresh start would count "
+            "positions from what is left; if you want that, set accept_cut_log."
         )
     return StartingPoint()
 
@@ -98,7 +102,7 @@ def _check_not_ahead(
     settings: Settings, position: Position, reached: dict[int, int], has_records: Callable[[int, int, int], bool]
 ) -> None:
     """What lies between the token and a checkpoint that is ahead of it would never be published."""
-    for partition, (first, _) in enumerate(position.ends):
+    for partition, (first, _) in position.ends.items():
         done, published = reached.get(partition, 0), position.token.get(partition, 0)
         if done > max(first, published) and has_records(partition, max(first, published), done):
             raise Refused(
@@ -109,7 +113,7 @@ def _check_not_ahead(
 
 
 def _why_not_continued(settings: Settings, position: Position, reached: dict[int, int]) -> str | None:
-    for partition, (first, _) in enumerate(position.ends):
+    for partition, (first, _) in position.ends.items():
         if reached.get(partition, 0) < first:
             return (
                 f"it is at offset {reached.get(partition, 0)} of partition {partition}, and the raw topic "
@@ -121,7 +125,7 @@ def _why_not_continued(settings: Settings, position: Position, reached: dict[int
 def _first_cut(settings: Settings, position: Position) -> int | None:
     """The first partition in which the log no longer reaches back to the horizon."""
     offsets = _from_horizon(settings, position)
-    return next((at for at, (first, _) in enumerate(position.ends) if offsets[at] < first), None)
+    return next((at for at, (first, _) in position.ends.items() if offsets[at] < first), None)
 
 
 def _from_horizon(settings: Settings, position: Position) -> dict[int, int]:
@@ -129,13 +133,13 @@ def _from_horizon(settings: Settings, position: Position) -> dict[int, int]:
     horizon, token = position.horizon, position.token
     return {
         at: horizon.get(at, first if settings.accept_cut_log and at not in token else 0)
-        for at, (first, _) in enumerate(position.ends)
+        for at, (first, _) in position.ends.items()
     }
 
 
 def _lost_messages(settings: Settings, position: Position, reached: dict[int, int]) -> Refused:
     folder, topic = settings.checkpoint, settings.raw_topic
-    for partition, (first, _) in enumerate(position.ends):
+    for partition, (first, _) in position.ends.items():
         if max(reached.get(partition, 0), position.token.get(partition, 0)) < first:
             return Refused(
                 f"The raw topic {topic} has lost messages that were not ordered yet: its partition {partition} begins "

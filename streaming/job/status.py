@@ -1,6 +1,7 @@
 """The status line that the job prints while it runs: what was processed, what is held, how far behind it is."""
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 from precede.ingest.kafka import reading
@@ -27,6 +28,8 @@ class Status:
         """Whether the state topic lacks changes; without ticks it may do so for long."""
         self.is_kafka_away = False
         """While no broker answers it is not asked how far the log reaches, since that takes seconds."""
+        self.partitions: Collection[int] = ()
+        """The raw partitions of the job."""
         self._reported = (0, 0, 0, 0, 0)
         self._reported_at = 0.0
 
@@ -85,12 +88,11 @@ class Status:
 
     def _behind(self) -> int | None:
         """Raw records not yet processed; None before the first batch and while the broker is away."""
-        next_offsets = self.counts.next
-        if not next_offsets or self.is_kafka_away:
+        if not self.counts.next or self.is_kafka_away:
             return None
         settings = self.settings
         try:
-            ends = reading.ends(settings.bootstrap, settings.raw_topic, max(next_offsets) + 1)
+            ends = reading.ends_of(settings.bootstrap, settings.raw_topic, self.partitions)
         except Unreachable:
             return None
-        return sum(self.counts.lag(dict(enumerate(ends))).values())
+        return sum(self.counts.lag(ends).values())

@@ -11,9 +11,12 @@ from types import FrameType
 def set_on_signals(stopping: threading.Event) -> Iterator[None]:
     """Set the event at the first signal; a second one raises KeyboardInterrupt at once."""
 
+    came = threading.Event()  # the event itself may be set for another reason
+
     def handle(_number: int, _frame: FrameType | None) -> None:
-        if stopping.is_set():
+        if came.is_set():
             raise KeyboardInterrupt
+        came.set()
         stopping.set()
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers

@@ -16,6 +16,7 @@ LAST_RETRY_S = 30.0
 
 # Raised in an executor: its sentence is for a person, and no retry helps.
 REFUSED = re.compile(r"udfs\.errors\.Refused: ([^\n]+)")
+LACKS = re.compile(r"ModuleNotFoundError: No module named '([^'\n]+)'")
 CAUSES = re.compile(r"(?:Exception|Error): ([^\n]+)")
 REASON_LENGTH_MAX = 300
 
@@ -72,6 +73,8 @@ class QueryWatch:
         """When the query last reported progress: a batch, or that there was nothing to do."""
         self.behind: int | None = None
         """Records of its source that were not yet read at that moment."""
+        self.reached: dict[tuple[str, int], int] = {}
+        """The next offset of each topic and partition of its source, where the query reports it."""
         self._start = start
         self._say = say
         self._patience_s = patience_s
@@ -122,28 +125,43 @@ class QueryWatch:
     def _try_start(self) -> None:
         try:
             self._query = self._start()
-        except (KafkaException, Unreachable, QueryError) as error:
+        except ConnectionError:  # the engine has ended
+            raise
+        except (KafkaException, Unreachable, QueryError, OSError) as error:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, Refused):
             raise error
         text = str(error)
-        refused = REFUSED.search(text)
+        refused = refusal_in(text)
         if refused and self._patience_s < math.inf:
-            raise Refused(refused.group(1)) from error
+            raise Refused(refused) from error
         now = time.monotonic()
         if self._failures == 0:
             self._failing_since = now
         self._failures += 1
         self.restarts += 1
-        reason = refused.group(1).rstrip(".") if refused else reason_of(error)
+        reason = refused.rstrip(".") if refused else reason_of(error)
         if now - self._failing_since > self._patience_s:
             raise Refused(f"The {self.name} query has failed for {self._patience_s:.0f} s: {reason}.") from error
         wait_s = min(FIRST_RETRY_S * 2 ** (self._failures - 1), LAST_RETRY_S)
         self._retry_at = now + wait_s
         sentence = f"The {self.name} query stopped: {reason}; it starts again in {wait_s:.0f} s."
         self._say(sentence, level="warning", query=self.name, batch=self.batch + 1)
+
+
+def refusal_in(text: str) -> str | None:
+    """The sentence of a failure that no retry mends; None where one may help."""
+    if refused := REFUSED.search(text):
+        return refused.group(1)
+    if lacks := LACKS.search(text):
+        return (
+            f"The Python of Spark's executors has no module {lacks.group(1)}: send precede along with --py-files "
+            "precede.zip, and install the packages it needs on every worker, or set PYSPARK_PYTHON to a Python that "
+            "has them."
+        )
+    return None
 
 
 def reason_of(error: Any) -> str:

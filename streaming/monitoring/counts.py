@@ -1,17 +1,18 @@
 """What was processed since the job began, and what each shard holds, counted on the driver from the packed rows."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
-from precede.ingest.files import replace_file
+from precede.streaming.places.place import Place
 from precede.udfs.steps import NOTHING_WAITS, Records, ShardWaiting
 
 FILE = "held.json"
+EVERY_S = 10.0
 
 
 @dataclass
@@ -90,22 +91,41 @@ class _Shards(msgspec.Struct):
     v: int = 1
 
 
-def save(folder: Path, counts: Counts) -> None:
-    """Write what each shard holds into the checkpoint's folder: a shard reports it only in batches with its records."""
-    shards = {
-        shard: (held, counts.state_bytes.get(shard, 0), *counts.waiting.get(shard, NOTHING_WAITS))
-        for shard, held in counts.held.items()
-    }
-    with suppress(OSError):  # these numbers only inform; a full disk is reported by what needs the disk
-        replace_file(folder / FILE, msgspec.json.encode(_Shards(shards)), durable=False)
+class CountsFile:
+    """Keeps what each shard holds in the checkpoint's folder: a shard reports it only in batches with its records.
+
+    It is written when it has changed and some seconds have passed, and at the end, because in a store each write costs.
+    """
+
+    def __init__(self, folder: Place) -> None:
+        self._folder = folder
+        self._written: dict[int, tuple[int, int, int, int]] | None = None
+        self._written_at = time.monotonic()
+
+    def save_if_due(self, counts: Counts) -> None:
+        if time.monotonic() >= self._written_at + EVERY_S:
+            self.save(counts)
+
+    def save(self, counts: Counts) -> None:
+        """Write it now, unless it is written like this already."""
+        shards = {
+            shard: (held, counts.state_bytes.get(shard, 0), *counts.waiting.get(shard, NOTHING_WAITS))
+            for shard, held in counts.held.items()
+        }
+        self._written_at = time.monotonic()
+        if shards == self._written:
+            return
+        self._written = shards
+        with suppress(OSError):  # these numbers only inform; a full disk is reported by what needs the disk
+            (self._folder / FILE).replace(msgspec.json.encode(_Shards(shards)), durable=False)
 
 
-def load(folder: Path) -> Counts:
+def load(folder: Place) -> Counts:
     """The counts at the start of a job: nothing is processed yet, but what is held is known."""
     counts = Counts()
     with suppress(OSError, msgspec.DecodeError):
         for shard, (held, size, oldest, gaps) in msgspec.json.decode(
-            (folder / FILE).read_bytes(), type=_Shards
+            (folder / FILE).read(), type=_Shards
         ).shards.items():
             counts.held[shard] = held
             counts.state_bytes[shard] = size

@@ -7,22 +7,32 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
+from precede.streaming.history.tables import TABLES, history_name
 from precede.streaming.job.broker_watch import BrokerWatch
+from precede.streaming.job.raw_partitions import of_partitions
 from precede.streaming.job.retention_watch import RetentionWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring import counts as counts_file
 from precede.streaming.monitoring.counts import Counts
+from precede.streaming.places import place
+from precede.streaming.places.place import LocalPlace
 from precede.udfs.codes import CODES
 
 if TYPE_CHECKING:
+    from precede.streaming.monitoring.times import Times
     from precede.streaming.order.sink import Sink
 
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -36,7 +46,7 @@ class Metrics(Collector):
         self.broker = broker
         self.healthy = healthy
         self.sink: Sink | None = None
-        self._at_start = Counts() if settings.runs_without_spark else counts_file.load(Path(settings.checkpoint))
+        self._at_start = Counts() if settings.runs_without_spark else counts_file.load(settings.checkpoint_place)
         """Shown until there is a sink, since Spark takes some time to start."""
         self.watches: list[QueryWatch] = []
         self.retention: RetentionWatch | None = None
@@ -67,13 +77,16 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         settings = self.settings
         info = {"order": settings.order, "engine": settings.engine, "only": settings.only or ""}
+        info |= {"raw_partitions": settings.raw_partitions} if settings.raw_partitions else {}
         info |= {} if settings.runs_without_spark else {"shards": str(settings.shards)}
         yield InfoMetricFamily("precede_job", "What the job was started with.", info)
         yield GaugeMetricFamily("precede_healthy", "1 where the health endpoint says so.", int(self.healthy()))
         if settings.only != "history":
             yield from self._ordering(self.sink.counts if self.sink else self._at_start)
+            if self.sink:
+                yield from self._times(self.sink.times)
             if self.sink and self.sink.is_token_known:  # without it the lag would be the whole log
-                yield self._lag(self.sink.counts)
+                yield from self._lag(self.sink)
             if self.retention is not None:
                 yield GaugeMetricFamily(
                     "precede_retention_used_ratio",
@@ -99,10 +112,41 @@ class Metrics(Collector):
         age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
         yield GaugeMetricFamily("precede_held_oldest_seconds", "How long the oldest held message has waited.", age_s)
 
-    def _lag(self, counts: Counts) -> Metric:
+    def _lag(self, sink: "Sink") -> Iterator[Metric]:
         lag = GaugeMetricFamily("precede_lag_records", "Raw records not yet processed.", labels=["partition"])
-        for partition, records in counts.lag(dict(sorted(self.broker.ends.copy().items()))).items():
+        waited = GaugeMetricFamily(
+            "precede_lag_seconds", "How long the oldest of them has waited, seen every 5 s.", labels=["partition"]
+        )
+        ends = of_partitions(sink.ownership.partitions, self.broker.ends.copy())
+        for partition, records in sink.counts.lag(dict(sorted(ends.items()))).items():
             lag.add_metric([str(partition)], records)
+            next_offset = sink.counts.next.get(partition, 0)
+            waited_s = self.broker.waited_s(self.settings.raw_topic, partition, next_offset)
+            waited.add_metric([str(partition)], waited_s)
+        yield from (lag, waited)
+
+    def _times(self, times: "Times") -> Iterator[Metric]:
+        for name, about, found in (
+            ("delay", "Time of a message from its arrival, or from its release where it was held, to the commit.",
+             times.delay),
+            ("hold", "Time for which a message that was held had to wait.", times.hold),
+        ):  # fmt: skip
+            family = HistogramMetricFamily(f"precede_{name}_seconds", about)
+            family.add_metric([], found.buckets(), found.sum_s)
+            yield family
+
+    def _history_lag(self) -> Metric:
+        """By table; only of queries that have said up to where they have read."""
+        lag = GaugeMetricFamily(
+            "precede_history_lag_seconds",
+            "How long the oldest record that is not in the table has waited, seen every 5 s.",
+            labels=["table"],
+        )
+        for table in TABLES:
+            for watch in self.watches:
+                if watch.name == history_name(table) and watch.reached:
+                    waited_s = [self.broker.waited_s(*place, offset) for place, offset in watch.reached.items()]
+                    lag.add_metric([table], max(waited_s))
         return lag
 
     def _queries(self) -> Iterator[Metric]:
@@ -128,12 +172,14 @@ class Metrics(Collector):
                 silent.add_metric(name, time.monotonic() - watch.progress_at)
             if watch.behind is not None:
                 behind.add_metric(name, watch.behind)
-        yield from (running, batches, restarts, silent, behind)
+        yield from (running, batches, restarts, silent, behind, self._history_lag())
 
     def _disks(self) -> Metric:
         free = GaugeMetricFamily("precede_disk_free_bytes", "Free space on the folder's disk.", labels=["folder"])
         folders = ("checkpoint",) if self.settings.only == "order" else ("checkpoint", "delta")
         for name in ("cache",) if self.settings.runs_without_spark else folders:
+            folder = place.at(getattr(self.settings, name))
             with suppress(OSError):
-                free.add_metric([name], shutil.disk_usage(Path(getattr(self.settings, name))).free)
+                if isinstance(folder, LocalPlace):  # a store does not fill up
+                    free.add_metric([name], shutil.disk_usage(folder.path).free)
         return free

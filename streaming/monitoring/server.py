@@ -1,13 +1,20 @@
-"""The job's HTTP server: /metrics for Prometheus and /health for the supervisor that restarts the job, on one port."""
+"""The job's HTTP server, on one port: /metrics for Prometheus, and pages for what starts and restarts the job.
+
+`/health` and `/ready` are one page: whether the job does its work. `/live` fails only when the process itself is stuck,
+which only a new start helps; a Kafka that is away is no reason to restart anything.
+"""
 
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from precede.streaming.history import tables
+from precede.streaming.history.tables import TABLES, history_name
 from precede.streaming.job.broker_watch import BrokerWatch
 from precede.streaming.job.settings import Settings, host_and_port
 from precede.streaming.job.watch import QueryWatch
@@ -19,6 +26,8 @@ if TYPE_CHECKING:
 
 OK, NOT_FOUND, NOT_HEALTHY = 200, 404, 503
 REQUEST_S = 10.0
+STUCK_S_MAX = 600.0
+"""The main thread looks five times a second; starting Spark and restoring a large state take a minute or two."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -32,6 +41,7 @@ class MonitoringServer:
         self.began_at = time.monotonic()
         self.broker = BrokerWatch(settings)
         self.metrics = Metrics(settings, self.broker, lambda: self.health().healthy)
+        self._beat_at = self.began_at
         self._watches: list[QueryWatch] = []
         host, port = host_and_port(settings.metrics)
         try:
@@ -60,14 +70,41 @@ class MonitoringServer:
         """Report these queries and this sink from now on."""
         self._watches = self.metrics.watches = watches
         self.metrics.sink = sink
+        for table in TABLES:
+            for one in watches:
+                if one.name == history_name(table):
+                    topic = tables.topic(self.metrics.settings, table)
+                    self.broker.reached[topic] = partial(_reached, one, topic)
+        if sink is not None:
+            self.broker.reached[sink.settings.raw_topic] = partial(_processed, sink)
+
+    def beat(self) -> None:
+        """The main thread of the job goes on."""
+        self._beat_at = time.monotonic()
+
+    def stuck_s(self) -> float | None:
+        """How long the main thread has been stuck; None where it is not."""
+        silent_s = time.monotonic() - self._beat_at
+        return silent_s if silent_s > STUCK_S_MAX else None
 
     def health(self) -> Health:
         return judge(self._watches, self.began_at, self.broker.answered_at)
 
 
+def _reached(watch: QueryWatch, topic: str) -> dict[int, int]:
+    return {at: offset for (name, at), offset in watch.reached.items() if name == topic}
+
+
+def _processed(sink: "Sink") -> dict[int, int]:
+    """Of the partitions that the job owns, once it is known how far they were processed before."""
+    if not sink.is_token_known:
+        return {}
+    return dict.fromkeys(sink.ownership.partitions, 0) | sink.counts.next
+
+
 def _handler(server: MonitoringServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """Serves two pages."""
+        """Serves the pages."""
 
         timeout = REQUEST_S
         """Ends the thread of a client that connects and sends no request."""
@@ -76,13 +113,19 @@ def _handler(server: MonitoringServer) -> type[BaseHTTPRequestHandler]:
             path = self.path.partition("?")[0]
             if path == "/metrics":
                 self._answer(OK, TEXT, server.metrics.text())
-            elif path == "/health":
+            elif path == "/live":
+                stuck_s = server.stuck_s()
+                if stuck_s is None:
+                    self._answer(OK, TEXT, b"The process runs.\n")
+                else:
+                    self._answer(NOT_HEALTHY, TEXT, f"The process has been stuck for {stuck_s:.0f} s.\n".encode())
+            elif path in ("/health", "/ready"):
                 health = server.health()
                 self._answer(
                     OK if health.healthy else NOT_HEALTHY, "application/json", msgspec.json.encode(health) + b"\n"
                 )
             else:
-                self._answer(NOT_FOUND, TEXT, b"There is /metrics and /health.\n")
+                self._answer(NOT_FOUND, TEXT, b"There are /metrics, /health, /ready and /live.\n")
 
         def _answer(self, status: int, kind: str, body: bytes) -> None:
             with suppress(ConnectionError):  # the client has gone

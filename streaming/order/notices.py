@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError
 
+from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
 
 SENTENCES_MAX = 100
@@ -32,6 +33,9 @@ class Notices:
         """Take an error of a Kafka client."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.is_kafka_away = True
+        why = clients.why_rejected(self._bootstrap, error) if error.code() == KafkaError._AUTHENTICATION else None
+        if why is not None:
+            self.add(f"{str(why).rstrip('.')}; nothing is lost, and the job continues when the login works again.")
 
     def kafka_answered(self) -> None:
         self.is_kafka_away = False

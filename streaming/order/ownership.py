@@ -1,9 +1,9 @@
-"""Who may write the ordered topic: one job at a time, and only from the stream that it was made from.
+"""Who may write the ordered topic: for each raw partition one job at a time, and only from the stream it was made from.
 
-A job claims each raw partition by an owner record in the progress topic. It writes these records first. Then it fences
-every other transactional id that the topic names for its partitions, and only then it reads how far the stream is
-published: no other job can change that any more. A job that crashes between the two has left its id in the topic, so
-the next start fences it too.
+A job claims each of its raw partitions by an owner record in the progress topic. It writes these records first. Then
+it fences every other transactional id that the topic names for its partitions, and only then it reads how far the
+stream is published: no other job can change that any more. A job that crashes between the two has left its id in the
+topic, so the next start fences it too. Jobs that share no partition have different ids, and never fence each other.
 
 Of two jobs that start at once, the one whose records stand last in the topic goes on. A job that finds the records of
 another one where its own should stand ends with TakenOver. A job that was fenced, but whose records still stand, opens
@@ -23,17 +23,21 @@ from precede.ingest.kafka.topics import Topic, describe
 from precede.ingest.progress import (
     Owner,
     Progress,
+    StreamTopics,
     guard_record,
     horizon_record,
+    new_owner,
     owner_record,
     read_progress,
     transactional_id,
 )
+from precede.streaming.job.raw_partitions import as_text, owned
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.same_stream import (
     check_log_reaches,
     check_rules,
     check_same_source,
+    check_same_state_topic,
     check_same_topics,
 )
 from precede.streaming.order.transaction import FencedError, TransactionalProducer
@@ -55,9 +59,10 @@ class Ownership:
 
     def __init__(self, settings: Settings, raw: Topic, progress: Topic, *, engine: str = "spark") -> None:
         self.job = uuid.uuid4().hex
-        self.partitions = range(raw.partitions)
+        self.partitions = owned(settings.raw_partitions, raw.name, raw.partitions)
         """The raw partitions that this job owns."""
-        self.transactional_id = transactional_id(settings.ordered_topic)
+        some = as_text(self.partitions) if len(self.partitions) < raw.partitions else None
+        self.transactional_id = transactional_id(settings.ordered_topic, some)
         self.settings = settings
         self.progress = progress
         self._raw = raw
@@ -109,7 +114,7 @@ class Ownership:
             mine = self._records(before, progress)
             others = self._ids(progress) - fenced
             if mine != written:
-                self._write(producer, mine, self._void(before, progress, mine))
+                self._write(producer, self._unguarded(progress) | mine, self._void(before, progress, mine))
                 written = mine
             elif others:
                 for one in sorted(others):
@@ -122,6 +127,7 @@ class Ownership:
             is_settled = self._ids(progress) <= fenced
             progress = self._read(settled=is_settled)
             self._check_own(progress, known=() if is_settled else {owner.job for owner in before.values()})
+            self._check_same(progress)  # a job of other partitions may start at this moment too
             written = self._standing(progress) if is_settled else written
         self._check_log(progress)
         return progress
@@ -130,6 +136,10 @@ class Ownership:
         """The owners of this job's partitions; none while an older release could still start."""
         owners = progress.owners if progress.is_guarded else {}
         return {partition: owners[partition] for partition in self.partitions if partition in owners}
+
+    def _unguarded(self, progress: Progress) -> dict[int, Owner]:
+        """What an older release wrote as the one owner of all partitions: the guard replaces it."""
+        return {} if progress.is_guarded else progress.owners
 
     def _ids(self, progress: Progress) -> set[str]:
         """The transactional ids under which this job's partitions were ever written, as far as the topic shows."""
@@ -165,26 +175,15 @@ class Ownership:
         for name in names:
             if name not in found:
                 raise Refused(f"The topic {name} does not exist any more.")
-        ordered, dead_letters, state = (found[name] for name in names)
-        return Owner(
+        return new_owner(
+            StreamTopics(raw, *(found[name] for name in names)),
             job=self.job,
-            transactional_id=self.transactional_id,
-            ids=[self.transactional_id],
-            engine=self._engine,
-            since_ms=self._since_ms,
-            raw_topic=raw.name,
-            raw_topic_id=raw.id,
-            partitions=raw.partitions,
             order=settings.order,
             limits=settings.limits,
             partitioner=settings.partitioner,
-            rules=RULES,
-            rules_from=0,
-            ordered_topic_id=ordered.id,
-            ordered_partitions=ordered.partitions,
-            dead_letter_topic_id=dead_letters.id,
-            state_topic=state.name,
-            state_topic_id=state.id,
+            engine=self._engine,
+            since_ms=self._since_ms,
+            own_id=self.transactional_id,
         )
 
     def _void(self, before: dict[int, Owner], progress: Progress, mine: dict[int, Owner]) -> set[int]:
@@ -192,10 +191,10 @@ class Ownership:
         ids = {partition: owner.state_topic_id for partition, owner in before.items()}
         return {at for at in mine if at in progress.horizon and ids.get(at) != mine[at].state_topic_id}
 
-    def _write(self, producer: TransactionalProducer, mine: dict[int, Owner], void: Collection[int]) -> None:
-        """Write the owner records, in a transaction of their own, and remove the horizon of these partitions."""
+    def _write(self, producer: TransactionalProducer, owners: dict[int, Owner], void: Collection[int]) -> None:
+        """Write owner records, in a transaction of their own, and remove the horizon of the partitions in `void`."""
         topic = self.settings.ordered_topic
-        records = [guard_record(topic), *(owner_record(topic, at, owner) for at, owner in mine.items())]
+        records = [guard_record(topic), *(owner_record(topic, at, owner) for at, owner in owners.items())]
         producer.begin()
         producer.produce(self.progress.name, [value for _, value in records], [key for key, _ in records])
         gone = [horizon_record(topic, at, 0)[0] for at in void]
@@ -221,31 +220,47 @@ class Ownership:
             self._check_no_output(mine.ordered_partitions or 0)
         if self._has_claimed:
             self._check_own(progress)
-        for owner in progress.owners.values():
-            check_rules(self.settings.ordered_topic, owner, reads_log_again=False)
+        self._check_same(progress)
+
+    def _check_same(self, progress: Progress) -> None:
+        """What was written before, and what the jobs of other partitions write, is the same stream."""
+        mine = self._record()
+        for partition, owner in progress.owners.items():
             check_same_source(self.settings, owner, mine)
             check_same_topics(self.settings, owner, mine)
+            if partition in self.partitions:
+                check_rules(self.settings.ordered_topic, owner, reads_log_again=False)
+            else:
+                check_same_state_topic(self.settings, partition, owner, mine)
 
     def _check_log(self, progress: Progress) -> None:
-        ends = reading.ends(self.settings.bootstrap, self._raw.name, self._raw.partitions)
+        ends = reading.ends_of(self.settings.bootstrap, self._raw.name, self.partitions)
         check_log_reaches(self.settings, progress.token, ends)
 
     def _check_own(self, progress: Progress, known: Collection[str] = ()) -> None:
         """The job that took over keeps the topic: this one must not take it back when it fails and tries again."""
-        owners = [progress.owners[at] for at in self.partitions if at in progress.owners]
-        for owner in owners:
-            if owner.job != self.job and owner.job not in known:
-                raise TakenOver(
-                    f"Another job took over the ordered topic {self.settings.ordered_topic}: "
-                    f"{_name(owner.job, owner.engine, owner.since_ms)} writes it now, and this one, "
-                    f"{_name(self.job, self._engine, self._since_ms)}, stops; do not start it again while the other "
-                    "one runs."
-                )
+        owners = {at: progress.owners[at] for at in self.partitions if at in progress.owners}
+        taken = {at: owner for at, owner in owners.items() if owner.job != self.job and owner.job not in known}
+        if taken:
+            raise self._taken_over(taken)
         if self._has_claimed and not owners:
             raise Refused(
                 f"The progress topic {self.progress.name} no longer says who writes the ordered topic "
                 f"{self.settings.ordered_topic}: its records were removed while this job ran."
             )
+
+    def _taken_over(self, taken: dict[int, Owner]) -> TakenOver:
+        """The refusal to go on where these partitions have another owner."""
+        other = next(iter(taken.values()))
+        where, again = "", "do not start it again while the other one runs"
+        if len(taken) < len(self.partitions):
+            left = as_text(at for at in self.partitions if at not in taken)
+            where, again = f" of raw partition {as_text(taken)}", f"start it again for what it has left: {left}"
+        return TakenOver(
+            f"Another job took over the ordered topic {self.settings.ordered_topic}{where}: "
+            f"{_name(other.job, other.engine, other.since_ms)} writes it now, and this one, "
+            f"{_name(self.job, self._engine, self._since_ms)}, stops; {again}."
+        )
 
     def _check_no_output(self, partitions: int) -> None:
         """Without a token it is not known which rows are published, so there must be none."""

@@ -4,7 +4,8 @@ Each step is its own function, so that benchmarks and tests can replace the kern
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from precede.ingest.kafka import clients
@@ -31,10 +32,16 @@ SOURCE = {
 }
 
 
-def rows(spark: "SparkSession", settings: Settings, offsets: Mapping[int, int] | None = None) -> "DataFrame":
+def rows(
+    spark: "SparkSession",
+    settings: Settings,
+    offsets: Mapping[int, int] | None = None,
+    owned: Sequence[int] | None = None,
+) -> "DataFrame":
     """The raw log as (shard, key, value, partition, offset, timestamp_ms); the JVM only hashes the key.
 
-    A new checkpoint begins at these offsets, by default at the beginning of the log.
+    A new checkpoint begins at these offsets, by default at the beginning of the log. With `owned` only these
+    partitions are read.
     """
     from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
@@ -43,7 +50,7 @@ def rows(spark: "SparkSession", settings: Settings, offsets: Mapping[int, int] |
         .options(**SOURCE)
         .options(**clients.spark_options(settings.bootstrap))
         .options(**_starting_offsets(settings.raw_topic, offsets))
-        .option("subscribe", settings.raw_topic)
+        .options(**_partitions(settings.raw_topic, owned))
         .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         .load()
     )
@@ -55,6 +62,10 @@ def rows(spark: "SparkSession", settings: Settings, offsets: Mapping[int, int] |
         "offset",
         F.unix_millis("timestamp").alias("timestamp_ms"),
     )
+
+
+def _partitions(topic: str, owned: Sequence[int] | None) -> dict[str, str]:
+    return {"subscribe": topic} if owned is None else {"assign": json.dumps({topic: list(owned)})}
 
 
 def _starting_offsets(topic: str, offsets: Mapping[int, int] | None) -> dict[str, str]:
@@ -91,17 +102,21 @@ def start(
     *,
     key: "Ed25519PrivateKey | None" = None,
     partitions: int,
+    owned: Sequence[int] | None = None,
     state: StateSettings | None = None,
     restored: RestoredFiles | None = None,
     drain: bool = False,
 ) -> "StreamingQuery":
-    """Start the query over a raw topic of so many partitions; the job signs with `key`.
+    """Start the query over so many raw partitions, or the `owned` ones of them; the job signs with `key`.
 
     A checkpoint that began with restored state goes on with `restored`. With `drain` the query ends when all that is
     there now is processed.
     """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", ORDER_POOL)
     patience = settings.patience(key)
+    initial = None if restored is None else restored.reader
+    if initial is not None:
+        initial.send_to_workers(partial(spark.sparkContext.addFile, recursive=True))
     shard = Shard(
         settings.order,
         settings.limits,
@@ -109,13 +124,14 @@ def start(
         partitions=partitions,
         partitioner=settings.partitioner,
         state=state,
-        initial=None if restored is None else restored.reader,
+        initial=initial,
     )
     function = faults.around(shard, "order")
     offsets = None if restored is None else restored.offsets
-    packed = ordered(rows(spark, settings, offsets), function)
+    some = None if owned is None or len(owned) == partitions else owned
+    packed = ordered(rows(spark, settings, offsets, some), function)
     writer = packed.writeStream.queryName("order").foreachBatch(publish)
-    writer = writer.option("checkpointLocation", str(settings.order_checkpoint.absolute()))
+    writer = writer.option("checkpointLocation", settings.order_checkpoint.location)
     if drain:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()

@@ -3,6 +3,8 @@
 Whatever would make other bytes or other positions than those already published is refused here.
 """
 
+from collections.abc import Mapping
+
 from precede.ingest.progress import Owner
 from precede.ingest.ways_out import FRESH_OUTPUT, SAME_POSITIONS
 from precede.streaming.job.checkpoint import changed_limits
@@ -40,9 +42,9 @@ def check_same_source(settings: Settings, found: Owner, mine: Owner) -> None:
         )
 
 
-def check_log_reaches(settings: Settings, done: dict[int, int], ends: list[tuple[int, int]]) -> None:
+def check_log_reaches(settings: Settings, done: Mapping[int, int], ends: Mapping[int, tuple[int, int]]) -> None:
     """A raw topic that ends before what is done has lost records; new records there would be taken for done."""
-    for partition, (_, end) in enumerate(ends):
+    for partition, (_, end) in ends.items():
         if done.get(partition, 0) > end:
             raise Refused(
                 f"The raw topic {settings.raw_topic} has lost its end: its partition {partition} ends at offset {end}, "
@@ -75,6 +77,17 @@ def check_same_topics(settings: Settings, found: Owner, mine: Owner) -> None:
                 f"The topic {name} is not the one into which the stream of {topic} was published, and records that "
                 f"are already published would be missing from it; {FRESH_OUTPUT}."
             )
+
+
+def check_same_state_topic(settings: Settings, partition: int, found: Owner, mine: Owner) -> None:
+    """Readers find the states of all groups in one topic, whichever job writes them."""
+    if found.state_topic_id not in (None, mine.state_topic_id):
+        which = "an earlier one of that name" if found.state_topic == mine.state_topic else str(found.state_topic)
+        raise Refused(
+            f"The state topic of this job is {mine.state_topic}, but that of the job of raw partition {partition} is "
+            f"{which}; all jobs of {settings.ordered_topic} need the same one. Only a job of all partitions, without "
+            "raw_partitions, can change it."
+        )
 
 
 def check_rules(topic: str, owner: Owner, *, reads_log_again: bool) -> None:

@@ -13,18 +13,19 @@ the token is read again, and what it leaves to do is done.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from precede.ingest.kafka.topics import Topic, record_bytes_max
-from precede.ingest.progress import horizon_record, token_record
+from precede.ingest.progress import horizon_record, token_record, transactional_id
 from precede.streaming.job import faults
+from precede.streaming.job.raw_partitions import of_partitions
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring import counts
-from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.counts import Counts, CountsFile
+from precede.streaming.monitoring.times import Times
 from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.lag_group import LagGroup
 from precede.streaming.order.notices import Notices
@@ -37,6 +38,7 @@ from precede.streaming.order.transaction import (
     TransactionalProducer,
     TransactionError,
 )
+from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
 from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.messages import NAME_BYTES_MAX
@@ -66,7 +68,7 @@ class Sink:
         key: "Ed25519PrivateKey | None" = None,
         *,
         engine: str = "spark",
-        counts_folder: Path | None = None,
+        counts_folder: Place | None = None,
     ) -> None:
         """`key` is the service's; what the job itself writes into the log is signed with it.
 
@@ -81,7 +83,8 @@ class Sink:
         """How the kernel's states are written; known once the job owns the topics."""
         self.is_token_known = False
         self.counts = Counts() if counts_folder is None else counts.load(counts_folder)
-        self._counts_folder = counts_folder
+        self._counts_file = None if counts_folder is None else CountsFile(counts_folder)
+        self.times = Times()
         self.shards: Collection[int] = ()
         """The shards that had input in the batch that was published last."""
         self.refused: Refused | None = None
@@ -91,7 +94,7 @@ class Sink:
         self._producer: TransactionalProducer | None = None
         self._own_raw: list[tuple[int, JobRecord]] = []
         """What the open transaction will write into the raw topic, by partition."""
-        self._lag_group = LagGroup(settings.bootstrap, self.ownership.transactional_id, raw.name)
+        self._lag_group = LagGroup(settings.bootstrap, transactional_id(settings.ordered_topic), raw.name)
 
     def open(self) -> None:
         """Claim the ordered topic, fence every other job, and read the token."""
@@ -106,9 +109,9 @@ class Sink:
                 PIECE_BYTES_MAX,
                 record_bytes_max(self.settings.bootstrap, self.settings.state_topic_name) - STATE_KEY_BYTES_MAX,
             ),
-            written_from=progress.horizon,
+            written_from=of_partitions(self.ownership.partitions, progress.horizon),
         )
-        self.token = progress.token
+        self.token = of_partitions(self.ownership.partitions, progress.token)
         self.counts.next = self.token | self.counts.next
         self.is_token_known = True
         self._producer = producer
@@ -121,6 +124,12 @@ class Sink:
         """Take in that another job writes the ordered topic now; this one publishes nothing more."""
         self.refused = refusal
         self.is_stopping = True
+
+    def end(self) -> None:
+        """Close it for good."""
+        self.close()
+        if self._counts_file is not None and self.counts.batches:
+            self._counts_file.save(self.counts)
 
     def close(self) -> None:
         """Drop the producer, and with it what is not committed."""
@@ -217,6 +226,7 @@ class Sink:
         done = Counts(batches=1)
         reports: dict[int, dict[int, int]] = {}
         self._own_raw = []
+        self.times.begin()
         has_begun = False
         began, producing_s, committing_s = perf_counter(), 0.0, 0.0
         faults.reach("order.begin")
@@ -238,11 +248,13 @@ class Sink:
                 self._produce(producer, partition, records)
                 if offset >= next_offset:
                     done.add_published(records)
+                    self.times.note(records.ordered)
                 producing_s += perf_counter() - step
             if has_begun:
                 step = perf_counter()
                 self._commit(producer, done.next, reports)
                 committing_s = perf_counter() - step
+                self.times.committed()
             else:  # what a shard says of its state counts, although nothing is published
                 for shard, uncovered in reports.items():
                     self.coverage.report(shard, uncovered)
@@ -254,8 +266,8 @@ class Sink:
         self.notices.kafka_answered()
         self.counts.add_batch(done)
         self.shards = done.held.keys()
-        if self._counts_folder is not None:
-            counts.save(self._counts_folder, self.counts)
+        if self._counts_file is not None:
+            self._counts_file.save_if_due(self.counts)
         faults.reach("order.out")
 
     def _produce(self, producer: TransactionalProducer, partition: int, records: Records) -> None:

@@ -57,6 +57,8 @@ class CacheSource(msgspec.Struct, frozen=True):
     state_topic_id: str
     stream: str
     """The id of the ordered topic."""
+    partitions: tuple[int, ...]
+    """The partitions of the job."""
     rules: int = RULES
 
 
@@ -247,7 +249,7 @@ class _StoredCache(Cache):
         self._connect()
         self._mark = self._read_mark()
         if self._mark.source != source:
-            raise CacheError("it is of another topic, or of an older release")
+            raise CacheError("it is of another topic, of other partitions, or of another release")
         boot = _boot_id()
         if not self._mark.is_closed and (not boot or self._mark.boot != boot):
             raise CacheError("the machine has started again since, and it was not closed before")

@@ -72,8 +72,7 @@ class OrderLoop:
         self._state = StateTopic(
             settings.bootstrap,
             state.name,
-            state.partitions,
-            CacheSource(sink.state.topic, sink.state.stream),
+            CacheSource(sink.state.topic, sink.state.stream, tuple(sink.ownership.partitions)),
         )
         self._stopping = threading.Event()
         self._due = 0.0
@@ -130,7 +129,8 @@ class OrderLoop:
     def _order_with(self, cache: Cache) -> None:
         settings, sink = self._settings, self._sink
         horizon = sink.coverage.published
-        ends = reading.ends(settings.bootstrap, self._raw.name, self._raw.partitions)
+        owned = sink.ownership.partitions
+        ends = reading.ends_of(settings.bootstrap, self._raw.name, owned)
         beginning(settings, sink.token, horizon, ends)  # once more, now that no other job can change it
         groups = Groups(
             cache,
@@ -142,7 +142,7 @@ class OrderLoop:
             partitions=self._raw.partitions,
             partitioner=settings.partitioner,
         )
-        offsets = {at: horizon.get(at, ends[at][0]) for at in sink.ownership.partitions}
+        offsets = {at: horizon.get(at, ends[at][0]) for at in owned}
         reader = RawReader(
             settings.bootstrap, self._raw.name, offsets, on_error=sink.notices.client_error, until_end=settings.once
         )

@@ -1,10 +1,13 @@
 """Checks before the engine process starts: the log must reach back to where the kernel goes on."""
 
+from collections.abc import Mapping
+
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic
 from precede.ingest.progress import read_progress
 from precede.streaming.job import starting_point
 from precede.streaming.job.log_checks import Ask, check_log_read_again
+from precede.streaming.job.raw_partitions import of_partitions, owned
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.starting_point import Position, StartingPoint
 from precede.udfs.errors import Refused
@@ -13,7 +16,8 @@ from precede.udfs.errors import Refused
 def check(settings: Settings, topics: dict[str, Topic], ask: Ask) -> None:
     """Refuse a start that would lose messages or number from 1 again."""
     raw = topics[settings.raw_topic]
-    ends = ask(lambda: reading.ends(settings.bootstrap, raw.name, raw.partitions))
+    partitions = owned(settings.raw_partitions, raw.name, raw.partitions)
+    ends = ask(lambda: reading.ends_of(settings.bootstrap, raw.name, partitions))
     if ends is None:
         return
     try:
@@ -23,7 +27,7 @@ def check(settings: Settings, topics: dict[str, Topic], ask: Ask) -> None:
 
 
 def _check(
-    settings: Settings, topics: dict[str, Topic], ends: list[tuple[int, int]], ask: Ask, *, settled: bool
+    settings: Settings, topics: dict[str, Topic], ends: dict[int, tuple[int, int]], ask: Ask, *, settled: bool
 ) -> None:
     progress_topic = topics[settings.progress_topic]
     progress = ask(lambda: read_progress(settings.bootstrap, progress_topic, settings.ordered_topic, settled=settled))
@@ -31,12 +35,12 @@ def _check(
         return
     horizon = progress.horizon_in(topics[settings.state_topic_name].id)
     if beginning(settings, progress.token, horizon, ends).offsets is None:
-        check_log_read_again(settings, topics, progress, ask)
+        check_log_read_again(settings, topics, progress, ends, ask)
 
 
 def beginning(
-    settings: Settings, token: dict[int, int], horizon: dict[int, int], ends: list[tuple[int, int]]
+    settings: Settings, token: Mapping[int, int], horizon: Mapping[int, int], ends: Mapping[int, tuple[int, int]]
 ) -> StartingPoint:
     """Where the kernel begins: at the horizon, or at the beginning of the log. Raises Refused where it may not."""
-    position = Position(None, token, horizon, ends)
+    position = Position(None, of_partitions(ends, token), of_partitions(ends, horizon), ends)
     return starting_point.find(settings, position, lambda *_: False)

@@ -17,12 +17,11 @@ ANSWER_S = 1.0
 
 
 class StateTopic:
-    """The state topic of one stream."""
+    """The state topic of one stream, of which the partitions of this job are read."""
 
-    def __init__(self, bootstrap: Address | str, name: str, partitions: int, source: CacheSource) -> None:
+    def __init__(self, bootstrap: Address | str, name: str, source: CacheSource) -> None:
         self.bootstrap = bootstrap
         self.name = name
-        self.partitions = partitions
         self.source = source
         self._reader: TopicReader | None = None
 
@@ -47,7 +46,7 @@ class StateTopic:
         if self._reader is None:
             self._reader = TopicReader(self.bootstrap)
         try:
-            found = self._reader.ends(self.name, range(self.partitions), ANSWER_S)
+            found = self._reader.ends(self.name, self.source.partitions, ANSWER_S)
         except KafkaException:
             return {}
         return {at: end for at, (_, end) in found.items()}
@@ -85,8 +84,8 @@ class StateTopic:
 
     def _all_ends(self) -> dict[int, int]:
         """The ends, also of what is not committed: open transactions may hide what was there before."""
-        found = reading.ends(self.bootstrap, self.name, self.partitions, committed=False)
-        return {at: end for at, (_, end) in enumerate(found)}
+        found = reading.ends_of(self.bootstrap, self.name, self.source.partitions, committed=False)
+        return {at: end for at, (_, end) in found.items()}
 
     def _read(self, cache: Cache, positions: Mapping[int, int], ends: Mapping[int, int]) -> None:
         """Put all states in the cache from these offsets on; partitions where nothing came are not read."""

@@ -22,6 +22,7 @@ from tests.door.command import precede
 SECRET = {"PRECEDE_SASL_PASSWORD": "s3cret"}
 CERTIFICATE = __file__
 """A file in which a certificate begins: -----BEGIN CERTIFICATE-----"""
+OIDC = {"sasl.oauthbearer.token.endpoint.url": "http://localhost:1/token"}
 SASL = {"security_protocol": "SASL_SSL", "sasl_username": "ann"}
 
 
@@ -77,6 +78,50 @@ def test_each_client_is_told_in_its_own_words() -> None:
     assert set(spark_options("kafka:9092")) == {"kafka.bootstrap.servers", "kafka.security.protocol"}
 
 
+def test_the_table_kafka_goes_to_every_client_and_what_java_has_too_to_spark() -> None:
+    table = {"client.rack": "a", "socket": {"keepalive": {"enable": True}}, "ssl.key.password": "s3cret"}
+    found = settings.load({"kafka": table | {"socket.receive.buffer.bytes": 65536}}, {})
+    confluent = clients.settings(found.bootstrap)
+    assert (confluent["client.rack"], confluent["socket.keepalive.enable"]) == ("a", "true")
+    assert confluent["socket.receive.buffer.bytes"] == "65536"
+    spark = spark_options(found.bootstrap)
+    assert (spark["kafka.client.rack"], spark["kafka.receive.buffer.bytes"]) == ("a", "65536")
+    assert not any("keepalive" in name for name in spark)
+    assert "s3cret" not in repr(found) + repr(found.bootstrap) + str(found.kafka)
+
+
+def test_the_table_has_priority_over_our_own_settings_of_clients() -> None:
+    found = settings.load({"kafka": {"reconnect.backoff.max.ms": 9_000, "client.id": "orders"}}, {})
+    confluent = clients.settings(found.bootstrap)
+    assert (confluent["reconnect.backoff.max.ms"], confluent["client.id"]) == ("9000", "orders")
+
+
+def test_tokens_by_oidc_are_told_to_each_client_in_its_own_words() -> None:
+    more = {"sasl_mechanism": "OAUTHBEARER", "kafka": OIDC | {"sasl.oauthbearer.scope": "orders"}}
+    found = settings.load(SASL | more, SECRET)
+    confluent = clients.settings(found.bootstrap)
+    named = {name: confluent[f"sasl.oauthbearer.{name}"] for name in ("method", "client.id", "client.secret", "scope")}
+    assert named == {"method": "oidc", "client.id": "ann", "client.secret": "s3cret", "scope": "orders"}
+    assert "sasl.password" not in confluent
+    spark = spark_options(found.bootstrap)
+    assert spark["kafka.sasl.jaas.config"].endswith('required clientId="ann" clientSecret="s3cret" scope="orders";')
+    assert spark["kafka.sasl.oauthbearer.token.endpoint.url"] == OIDC["sasl.oauthbearer.token.endpoint.url"]
+
+
+def test_a_ticket_of_kerberos_is_told_to_java_in_its_own_words() -> None:
+    table = (
+        ("sasl.kerberos.keytab", "/a.keytab"),
+        ("sasl.kerberos.principal", "job@X"),
+        ("sasl.kerberos.service.name", "k"),
+    )
+    spark = spark_options(Address("kafka:9093", Access(protocol="SASL_PLAINTEXT", mechanism="GSSAPI", more=table)))
+    assert spark["kafka.sasl.kerberos.service.name"] == "k"
+    assert spark["kafka.sasl.jaas.config"] == (
+        'com.sun.security.auth.module.Krb5LoginModule required useKeyTab="true" storeKey="true" keyTab="/a.keytab" '
+        'principal="job@X";'
+    )
+
+
 @pytest.mark.parametrize(
     ("flags", "environ", "sentence"),
     [
@@ -85,7 +130,39 @@ def test_each_client_is_told_in_its_own_words() -> None:
         ({"security_protocol": "SASL_PLAINTEXT", "ssl_ca_file": "x"}, SECRET, "ssl_ca_file has no effect while"),
         ({"security_protocol": "SASL_SSL"}, SECRET, "sasl_username is missing"),
         (SASL, {}, "ann has no password: a password comes from the variable PRECEDE_SASL_PASSWORD, or from a file"),
-        (SASL | {"sasl_mechanism": "GSSAPI"}, SECRET, "sasl_mechanism is 'GSSAPI', but must be one of SCRAM-SHA-512"),
+        (
+            SASL | {"sasl_mechanism": "NTLM"},
+            SECRET,
+            "sasl_mechanism is 'NTLM', but must be one of SCRAM-SHA-512, .*GSSAPI",
+        ),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, {}, "nothing says where tokens come from"),
+        (SASL | {"sasl_mechanism": "OAUTHBEARER", "kafka": OIDC}, {}, "ann has no password"),
+        (
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "kafka": OIDC},
+            SECRET,
+            "sasl_username is ",
+        ),
+        (
+            SASL | {"sasl_mechanism": "PLAIN", "sasl_token_provider": "time:time"},
+            SECRET,
+            "has no effect while sasl_mech",
+        ),
+        (
+            {"sasl_token_provider": "time:time"},
+            {},
+            "sasl_token_provider has no effect while security_protocol is PLAIN",
+        ),
+        ({"security_protocol": "SASL_SSL", "sasl_token_provider": "time:no"}, {}, "must be module:function, and that"),
+        ({"security_protocol": "SASL_SSL", "sasl_token_provider": "nowhere"}, {}, "must be module:function, and that"),
+        ({"security_protocol": "SASL_SSL", "sasl_token_provider": "time:timezone"}, {}, "which is not a function"),
+        (
+            {"kafka": {"sasl.password": "s3cret"}},
+            {},
+            r"\[kafka\] sets sasl.password: leave it out, set sasl_password_file",
+        ),
+        ({"kafka": {"isolation.level": "read_uncommitted"}}, {}, "leave it out, precede's guarantees rest on it"),
+        ({"kafka": {"socket.keepalive": True}}, {}, "cannot be used: No such configuration property"),
+        ({"kafka": {"ssl.key.password": "x", "socket.timeout.ms": "s3cret"}}, {}, "cannot be used: Invalid value"),
         (SASL | {"sasl_password_file": "/nowhere"}, {}, "/nowhere, which sasl_password_file names, cannot be read"),
         (SASL | {"ssl_ca_file": "/nowhere"}, SECRET, "/nowhere, which ssl_ca_file names, cannot be read"),
         (SASL | {"ssl_ca_file": settings.__file__}, SECRET, "contains no certificate in PEM form"),

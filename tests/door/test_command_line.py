@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from precede import termination_log
 from precede.command_line import COMMANDS, application, main
 from precede.command_options import WrongUse
 from precede.commands.send import _json_text
@@ -230,3 +231,21 @@ def test_a_broker_that_is_away_is_told_of_in_the_seconds_there_are() -> None:
     done = precede("tail", "--seconds", "1", "--bootstrap", "127.0.0.1:1")
     assert (done.returncode, done.stderr) == (1, b"Cannot reach Kafka at 127.0.0.1:1.\n")
     assert time.monotonic() - began < REQUEST_S, "it waited as long as if it had no deadline"
+
+
+def test_a_container_platform_finds_the_last_sentence_where_it_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "termination-log"
+    monkeypatch.setattr(termination_log, "TERMINATION_LOG", place)
+    config = tmp_path / "precede.toml"
+    config.write_text("order = 'sorted'\n")
+    for is_there in (False, True):
+        if is_there:
+            place.touch()
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "--config", str(config)])
+        assert ended.value.code == 2
+        assert place.exists() == is_there
+    assert place.read_text() == capsys.readouterr().err.splitlines()[-1] + "\n"
+    assert place.read_text().startswith("The setting order is 'sorted'")

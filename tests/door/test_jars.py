@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
@@ -146,18 +147,24 @@ def test_jars_live_where_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> No
     assert jars.default_home() == Path("/elsewhere")
 
 
-@pytest.mark.parametrize("configuration", ["spark", "broker"])
+@pytest.mark.parametrize("configuration", get_args(jars.Configuration))
 def test_every_declared_jar_has_its_checksum(configuration: jars.Configuration) -> None:
     dependencies = ElementTree.fromstring(jars.DECLARED.read_text()).findall("./dependencies/dependency")
     declared = {
         f"{one.attrib['name']}-{one.attrib['rev']}.jar"
         for one in dependencies
-        if one.attrib["conf"].startswith(configuration)
+        if one.attrib["conf"].startswith(f"{configuration}->")
     }
     pinned = jars.expected(configuration)
     assert declared <= set(pinned)
-    assert configuration == "broker" or declared == set(pinned), "Spark gets exactly what is declared and nothing else"
+    if configuration in ("spark", "hdfs"):
+        assert declared == set(pinned), "exactly what is declared and nothing else"
     assert all(re.fullmatch("[0-9a-f]{64}", checksum) for checksum in pinned.values())
+
+
+def test_no_jar_of_the_s3_client_is_one_that_spark_has() -> None:
+    brought = {jar.name.rpartition("-")[0] for jar in (jars.ivy().parent).glob("*.jar")}
+    assert not {name.rpartition("-")[0] for name in jars.expected("s3")} & brought
 
 
 def test_a_zip_of_the_packages_has_its_lists_of_jars_too(tmp_path: Path) -> None:

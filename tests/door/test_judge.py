@@ -87,7 +87,7 @@ def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Found]
         monkeypatch.setattr(judge, "replay", lambda *_: found.replayed)
         monkeypatch.setattr(held, "read", lambda *_, **__: iter(found.held))
         stream: Any = type("AStream", (), {"settings": settings})
-        return judge.judge(stream, tmp_path, None)  # type: ignore[arg-type]
+        return judge.judge(stream, tmp_path, None)
 
     return judged
 

@@ -3,7 +3,7 @@
 import http.client
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +13,16 @@ import pytest
 
 from precede.streaming.job import broker_watch
 from precede.streaming.job.announcer import Announcer
-from precede.streaming.job.broker_watch import BrokerWatch
+from precede.streaming.job.broker_watch import BrokerWatch, Waiting
 from precede.streaming.job.settings import Settings, check
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring import counts
-from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.counts import Counts, CountsFile
 from precede.streaming.monitoring.health import AWAY_S_MAX, SILENT_S_MAX, judge
 from precede.streaming.monitoring.metrics import Metrics
-from precede.streaming.monitoring.server import MonitoringServer
+from precede.streaming.monitoring.server import STUCK_S_MAX, MonitoringServer
+from precede.streaming.monitoring.times import HOLD_BOUNDS_S, SAMPLES_MAX, TimeHistogram, Times
+from precede.streaming.places.place import LocalPlace
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.wire import encode_message
@@ -37,6 +39,13 @@ def watch(name: str = "order", *, silent_s: float | None = 1.0) -> QueryWatch:
     one._query = object()  # type: ignore[assignment]
     one.progress_at = 0.0 if silent_s is None else time.monotonic() - silent_s
     return one
+
+
+def sink(counts: Counts, partitions: Sequence[int] = (0, 1, 2), *, is_token_known: bool = True) -> Any:
+    """What the monitoring asks of a sink."""
+    ownership, settings = SimpleNamespace(partitions=partitions), Settings()
+    known = {"counts": counts, "times": Times(), "ownership": ownership, "settings": settings}
+    return SimpleNamespace(**known, is_token_known=is_token_known)
 
 
 def kernel_records() -> Records:
@@ -68,12 +77,12 @@ def test_what_a_batch_carries_is_counted_dead_letters_by_their_code() -> None:
 
 
 def test_what_is_held_is_known_again_after_a_start_and_nothing_else_is(tmp_path: Path) -> None:
-    counts.save(tmp_path, counted())
-    again = counts.load(tmp_path)
+    CountsFile(LocalPlace(tmp_path)).save(counted())
+    again = counts.load(LocalPlace(tmp_path))
     assert (again.held_now, again.gaps_now, again.oldest_ms, again.state_bytes) == (1, 1, 1_000, {3: 70})
     assert (again.batches, again.read, again.next) == (0, 0, {})
     (tmp_path / counts.FILE).write_bytes(b"{")
-    assert counts.load(tmp_path) == Counts()
+    assert counts.load(LocalPlace(tmp_path)) == Counts()
 
 
 def test_a_job_is_healthy_while_its_queries_speak_and_kafka_answers() -> None:
@@ -145,15 +154,15 @@ def test_metrics_have_units_in_their_names_and_every_code_from_zero_on(ask: Call
 
 
 def test_while_spark_starts_what_is_held_is_told_and_no_lag_is_guessed(tmp_path: Path) -> None:
-    counts.save(tmp_path, counted())
+    CountsFile(LocalPlace(tmp_path)).save(counted())
     settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
     metrics = Metrics(settings, BrokerWatch(settings), lambda: False)
     metrics.broker.ends = {0: (0, 100)}
     assert "precede_held_messages 1.0" in metrics.text().decode()
     assert "precede_lag_records{" not in metrics.text().decode()
-    metrics.sink = SimpleNamespace(counts=Counts(), is_token_known=False)  # type: ignore[assignment]
+    metrics.sink = sink(Counts(), is_token_known=False)
     assert "precede_lag_records{" not in metrics.text().decode()
-    metrics.sink = SimpleNamespace(counts=Counts(next={0: 90}), is_token_known=True)  # type: ignore[assignment]
+    metrics.sink = sink(Counts(next={0: 90}))
     assert 'precede_lag_records{partition="0"} 10.0' in metrics.text().decode()
 
 
@@ -163,7 +172,7 @@ def test_every_number_that_is_told_is_the_one_that_was_counted(tmp_path: Path) -
     counts = Counts(read=50, delivered=30, duplicates=7, codes=Counter(malformed=2, late=4), next={0: 5, 1: 4})
     counts.held, counts.state_bytes = {0: 3, 4: 8}, {0: 70, 4: 31}
     counts.waiting = {0: (5_000, 2), 4: (1_000, 1), 5: NOTHING_WAITS}
-    metrics.sink = SimpleNamespace(counts=counts, is_token_known=True)  # type: ignore[assignment]
+    metrics.sink = sink(counts)
     metrics.broker.ends = {0: (0, 12), 1: (0, 4), 2: (20, 25)}  # nothing of the third was read
     metrics.watches = [watch("order", silent_s=50.0), watch("history of gaps")]
     metrics.watches[0].restarts, metrics.watches[0].batches, metrics.watches[1].behind = 3, 8, 17
@@ -195,7 +204,117 @@ def test_health_answers_503_and_says_why(ask: Callable[[str], tuple[int, str]]) 
     status, text = ask("/health")
     assert status == 503
     assert msgspec.json.decode(text)["problems"] == ["Kafka has not answered yet."]
+    assert ask("/ready")[0] == 503
     assert ask("/")[0] == 404
+
+
+def test_a_job_without_kafka_is_alive_and_one_that_is_stuck_is_not(
+    ask: Callable[[str], tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ask("/live")[0] == 200
+    monkeypatch.setattr("precede.streaming.monitoring.server.STUCK_S_MAX", -1.0)
+    assert STUCK_S_MAX > 0
+    status, text = ask("/live")
+    assert status == 503
+    assert text == "The process has been stuck for 0 s.\n"
+
+
+# ── times ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ordered_records(count: int, *, held_every: int = 0, held_ms: int = 0) -> list[bytes]:
+    """Messages of one sender, of which every n-th was held for so long."""
+    holdback = Holdback(order="fifo")
+    now_ms = int(time.time() * 1000)
+    for seq in range(1, count + 1):
+        holdback.receive(encode_message("g", "a", 0, seq, after=[], data="x" * 300), b"g", 0, seq, now_ms - 2_000)
+    found = list(holdback.ordered)
+    if held_every:
+        old, new = b'"released_offset":', b'"released_offset":9'
+        for at in range(0, count, held_every):
+            times = f'"released_ms":{now_ms - 2_000 + held_ms}}}'.encode()
+            head = found[at].rpartition(b',"released_ms":')[0]
+            found[at] = head.replace(old, new) + b"," + times
+    return found
+
+
+def observed(found: TimeHistogram) -> dict[str, float]:
+    return dict(found.buckets())
+
+
+def test_the_time_from_arrival_to_the_commit_is_in_its_bucket() -> None:
+    times = Times()
+    times.begin()
+    times.note(ordered_records(10))
+    assert observed(times.delay)["+Inf"] == 0, "nothing is committed yet"
+    times.committed()
+    assert (observed(times.delay)["1"], observed(times.delay)["30"], observed(times.delay)["+Inf"]) == (0, 10, 10)
+    assert times.delay.sum_s == pytest.approx(20, abs=15)
+    assert observed(times.hold)["+Inf"] == 0, "none was held"
+
+
+def test_a_message_that_was_held_counts_from_its_release_and_its_hold_by_itself() -> None:
+    times = Times()
+    times.begin()
+    times.note(ordered_records(10, held_every=5, held_ms=1_900))
+    times.committed()
+    assert (observed(times.hold)["1"], observed(times.hold)["2.5"]) == (0, 2)
+    assert observed(times.delay)["1"] == 2
+
+
+def test_what_a_transaction_that_failed_would_have_published_does_not_count() -> None:
+    times = Times()
+    times.begin()
+    times.note(ordered_records(10))
+    times.begin()
+    times.note(ordered_records(3))
+    times.committed()
+    assert observed(times.delay)["+Inf"] == 3
+
+
+def test_of_many_records_some_are_read_and_stand_for_all() -> None:
+    times = Times()
+    times.begin()
+    times.note(ordered_records(50 * SAMPLES_MAX, held_every=2, held_ms=100))
+    times.committed()
+    assert observed(times.delay)["+Inf"] == pytest.approx(50 * SAMPLES_MAX)
+
+
+def test_bytes_that_are_no_ordered_record_stop_nothing() -> None:
+    times = Times()
+    times.begin()
+    times.note([b"", b"1", b'{"a":1,"b":2,"c":3,"d":"x"}', *ordered_records(1)])
+    times.committed()
+    assert observed(times.delay)["+Inf"] == 1
+
+
+def test_a_bucket_has_what_is_not_above_its_bound() -> None:
+    found = TimeHistogram(HOLD_BOUNDS_S)
+    for seconds in (0.01, 0.011, 86_400.0, 90_000.0):
+        found.add(seconds, 1)
+    assert found.buckets()[0] == ("0.01", 1)
+    assert found.buckets()[1] == ("0.1", 2)
+    assert found.buckets()[-2:] == [("86400", 3), ("+Inf", 4)]
+
+
+def test_lag_in_seconds_is_that_of_the_oldest_record_which_is_not_processed(tmp_path: Path) -> None:
+    settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
+    metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
+    since_ms = int((time.time() - 600) * 1000)
+    metrics.broker.ends = {0: (0, 12), 1: (0, 9), 2: (0, 7)}
+    metrics.broker.waiting = {
+        "precede.raw": {0: Waiting(12, since_ms), 1: Waiting(9, since_ms)},
+        "precede.ordered": {0: Waiting(20, since_ms), 3: Waiting(30, since_ms - 600_000)},
+    }
+    metrics.sink = sink(Counts(next={0: 5, 1: 9}), [0, 1])
+    metrics.watches = [watch("history of deliveries"), watch("history of gaps")]
+    metrics.watches[0].reached = {("precede.ordered", 0): 19, ("precede.ordered", 3): 30}
+    told = dict(line.rsplit(" ", 1) for line in metrics.text().decode().splitlines() if line.startswith("precede_"))
+    assert float(told['precede_lag_seconds{partition="0"}']) == pytest.approx(600, abs=30)
+    assert told['precede_lag_seconds{partition="1"}'] == "0.0", "it was processed since the look"
+    assert 'precede_lag_seconds{partition="2"}' not in told, "another job has it"
+    assert float(told['precede_history_lag_seconds{table="deliveries"}']) == pytest.approx(600, abs=30)
+    assert 'precede_history_lag_seconds{table="gaps"}' not in told, "it has not said yet where it is"
 
 
 def test_a_port_that_is_taken_is_refused_in_a_sentence(ask: Callable[[str], tuple[int, str]], tmp_path: Path) -> None:

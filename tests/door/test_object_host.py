@@ -7,55 +7,8 @@ from typing import Any
 
 import pytest
 
-from precede import Call, CallFailed, Holdback, ObjectHost
-from precede.udfs.records.messages import Id
-from precede.udfs.records.wire import encode_message
-
-
-class Group:
-    """Hosts whose messages go through the kernel; nothing is delivered before `settle`."""
-
-    def __init__(self, *clients: str, conflicts: list[tuple[str, str]] | None = None, **targets: object) -> None:
-        self.kernel = Holdback(order="object")
-        self.seqs: dict[str, int] = {}
-        self.log: list[bytes] = []
-        self.taken = 0
-        everybody: dict[str, object] = dict.fromkeys(clients) | targets
-        self.hosts = {
-            name: ObjectHost(Speaker(name, self, conflicts or []), target) for name, target in everybody.items()
-        }
-
-    def step(self) -> None:
-        """The delivered messages so far, without the answers to them."""
-        for record in self.log[self.taken :]:
-            self.kernel.receive(record, b"g", offset=self.taken)
-            self.taken += 1
-        ordered, dead = list(self.kernel.ordered), list(self.kernel.dead)
-        self.kernel.clear()
-        assert dead == []
-        for record in ordered:
-            for host in self.hosts.values():
-                host.deliver(record)
-
-    def settle(self) -> None:
-        while self.taken < len(self.log):
-            self.step()
-
-
-class Speaker:
-    """A member whose messages go into the log of a `Group`."""
-
-    def __init__(self, name: str, group: Group, conflicts: list[tuple[str, str]]) -> None:
-        self.name = name
-        self.group = group
-        self.conflicts = conflicts
-
-    def send(self, data: Any, **stamp: Any) -> Id:
-        if any(value == {1} for value in data.values()):
-            raise ValueError("data is a JSON value")
-        seq = self.group.seqs[self.name] = self.group.seqs.get(self.name, 0) + 1
-        self.group.log.append(encode_message("g", self.name, 0, seq, data=data, **stamp))
-        return (self.name, 0, seq)
+from precede import Call, CallFailed, ObjectHost
+from tests.door.hosts import Group, Speaker
 
 
 class Counter:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -11,50 +10,29 @@ import pytest
 
 from precede.ingest.state_changes import ArrivingStates, NewState
 from precede.streaming.order.coverage import Coverage
-from precede.streaming.order.packed_rows import PackedRow, released_from
+from precede.streaming.order.packed_rows import PackedRow
 from precede.streaming.process.cache import Cache, CacheSource
 from precede.streaming.process.groups import READ_AGAIN_MAX, RECORDS_A_STATE, Groups
-from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.state_log import StateSettings
 from precede.udfs.steps import Row
-from precede.udfs.ticks.patience import Patience
 from tests.kernel import traffic
 from tests.kernel.effort import seeds
-from tests.records import by_group, conversation
+from tests.published import PARTITIONS, PATIENCE, Published, whole
+from tests.records import conversation
 
-PARTITIONS = 2
-PATIENCE = Patience(ask_after_ms=40, give_up_ms=150, silent_ms=200)
-TICK = b'{"kind":"tick"}'
-SOURCE = CacheSource("state-topic-id", "ordered-topic-id")
+SOURCE = CacheSource("state-topic-id", "ordered-topic-id", (0, 1))
 
 
-def hostile_log(random: Random, order: str) -> tuple[list[Row], Limits]:
-    """Hostile traffic as rows."""
-    records, limits = traffic.of_groups(random, order, groups=5, partitions=PARTITIONS)
-    return [(one.partition, one.offset, one.key, one.value, one.timestamp_ms) for one in records], limits
-
-
-@dataclass
-class Kafka:
-    """What a stream has written."""
-
-    ordered: list[tuple[bytes, bytes]] = field(default_factory=list)
-    dead: list[bytes] = field(default_factory=list)
-    own: list[bytes] = field(default_factory=list)
-    token: dict[int, int] = field(default_factory=dict)
-    horizon: dict[int, int] = field(default_factory=dict)
-    states: list[LogRecord] = field(default_factory=list)
-
-    def newest_states(self) -> dict[bytes, NewState]:
-        """As a reader of the state topic sees it."""
-        arriving = ArrivingStates("state", stream=SOURCE.stream, is_known=lambda _: False)
-        found = [one for record in self.states if (one := arriving.add(record)) is not None]
-        arriving.check_whole()
-        return {one.group: one for one in found}
+def newest_states(kafka: Published) -> dict[bytes, NewState]:
+    """As a reader of the state topic sees it."""
+    arriving = ArrivingStates("state", stream=SOURCE.stream, is_known=lambda _: False)
+    found = [one for record in kafka.states if (one := arriving.add(record)) is not None]
+    arriving.check_whole()
+    return {one.group: one for one in found}
 
 
 class Process:
@@ -62,8 +40,8 @@ class Process:
 
     def __init__(
         self,
-        kafka: Kafka,
-        log: list[Row],
+        kafka: Published,
+        log: list[LogRecord],
         order: str,
         limits: Limits,
         cache: Cache,
@@ -88,34 +66,28 @@ class Process:
         )
         self.coverage = Coverage(kafka.horizon, 1, is_fresh=True)
         self.left = {
-            at: [row for row in log if row[0] == at and row[1] >= kafka.horizon.get(at, 0)] for at in range(PARTITIONS)
+            at: [
+                (one.partition, one.offset, one.key, one.value, one.timestamp_ms)
+                for one in log
+                if one.partition == at and one.offset >= kafka.horizon.get(at, 0)
+            ]
+            for at in range(PARTITIONS)
         }
 
     def transaction(self, sizes: list[int], *, takes: int, commits: bool = True, writes_all: bool = False) -> None:
         """Take so many records of each partition, in so many steps, and publish what came out, unless it crashes."""
-        kafka, rows = self.kafka, []
+        kafka = self.kafka
+        rows: list[PackedRow] = []
         for _ in range(takes):
             taken: list[Row] = []
             for partition, size in enumerate(sizes):
                 taken += self.left[partition][:size]
                 self.left[partition] = self.left[partition][size:]
-            rows += [(row, released_from(kafka.token.get(row.partition, 0), row.records)) for row in self._step(taken)]
-        rows += [(row, row.records) for row in self.groups.finish(writes_all=writes_all)]
+            rows += [row._replace(records=kafka.new(row.partition, row.records)) for row in self._step(taken)]
+        rows += self.groups.finish(writes_all=writes_all)
         if not commits:
             return
-        reached: dict[int, int] = {}
-        for row, records in rows:
-            reached[row.partition] = max(row.offset + 1, reached.get(row.partition, 0))
-            kafka.states += [LogRecord(value, key, at, len(kafka.states), 0) for at, key, value in records.state]
-            if records.uncovered is not None:
-                self.coverage.report(0, records.uncovered)
-            kafka.ordered += zip(records.ordered_keys, records.ordered, strict=True)
-            kafka.dead += records.dead
-            kafka.own += [one.value for one in records.own]
-        moved = self.coverage.moved(reached)
-        self.coverage.commit(moved)
-        kafka.horizon |= moved
-        kafka.token |= {at: after for at, after in reached.items() if after > kafka.token.get(at, 0)}
+        kafka.commit(((0, row.partition, row.offset, row.records) for row in rows), self.coverage)
         self.groups.committed()
 
     def _step(self, taken: list[Row]) -> list[PackedRow]:
@@ -123,17 +95,9 @@ class Process:
         return [row._replace(records=deepcopy(row.records)) for row in self.groups.step(taken)]
 
 
-def whole(rows: list[Row], order: str, limits: Limits) -> Holdback:
-    """The kernel alone over the whole log."""
-    holdback = Holdback(order=order, limits=limits, patience=PATIENCE, partitions=PARTITIONS)
-    for partition, offset, key, value, timestamp_ms in sorted(rows):
-        holdback.receive(value, key, partition, offset, timestamp_ms)
-    return holdback
-
-
-def new_cache(kafka: Kafka, folder: Path | None = None) -> Cache:
+def new_cache(kafka: Published, folder: Path | None = None) -> Cache:
     cache = Cache(SOURCE, folder)
-    for one in kafka.newest_states().values():
+    for one in newest_states(kafka).values():
         cache.put(one)
     cache.complete({})
     return cache
@@ -144,10 +108,10 @@ def test_any_cut_into_transactions_with_any_crashes_gives_the_same_bytes_and_the
     crashes = rested = 0
     for seed in seeds(40):
         random = Random(f"{order} {seed}")
-        rows, limits = hostile_log(random, order)
-        kafka = Kafka()
+        log, limits = traffic.of_groups(random, order, groups=5, partitions=PARTITIONS)
+        kafka = Published()
         decoded_max = random.choice([0, 1, 3, 100])
-        job = Process(kafka, rows, order, limits, new_cache(kafka), decoded_max)
+        job = Process(kafka, log, order, limits, new_cache(kafka), decoded_max)
         while any(job.left.values()):
             fails = random.random() < 0.2
             sizes = [random.choice([0, 1, 3, 8]) for _ in range(PARTITIONS)]
@@ -156,13 +120,11 @@ def test_any_cut_into_transactions_with_any_crashes_gives_the_same_bytes_and_the
             if fails or random.random() < 0.1:
                 crashes += 1
                 keeps = not fails and random.random() < 0.5
-                job = Process(kafka, rows, order, limits, job.cache if keeps else new_cache(kafka), decoded_max)
+                job = Process(kafka, log, order, limits, job.cache if keeps else new_cache(kafka), decoded_max)
         job.transaction([0, 0], takes=1, writes_all=True)
-        expected = whole(rows, order, limits)
-        assert by_group(kafka.ordered) == by_group(zip(expected.ordered_keys, expected.ordered, strict=True)), seed
-        assert sorted(kafka.dead) == sorted(expected.dead), seed
-        assert sorted(kafka.own) == sorted(one.value for one in expected.own), seed
-        assert {key: one.state.blob for key, one in kafka.newest_states().items()} == expected.dump(), seed
+        expected = whole(log, order, limits)
+        kafka.check(expected, seed)
+        assert {key: one.state.blob for key, one in newest_states(kafka).items()} == expected.dump(), seed
         assert job.groups.unwritten == 0
         assert kafka.horizon == kafka.token
     assert crashes > 20
@@ -171,16 +133,16 @@ def test_any_cut_into_transactions_with_any_crashes_gives_the_same_bytes_and_the
 
 def test_a_backlog_of_one_moment_leaves_little_to_be_read_again_and_few_states_to_write() -> None:
     """The log's time does not pass, so no state is ever due by it."""
-    rows: list[Row] = []
+    log: list[LogRecord] = []
     for key, value in conversation(4_000, groups=5):
-        partition = partition_of(key, PARTITIONS, "murmur2")
-        rows.append((partition, sum(row[0] == partition for row in rows), key, value, 0))
-    kafka = Kafka()
-    job = Process(kafka, rows, "s_b", Limits(), new_cache(kafka), 100, read_again_max=200)
+        partition = partition_of(key, PARTITIONS)
+        log.append(LogRecord(value, key, partition, sum(one.partition == partition for one in log), 0))
+    kafka = Published()
+    job = Process(kafka, log, "s_b", Limits(), new_cache(kafka), 100, read_again_max=200)
     read_again = []
     while any(job.left.values()):
         job.transaction([20, 20], takes=1)
         read_again.append(sum(after - kafka.horizon.get(at, 0) for at, after in kafka.token.items()))
     assert 160 <= max(read_again) <= 240
     assert kafka.states
-    assert len(kafka.states) <= len(rows) / RECORDS_A_STATE
+    assert len(kafka.states) <= len(log) / RECORDS_A_STATE

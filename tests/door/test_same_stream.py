@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from precede.ingest.progress import Owner
+from precede.ingest.kafka.topics import Topic
+from precede.ingest.progress import Owner, StreamTopics, new_owner
 from precede.streaming.order.same_stream import check_rules
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
@@ -39,19 +40,5 @@ def test_a_log_is_read_again_under_the_same_rules_only(rules: int, *, again: boo
 
 def a_record() -> Owner:
     """Any owner record."""
-    return Owner(
-        job="j",
-        transactional_id="precede.t",
-        ids=["precede.t"],
-        raw_topic="r",
-        raw_topic_id="rrr",
-        partitions=1,
-        order="s_b",
-        limits=Limits(),
-        partitioner="murmur2",
-        rules=RULES,
-        rules_from=0,
-        ordered_topic_id="ooo",
-        ordered_partitions=1,
-        dead_letter_topic_id="ddd",
-    )
+    topics = StreamTopics(Topic("r", "rrr", 1), Topic("t", "ooo", 1), Topic("d", "ddd", 1), None)
+    return new_owner(topics, job="j", order="s_b", limits=Limits(), partitioner="murmur2")

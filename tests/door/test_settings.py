@@ -66,7 +66,11 @@ def test_variables_are_text_and_are_taken_for_what_the_setting_asks() -> None:
         ({"control_topic": "precede.raw"}, "both name the topic precede.raw"),
         ({"history_every_s": float("nan")}, "The setting history_every_s is nan, but must be from 0 to 86,400 seconds"),
         ({"checkpoint": ""}, "The setting checkpoint is '', but must be a folder"),
-        ({"delta": "s3://bucket"}, "The setting delta is 's3://bucket', but must be a folder"),
+        (
+            {"delta": "s3://bucket"},
+            "The setting delta is 's3://bucket', but must be a folder, or a URI that begins with",
+        ),
+        ({"checkpoint": "s3a:///folder"}, "The setting checkpoint is 's3a:///folder', but must be a folder, or a URI"),
         ({"memory": "lots"}, "The setting memory is 'lots', but must be a size such as 2g"),
         ({"limits": {"window": 0}}, "The setting limits .* limit window must be a whole number of at least 1"),
         ({"limits": {"record_bytes_max": 9_000_000}}, "The setting limits .* record_bytes_max of at most"),

@@ -10,8 +10,8 @@ from precede.streaming.job.settings import Settings
 from precede.streaming.job.starting_point import Position, StartingPoint, find
 from precede.udfs.errors import Refused
 
-WHOLE = [(0, 100), (0, 100)]
-CUT = [(40, 100), (0, 100)]
+WHOLE = {0: (0, 100), 1: (0, 100)}
+CUT = {0: (40, 100), 1: (0, 100)}
 
 
 def position(**more: Any) -> Position:
@@ -67,6 +67,10 @@ def test_the_mark_of_a_transaction_does_not_put_a_checkpoint_ahead_of_the_token(
             "no longer reaches back to the horizon: its partition 0 begins at offset 40, .*covers what is below 39",
         ),
         ({"ends": CUT}, r"is gone \(partition 0 starts at offset 40\), so a fresh start would count positions"),
+        (
+            {"ends": CUT, "token": {0: 50}},
+            r"is gone, and the positions in .* are counted from it .* set accept_cut_log and choose a new",
+        ),
         (
             {"reached": {0: 30}, "token": {0: 35}, "ends": CUT},
             "has lost messages that were not ordered yet: its partition 0 begins at offset 40, .* is at 30",

@@ -34,7 +34,7 @@ class Newcomer:
         known = Sender("log", "g", "bob", token=token)
         self.publisher = MemberPublisher(SenderState(Path("unused"), Memory()), known, Publisher("localhost:1"), None)
         past = None if delta is None else DeltaHistory(delta, "g")
-        startup = Startup(self.publisher, topic, Log("localhost:1", "raw", "t", "progress"), lambda: past)
+        startup = Startup(self.publisher, topic, Log("localhost:1", "raw", "t", "progress", "murmur2"), lambda: past)
         place = startup.find_place(history=history, since=since)
         self.position = place.position
         self.older = [delivery.position for delivery in place.older]

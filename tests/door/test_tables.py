@@ -25,19 +25,19 @@ def settings(tmp_path: Path) -> Settings:
     """Two tables written under one checkpoint, two batches each."""
     settings = Settings(checkpoint=str(tmp_path / "checkpoint"), delta=str(tmp_path / "del ta"))
     for table in (DELIVERIES, DEAD_LETTERS):
-        folder = settings.history_checkpoint(table)
+        folder = Path(settings.history_checkpoint(table).location)
         (folder / "commits").mkdir(parents=True)
         (folder / "metadata").write_bytes(msgspec.json.encode({"id": table}))
         for batch in range(2):
             written = CommitProperties(app_transactions=[Transaction(table, batch)])
-            path = tables.path(settings, table)
+            path = Path(tables.path(settings, table).location)
             write_deltalake(path, ROWS, partition_by=["day"], mode="append", commit_properties=written)
             (folder / "commits" / str(batch)).touch()
     return settings
 
 
 def id_of(settings: Settings, table: str) -> str:
-    return str(DeltaTable(tables.path(settings, table)).metadata().id)
+    return str(DeltaTable(Path(tables.path(settings, table).location)).metadata().id)
 
 
 def test_a_table_that_is_whole_and_one_s_own_is_welcome(settings: Settings) -> None:
@@ -45,12 +45,12 @@ def test_a_table_that_is_whole_and_one_s_own_is_welcome(settings: Settings) -> N
 
 
 def test_a_crash_between_the_table_and_its_checkpoint_is_welcome(settings: Settings) -> None:
-    (settings.history_checkpoint(DELIVERIES) / "commits" / "1").unlink()
+    (Path(settings.history_checkpoint(DELIVERIES).location) / "commits" / "1").unlink()
     tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
 
 
 def test_a_table_and_a_checkpoint_of_two_moments_are_refused(settings: Settings) -> None:
-    folder = settings.history_checkpoint(DELIVERIES)
+    folder = Path(settings.history_checkpoint(DELIVERIES).location)
     (folder / "commits" / "2").touch()
     with pytest.raises(
         Refused,
@@ -68,7 +68,7 @@ def test_a_table_and_a_checkpoint_of_two_moments_are_refused(settings: Settings)
 
 
 def test_a_table_that_lacks_a_file_is_refused_with_its_name_and_the_way_out(settings: Settings) -> None:
-    lost = next(tables.path(settings, DELIVERIES).glob("day=*/*.parquet"))
+    lost = next(Path(tables.path(settings, DELIVERIES).location).glob("day=*/*.parquet"))
     lost.unlink()
     with pytest.raises(Refused, match=rf"lacks .*{lost.name}, which its log names.*precede run --rebuild-delta"):
         tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
@@ -83,7 +83,7 @@ def test_throwing_away_takes_both_tables_and_how_far_they_were_written(settings:
     tables.remove(settings)
     for table in (DELIVERIES, DEAD_LETTERS):
         assert tables.find(settings, table) is None
-        assert not settings.history_checkpoint(table).exists()
+        assert not Path(settings.history_checkpoint(table).location).exists()
         tables.check(settings, table, None)
     tables.remove(settings)  # again, as after a crash in between
 
@@ -127,9 +127,9 @@ def test_nothing_is_thrown_away_where_the_job_is_stopped_before_the_topics_say_w
 def test_a_table_of_another_topic_is_never_thrown_away(settings: Settings, table: str) -> None:
     names = settings.ordered_topic, settings.dead_letter_topic, settings.control_topic
     topics = {name: Topic(name, f"id of {name}", 1) for name in names}
-    shutil.rmtree(tables.path(settings, table), ignore_errors=True)
+    shutil.rmtree(Path(tables.path(settings, table).location), ignore_errors=True)
     told = tables.origin(Topic(tables.topic(settings, table), "id of an earlier one", 1))
-    write_deltalake(tables.path(settings, table), ROWS, description=told)
+    write_deltalake(Path(tables.path(settings, table).location), ROWS, description=told)
     with pytest.raises(Refused, match=rf"/{table} holds the records of another topic than this precede\.[a-z.-]*, and"):
         start_checks.rebuild_history(settings, None, topics, lambda _: 0, lambda _: None)
     for each in (DELIVERIES, DEAD_LETTERS):
@@ -139,9 +139,9 @@ def test_a_table_of_another_topic_is_never_thrown_away(settings: Settings, table
 def test_a_table_of_the_very_topic_is_thrown_away_where_it_has_all_of_it(settings: Settings, tmp_path: Path) -> None:
     names = settings.ordered_topic, settings.dead_letter_topic, settings.control_topic
     topics = {name: Topic(name, f"id of {name}", 1) for name in names}
-    shutil.rmtree(tables.path(settings, DELIVERIES))
+    shutil.rmtree(Path(tables.path(settings, DELIVERIES).location))
     told = tables.origin(topics[settings.ordered_topic])
-    write_deltalake(tables.path(settings, DELIVERIES), ROWS, description=told)
+    write_deltalake(Path(tables.path(settings, DELIVERIES).location), ROWS, description=told)
     fresh = msgspec.structs.replace(settings, checkpoint=str(tmp_path / "fresh"))
     Path(fresh.checkpoint).mkdir()
     start_checks.rebuild_history(fresh, None, topics, lambda _: 0, lambda _: None)
@@ -150,7 +150,7 @@ def test_a_table_of_the_very_topic_is_thrown_away_where_it_has_all_of_it(setting
 
 
 def test_a_folder_of_something_else_is_never_thrown_away(settings: Settings) -> None:
-    log = tables.path(settings, DEAD_LETTERS) / "_delta_log"
+    log = Path(tables.path(settings, DEAD_LETTERS).location) / "_delta_log"
     log.rename(log.with_name("notes"))
     with pytest.raises(Refused, match="is not empty and not a Delta table"):
         tables.remove(settings)

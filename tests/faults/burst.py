@@ -66,7 +66,7 @@ def send_large(scene: Scene, count: int) -> None:
 
 def drained(scene: Scene, running: Running) -> tuple[list[tuple[int, int]], Memory]:
     """Wait until all is processed; returns (records, lag) of each batch since now, and the job's peak memory."""
-    log = scene.stream.settings.order_checkpoint / "offsets"
+    log = Path(scene.stream.settings.order_checkpoint.location) / "offsets"
     end = scene.end()
     batches: dict[int, tuple[int, int]] = {}
     seen, most, upto = newest(log), memory_of(running), 0

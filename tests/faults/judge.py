@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,12 @@ import msgspec
 from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
+from precede.looking import holding
+from precede.looking.at_the_terminal import caught_up
 from precede.streaming.job import checkpoint_reader as held
+from precede.streaming.job.settings import Settings
+from precede.streaming.places.delta import open_table
+from precede.udfs.engine.held import Held
 from tests.system.stream import HOME, Stream
 
 Record = tuple[bytes | None, bytes | None, int, int, int]
@@ -25,8 +31,11 @@ Record = tuple[bytes | None, bytes | None, int, int, int]
 SILENCE_S = 15.0
 
 
-def judge(stream: Stream, folder: Path, spark: SparkSession) -> list[str]:
-    """What does not hold, each as a sentence; empty if all is well."""
+def judge(stream: Stream, folder: Path, spark: SparkSession | None, *, is_held_in_topic: bool = False) -> list[str]:
+    """What does not hold, each as a sentence; empty if all is well.
+
+    What is held is read from the checkpoint with Spark, or, as on a cluster, from the state topic.
+    """
     settings = stream.settings
     raw, ordered, dead, control = (
         read(str(settings.bootstrap), topic)
@@ -36,11 +45,14 @@ def judge(stream: Stream, folder: Path, spark: SparkSession) -> list[str]:
     return [
         *in_order(ordered),
         *accounted(raw, ordered, dead, replayed["held"]),
-        *as_held(stream, spark, replayed["held"]),
+        *as_held(
+            holding.held(caught_up(settings)) if is_held_in_topic else held.read(settings, spark=spark),
+            replayed["held"],
+        ),
         *as_replayed(ordered, dead, replayed),
         *asked(control, replayed["own"]),
-        *in_delta(settings.delta, ordered, dead),
-        *gaps_in_delta(settings.delta, control),
+        *in_delta(settings, ordered, dead),
+        *gaps_in_delta(settings, control),
     ]
 
 
@@ -138,9 +150,9 @@ def accounted(raw: list[Record], ordered: list[Record], dead: list[Record], held
     return problems
 
 
-def as_held(stream: Stream, spark: SparkSession, alone: list[dict[str, Any]]) -> list[str]:
+def as_held(kept: Iterable[Held], alone: list[dict[str, Any]]) -> list[str]:
     """The job's state holds what the kernel alone holds after the log, each for the same reason."""
-    found = Counter(msgspec.json.encode(one) for one in held.read(stream.settings, spark=spark))
+    found = Counter(map(msgspec.json.encode, kept))
     same = found == Counter(map(msgspec.json.encode, alone))
     return [] if same else [f"the job holds {found.total()} messages, its replay {len(alone)}, or they differ"]
 
@@ -168,19 +180,22 @@ def asked(control: list[Record], own: list[dict[str, Any]]) -> list[str]:
     return [] if found == alone else [f"{found.total()} records in the control topic, {alone.total()} of the replay"]
 
 
-def in_delta(delta: str, ordered: list[Record], dead: list[Record]) -> list[str]:
-    """The tables have the records of the topics, each once."""
-    from deltalake import DeltaTable
+def table(settings: Settings, name: str, columns: list[str]) -> list[dict[str, Any]]:
+    """The rows of a table, wherever it is."""
+    opened = open_table(settings.delta_place / name, settings.storage_options)
+    rows: list[dict[str, Any]] = opened.to_pyarrow_table(columns=columns).to_pylist()
+    return rows
 
-    rows = DeltaTable(Path(delta) / "deliveries").to_pyarrow_table(columns=["record"]).column("record").to_pylist()
+
+def in_delta(settings: Settings, ordered: list[Record], dead: list[Record]) -> list[str]:
+    """The tables have the records of the topics, each once."""
+    rows = [row["record"] for row in table(settings, "deliveries", ["record"])]
     problems = []
     if Counter(rows) != Counter((value or b"").decode() for _, value, *_ in ordered):
         problems.append(
             f"Delta has {len(rows)} deliveries, {len(set(rows))} of them different; the topic {len(ordered)}"
         )
-    letters = (
-        DeltaTable(Path(delta) / "dead_letters").to_pyarrow_table(columns=["partition", "offset", "code"]).to_pylist()
-    )
+    letters = table(settings, "dead_letters", ["partition", "offset", "code"])
     places = Counter((row["partition"], row["offset"], row["code"]) for row in letters)
     told = [msgspec.json.decode(value or b"{}") for _, value, *_ in dead]
     if places != Counter((letter["partition"], letter["offset"], letter["code"]) for letter in told):
@@ -188,16 +203,14 @@ def in_delta(delta: str, ordered: list[Record], dead: list[Record]) -> list[str]
     return problems
 
 
-def gaps_in_delta(delta: str, control: list[Record]) -> list[str]:
+def gaps_in_delta(settings: Settings, control: list[Record]) -> list[str]:
     """The table of gaps has a row for each gap, with its latest state."""
-    from deltalake import DeltaTable
-
     last: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for _, value, *_ in control:
         gap = msgspec.json.decode(value or b"{}")
         which = gap["group"], gap["sender"], gap["epoch"], gap["last"], gap["opened_ms"]
         last[which] = (*which[:4], gap["first"], "open" if gap["kind"] == "ask" else gap["kind"], gap["asked"])
     columns = ["group", "sender", "epoch", "last", "first", "state", "asked"]
-    rows = DeltaTable(Path(delta) / "gaps").to_pyarrow_table(columns=columns).to_pylist()
+    rows = table(settings, "gaps", columns)
     same = Counter(tuple(row[name] for name in columns) for row in rows) == Counter(last.values())
     return [] if same else [f"Delta has {len(rows)} gaps, the control topic tells of {len(last)}, or they differ"]

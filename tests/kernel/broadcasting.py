@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from precede.udfs.peers.broadcast import Arrival, Broadcast
+from precede.udfs.peers.frame_store import STORE_BYTES_MAX
 from precede.udfs.peers.frames import DATA, Codec, make_origin
 from tests.kernel.medium import Medium, Weather
 
@@ -15,8 +16,17 @@ SEGMENT = 7
 class Broadcasters:
     """So many peers, named p0, p1, ..., each with the list of the payloads that it got, its own included."""
 
-    def __init__(self, count: int, *, seed: int = 1, weather: Weather | None = None, key: bytes | None = KEY) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        seed: int = 1,
+        weather: Weather | None = None,
+        key: bytes | None = KEY,
+        store_bytes_max: int = STORE_BYTES_MAX,
+    ) -> None:
         self.medium = Medium(seed, Weather() if weather is None else weather)
+        self.store_bytes_max = store_bytes_max
         self.codec = Codec(SEGMENT, key)
         self.got: dict[str, list[bytes]] = {}
         self.sent: list[bytes] = []
@@ -29,7 +39,8 @@ class Broadcasters:
         self._starts += 1
         origin = make_origin(name.encode().ljust(8, b"."), self._starts)
         chance = Random(self.medium.seed * 1_000 + self._starts)
-        peer = Broadcast(origin, self.codec, chance, now_ms=self.medium.now_ms)
+        now_ms, room = self.medium.now_ms, self.store_bytes_max
+        peer = Broadcast(origin, self.codec, chance, now_ms=now_ms, store_bytes_max=room)
         self.got[name] = []
 
         def arrived(arrivals: list[Arrival], now_ms: float) -> None:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from precede.udfs.errors import Refused
 from precede.udfs.peers.broadcast import QUEUED_BYTES_MAX
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
+from precede.udfs.peers.frame_store import FRAME_COST, FrameStore
 from precede.udfs.peers.frames import DATA, FRAGMENT, HEARTBEAT
+from precede.udfs.peers.streams import FORGET_MS
 from tests.kernel.broadcasting import Broadcasters
 from tests.kernel.effort import effort
 from tests.kernel.medium import Weather
@@ -86,6 +88,31 @@ def test_a_cut_of_half_the_peers_heals() -> None:
     group.medium.run(7_000)
     assert group.medium.run_until(group.all_have_all, 5_000) <= 4_000
     assert sum(peer.lost for peer in group.peers) == 0
+
+
+def test_peers_that_forgot_each_other_in_a_long_cut_keep_some_frames_anew_and_go_on_beyond_the_room_for_them() -> None:
+    group = Broadcasters(2, store_bytes_max=40_000)
+    group.talk(names(2), per_second=20, seconds=2)
+    group.medium.run(3_000)
+    group.medium.cut(["p0"], ["p1"])
+    group.medium.run(3_000 + FORGET_MS + 5_000)
+    group.medium.heal()
+    group.medium.run(group.medium.now_ms + 1_000)
+    group.talk(names(2), per_second=100, seconds=2)
+    group.medium.run(group.medium.now_ms + 2_000)
+    group.medium.run_until(group.all_have_all, 1_000)
+
+
+def test_a_frame_that_is_kept_anew_takes_its_room_once() -> None:
+    store = FrameStore(10_000)
+    for size in (300, 100, 200):
+        for seq in range(1, 11):
+            store.put(b"origin", seq, DATA, bytes(size))
+    assert store.size == 10 * (200 + FRAME_COST)
+    for seq in range(11, 101):
+        store.put(b"origin", seq, DATA, bytes(200))
+    assert store.size <= 10_000
+    assert (store.get(b"origin", 10), store.get(b"origin", 100)) == (None, (DATA, bytes(200)))
 
 
 def test_a_record_of_the_largest_size_arrives_soon_and_whole() -> None:

@@ -7,15 +7,18 @@ from random import Random
 
 import pytest
 
+from precede.udfs.peers.asking import GIVE_UP_MS, Asking
 from precede.udfs.peers.broadcast import Broadcast
 from precede.udfs.peers.fragments import HEAD, PENDING_BYTES_MAX
 from precede.udfs.peers.frames import (
     DATA,
     FRAGMENT,
     FRAGMENT_BYTES,
+    FRAME,
     HEARTBEAT,
     REPAIR,
     REQUEST,
+    REQUEST_ENTRY,
     Codec,
     VectorEntry,
     frame_bytes,
@@ -24,7 +27,7 @@ from precede.udfs.peers.frames import (
     write_repair,
     write_request,
 )
-from precede.udfs.peers.streams import ORIGINS_MAX
+from precede.udfs.peers.streams import ORIGINS_MAX, Streams
 from tests.kernel.broadcasting import KEY, SEGMENT, Broadcasters
 from tests.kernel.medium import Weather
 
@@ -154,6 +157,35 @@ def test_a_flood_of_origins_pushes_out_itself_and_not_those_that_speak() -> None
     for peer in group.peers:
         check_bounds(peer)
         assert {other.origin for other in group.peers} - {peer.origin} <= set(peer.streams.by_origin)
+
+
+def test_an_origin_that_begins_again_is_asked_for_each_frame_once_and_given_up_once() -> None:
+    streams = Streams()
+    asking = Asking(streams, Random(1))
+    stream = streams.heard(make_origin(b"restless", 1), 0.0)
+    for _ in "ab":  # a heartbeat that says less than it said before makes it begin again
+        stream.begin(1)
+        stream.claim(5)
+        asking.notice(stream, 0.0)
+    stream.earn(10_000)
+    ((frame, *_),) = asking.due(50.0)
+    assert len(frame) == FRAME.size + REQUEST_ENTRY.size
+    asking.due(GIVE_UP_MS + 1)
+    assert (asking.given_up, stream.wanted) == (5, {})
+
+
+def test_made_up_origins_that_say_they_have_nothing_slow_no_one_down() -> None:
+    group = Broadcasters(3, key=None)
+    group.medium.run(2_000)
+    lacks_all = write_heartbeat(1, [VectorEntry(peer.origin, 0, 0) for peer in group.peers])
+    for number in range(1_000):
+        origin = make_origin((1_000 + number).to_bytes(8, "big"), 1)
+        datagram = Codec(SEGMENT).encode(origin, [frame_bytes(HEARTBEAT, 1, lacks_all)])
+        group.medium.at(2_000 + number, group.medium.inject, datagram)
+    group.talk(names(3), per_second=500, seconds=1)
+    group.medium.run(3_000)
+    assert [peer.peers for peer in group.peers] == [3, 3, 3]
+    assert group.medium.run_until(group.all_have_all, 1_000) < 50
 
 
 def test_fragments_that_never_end_stop_no_large_record() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.peers import notes
+from precede.udfs.peers import catching_up, kept_messages, notes
 from precede.udfs.peers.directory import MEMBERS_MAX
 from precede.udfs.peers.events import RecordRefused
 from precede.udfs.peers.fragments import cut
@@ -129,6 +129,58 @@ def test_no_one_can_make_a_member_pass_over_what_was_never_said() -> None:
     assert set(segments.delivered("ann")) == set(segments.delivered("bob")) == set(said)
 
 
+def test_what_is_said_to_be_forgotten_takes_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catching_up, "FORGOTTEN_MAX", 2_000)
+    segments = Segments("ann")
+    segments.create("ann", order="s_b")
+    segments.run(500)
+    insider = Insider(segments)
+    for page in range(50):
+        many: list[Have] = [(f"{page}.{at}", 1, 5) for at in range(100)]
+        insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId("ann", 1, GROUP, page), [], settled=many)))
+        segments.run(1)
+    told = segments["ann"].groups[GROUP].catching_up._forgotten_since
+    assert len(told) == 2_000
+    torn: list[Have] = [("eve", 1, [0, *range(2, 10_000)])]
+    insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId("ann", 1, GROUP, 50), [], settled=torn)))
+    segments.run(100)
+    assert segments["ann"].broadcast.counts["peer_fault"] == 1, "no honest page tears one sender into so many runs"
+
+
+def test_made_up_senders_and_gaps_are_bounded_so_that_a_request_can_name_all_and_those_who_speak_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_messages, "HAVE_BYTES_MAX", 20_000)
+    segments = Segments("ann", "bob")
+    segments.together("ann", "bob", order="s_b")
+    segments.run(2_000)
+    first = segments.say("ann", "early")
+    insider = Insider(segments)
+    for number in range(500):
+        names = f"{number}".ljust(200, "x"), "torn"
+        for name, seq in zip(names, (1, 2 * number + 2), strict=True):
+            said = record(sender=name, seq=seq, after=[])
+            insider.send(DATA, notes.write_data(b"G", said))
+        segments.run(1)
+    segments.run(10_000)
+    assert "backpressure" in segments.refused("bob")
+    assert len(notes.encode(segments["bob"].groups[GROUP].catching_up.kept.ask())) < 30_000
+    late = segments.say("ann", "late", after=[first])
+    segments.run(500)
+    assert {first, late} <= set(segments.delivered("bob"))
+
+
+def test_made_up_gateways_are_bounded_and_the_true_one_is_still_known() -> None:
+    segments = Segments("ann")
+    segments.start("gate", is_gateway=True)
+    segments.run(1_000)
+    insider = Insider(segments)
+    for number in range(500):
+        insider.send(ANNOUNCEMENT, notes.encode(Announcement(f"gate {number}", True, False, [])))
+        segments.run(1)
+    assert segments["ann"].announcing.gateways == {"gate", "gate 499"}
+
+
 def test_made_up_joins_and_groups_are_bounded() -> None:
     segments = Segments("ann")
     segments.create("ann", order="s_b")
@@ -151,8 +203,8 @@ def test_offers_take_bounded_memory() -> None:
     segments = Segments("ann")
     segments.run(500)
     insider = Insider(segments)
-    create = record(kind="create", options={}, members=["x" * 200] * 1_000)
     for number in range(400):
+        create = record(group=f"H{number}", kind="create", options={}, members=["x" * 200] * 1_000)
         view = {f"{number} {at}": (0, False) for at in range(50)}
         large = Announcement(
             "eve", False, False, [GroupNote(f"H{number}", create, view), GroupNote("same", None, view)]
@@ -166,6 +218,55 @@ def test_offers_take_bounded_memory() -> None:
     assert 100 < len(known) < 400
     assert len(known["same"].view) <= MEMBERS_MAX
     assert segments["ann"].broadcast.counts["offers_crowded_out"] > 0
+
+
+def asked_by(kind: str, number: int) -> tuple[bytes, bytes]:
+    """The origin and the payload of a question that asks for everything."""
+    name = "eve" if kind == "one" else f"eve{number}"
+    origin = make_origin(b"%8d" % number, 1) if kind == "many origins" else make_origin(b"insider!", 1)
+    have: list[Have] = [("zed", 1, 10**6 + number)] if kind == "one" else []
+    return origin, notes.encode(SyncRequest(SyncId(name, 1, GROUP, number + 1), have))
+
+
+@pytest.mark.parametrize("kind", ["one", "many names", "many origins"])
+def test_questions_for_everything_draw_at_most_ten_bytes_for_one_from_each_peer(kind: str) -> None:
+    sent: list[int] = []
+    for is_attacked in (False, True):
+        segments = Segments("ann", "bob", "cem")
+        segments.together("ann", "bob", "cem", order="s_b")
+        for _ in range(300):
+            segments.say("ann", "x" * 500)
+            segments.run(2)
+        segments.run(3_000)
+        before = sum(node.sent_bytes for node in segments.medium.nodes.values())
+        spent = 0
+        for number in range(200):
+            origin, payload = asked_by(kind, number)
+            seq = 1 if kind == "many origins" else number + 1
+            datagram = Codec(7, KEY).encode(origin, [frame_bytes(SYNC, seq, payload)])
+            spent += len(datagram)
+            if is_attacked:
+                segments.medium.inject(datagram)
+            segments.run(20)
+        segments.run(20_000)
+        sent.append(sum(node.sent_bytes for node in segments.medium.nodes.values()) - before)
+    usual, attacked = sent
+    assert 0 < attacked - usual <= 10 * spent * 3
+
+
+def test_a_newcomer_pays_for_its_pages_and_still_gets_a_long_history_soon() -> None:
+    segments = Segments("ann", "bob", weather=Weather(loss=0.05))
+    segments.together("ann", "bob", order="s_b")
+    for _ in range(2_000):
+        segments.say("ann", "x" * 500)
+        segments.run(1)
+    segments.run(5_000)
+    segments.start("cem")
+    segments.until(lambda: segments.is_offered("cem"))
+    segments.join("cem")
+    assert segments.until(lambda: len(segments.delivered("cem")) == 2_000) <= 5_000
+    said = segments.medium.nodes["cem"].sent_bytes
+    assert 1_000_000 / 10 <= said <= 1_000_000 / 2
 
 
 @pytest.mark.parametrize("order", ["causal", "lamport"])

@@ -12,63 +12,18 @@ from precede.udfs.holdback import Holdback
 from precede.udfs.member.objects import (
     AFTER_MAX,
     Conflicts,
-    Instance,
     InstanceQueue,
-    ObjectClient,
     ObjectMessage,
+    Queued,
     precedes,
     was_sent_before,
 )
 from precede.udfs.records.messages import Id
 from precede.udfs.records.wire import encode_message
 from tests.kernel.histories import vectors
+from tests.kernel.object_clients import Group
 
 COUNTER = [("increment", "show"), ("decrement", "show")]
-
-
-class Group:
-    """Objects and their messages; the test decides where and when each is delivered."""
-
-    def __init__(self, *names: str, conflicts: list[tuple[str, str]] | None = None) -> None:
-        self.conflicts = Conflicts(conflicts or [])
-        self.objects = {name: ObjectClient(name, self.conflicts) for name in names}
-        self.seqs: dict[str, int] = {}
-        self.said: dict[Id, ObjectMessage] = {}
-        self.knows: dict[object, set[Id]] = {name: set() for name in names}
-        """What each object and instance really knew, whatever the stamps say."""
-        self.past: dict[Id, set[Id]] = {}
-
-    def start(self, name: str, op: str = "client", request: ObjectMessage | None = None) -> Instance:
-        instance = self.objects[name].start(op, request)
-        self.knows[instance.sid] = set(self.knows[name])
-        if request is not None:
-            self.receive(instance, request)
-        return instance
-
-    def receive(self, instance: Instance, message: ObjectMessage) -> None:
-        instance.receive(message)
-        self.knows[instance.sid] |= self.past[message.id] | {message.id}
-
-    def commit(self, instance: Instance) -> None:
-        instance.commit()
-        self.knows[instance.sid[1]] |= self.knows[instance.sid]
-
-    def send(self, instance: Instance, op: str, *to: str, type_: str = "request") -> ObjectMessage:
-        name = instance.sid[1]
-        self.seqs[name] = self.seqs.get(name, 0) + 1
-        id_ = (name, 0, self.seqs[name])
-        draft = instance.draft(op, type_, to)  # type: ignore[arg-type]
-        instance.sent(draft, id_)
-        message = self.objects[name].known[id_]
-        self.said[id_] = message
-        self.past[id_] = set(self.knows[instance.sid])
-        self.knows[instance.sid].add(id_)
-        return message
-
-    def deliver(self, message: ObjectMessage, *to: str) -> None:
-        """Deliver to all objects, or to these only."""
-        for name in to or self.objects:
-            self.objects[name].deliver(message)
 
 
 def text(id_: tuple[int, str, int] | None) -> str:
@@ -194,7 +149,7 @@ def test_an_instance_waits_while_a_conflicting_one_runs_or_waits_before_it() -> 
     assert queue.finish(one) == []
     assert queue.finish(two) == [look]
     assert queue.finish(look) == [three]
-    assert (queue.running, queue.waiting) == ({three: "increment"}, {})
+    assert (queue.running, queue.waiting) == ({three: Queued("increment")}, {})
 
 
 def test_one_that_is_not_ready_blocks_nobody_else() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.events import Delivered, Held, ViewChanged
 from precede.udfs.peers.segment_state import decode_state, encode_state
@@ -222,6 +224,41 @@ def test_a_clean_state_is_gone_on_with_and_an_old_one_takes_a_new_epoch(order: s
     assert third[2] == 1
     segments.run(1_000)
     assert third in segments.delivered("ann")
+
+
+def test_a_record_of_the_largest_size_reaches_a_newcomer_of_a_large_group_too() -> None:
+    segments = Segments("ann")
+    segments.create("ann", order="s_b")
+    segments.run(1_000)
+    for number in range(80):
+        join = {"group": GROUP, "kind": "join", "sender": f"member number {number} of the whole department"}
+        segments["ann"].groups[GROUP].take(json.dumps(join).encode(), segments.medium.now_ms)
+    large = segments.say("ann", "x" * (Limits().record_bytes_max - 100))
+    segments.run(3_000)
+    segments.start("bob")
+    segments.until(lambda: segments.is_offered("bob"))
+    segments.join("bob")
+    segments.until(lambda: segments.synced("bob"))
+    assert segments.delivered("bob") == [large]
+    assert len(segments["bob"].groups[GROUP].members) == 82
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_peer_that_stops_before_its_own_join_counts_starts_again_and_joins(is_clean: bool) -> None:
+    segments = Segments("ann", "bob")
+    segments.create("ann", order="fifo")
+    segments.run(300)
+    said = segments.say("ann", "history")
+    segments.until(lambda: segments.is_offered("bob"))
+    segments.join("bob")
+    state = segments["bob"].dump()
+    assert not segments.joined("bob")
+    segments.medium.crash("bob")
+    segments.start("bob", state=state, is_clean=is_clean)
+    segments.until(lambda: segments.joined("bob"))
+    answer = segments.say("bob", "here I am", after=[said])
+    segments.run(300)
+    assert segments.delivered("ann") == [said, answer]
 
 
 def test_a_member_that_left_may_be_offered_the_group_again_and_come_back_with_a_larger_epoch() -> None:

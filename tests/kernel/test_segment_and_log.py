@@ -170,3 +170,24 @@ def test_the_create_of_the_log_stands_against_the_segments() -> None:
     second = segments.say("ann", "under the log's", after=[first])
     segments.run(200)
     assert segments.delivered("ann") == [first, second]
+
+
+@pytest.mark.parametrize("order", ["causal", "lamport", "s_b"])
+def test_where_the_logs_create_refuses_what_was_said_a_new_epoch_goes_on_and_nothing_waits_for_that(order: str) -> None:
+    segments = with_gateway("ann", "bob", order="fifo")
+    early = [segments.say("ann", number) for number in range(2)]
+    segments.run(500)
+    create = control("create", options={"order": order}, members=[])
+    segments["gate"].tell(InLog(GROUP, "gate", create, []), segments.medium.now_ms)
+    segments.medium.poke("gate")
+    segments.run(500)
+    assert segments.refused("bob") == ["bad_stamp", "missing_stamp", "missing_stamp"]
+    for _ in "12":  # by clocks, the second answer tells of a clock above the first one's
+        for name in ("ann", "bob") if order == "lamport" else ():
+            log_has_join(segments, name)
+    segments.run(2_500)
+    late = [segments.say("ann", number) for number in range(2)]
+    segments.run(2_500)
+    assert [id_[2] for id_ in late] == [1, 2], "an epoch that begins anew"
+    assert segments.delivered("ann") == segments.delivered("bob") == early + late
+    assert segments["ann"].groups[GROUP].logged.lacking == late

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.holdback import Holdback
-from precede.udfs.peers import sync_messages, synchronising
+from precede.udfs.peers import kept_messages, sync_messages, synchronising
 from precede.udfs.peers.sync_messages import PeerFault, SyncAnswer, SyncId, SyncRequest
 from precede.udfs.peers.synchronising import Synchroniser
 from precede.udfs.records.messages import SEQ_MAX, Id
@@ -416,3 +416,28 @@ def test_the_whole_ordered_log_is_the_best_answer_a_late_joiner_sees_the_sequenc
         own.receive(value, b"G", 0, at, at)
         assert list(own.held()) == []
     assert [id_of(one) for one in parsed(own.ordered)] == [id_of(one) for one in parsed(first.ordered)]
+
+
+def test_what_was_forgotten_in_more_runs_than_an_answer_names_is_told_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_messages, "SETTLED_MAX", 10)
+    a = member("A")
+    for name, end in (("M", 30), ("N", 4)):
+        for seq in range(2, end, 2):
+            a.store((name, 0, seq), b"x")
+            a.forget((name, 0, seq))
+    told: dict[tuple[str, int], Runs] = {}
+    for _ in range(2):
+        for name, epoch, runs in a.gone_and_not_in(told):
+            told.setdefault((name, epoch), Runs()).add_ranges(runs_of(runs).runs())
+    assert {who: list(runs.missing(1, 30)) for who, runs in told.items()} == {
+        ("M", 0): [*range(1, 31, 2), 30],
+        ("N", 0): [seq for seq in range(1, 31) if seq != 2],
+    }
+
+
+def runs_of(dumped: int | list[int]) -> Runs:
+    runs = Runs()
+    runs.fill(dumped)
+    return runs

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from operator import itemgetter
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from random import Random
 
 import pytest
 
 from precede.ingest.state_topic import StatePieces
 from precede.streaming.order.coverage import Coverage
-from precede.streaming.order.packed_rows import released_from
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.initial_state import RestoredGroup, decode_file, encode_file, initial_states, shard_number
@@ -21,35 +19,15 @@ from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.shard import Shard, ShardState, decode_state
 from precede.udfs.state_log import StateSettings
-from precede.udfs.steps import unpack
-from precede.udfs.ticks.patience import Patience
+from precede.udfs.steps import Records, unpack
 from tests.kernel import traffic
 from tests.kernel.effort import seeds
-from tests.records import Row, by_group
+from tests.published import PARTITIONS, PATIENCE, Published, whole
+from tests.records import Row
 from tests.shard.test_shard import call
 
-PARTITIONS = 2
-PATIENCE = Patience(ask_after_ms=40, give_up_ms=150, silent_ms=200)
 TICK = b'{"kind":"tick"}'
 TOPIC, STREAM = "state-topic-id", "ordered-topic-id"
-
-
-@dataclass
-class Kafka:
-    """What a stream has written."""
-
-    ordered: list[tuple[bytes, bytes]] = field(default_factory=list)
-    dead: list[bytes] = field(default_factory=list)
-    own: list[bytes] = field(default_factory=list)
-    token: dict[int, int] = field(default_factory=dict)
-    horizon: dict[int, int] = field(default_factory=dict)
-    states: StatePieces = field(default_factory=lambda: StatePieces("state", stream=STREAM))
-
-
-def hostile_log(random: Random, order: str) -> tuple[list[Row], Limits]:
-    """Hostile traffic as rows."""
-    records, limits = traffic.of_groups(random, order, groups=3, partitions=PARTITIONS)
-    return [(one.key, one.value, one.partition, one.offset, one.timestamp_ms) for one in records], limits
 
 
 class Job:
@@ -57,8 +35,8 @@ class Job:
 
     def __init__(
         self,
-        kafka: Kafka,
-        rows: list[Row],
+        kafka: Published,
+        log: list[LogRecord],
         order: str,
         limits: Limits,
         *,
@@ -74,7 +52,11 @@ class Job:
         self.blobs: dict[int, bytes] = {}
         self.coverage = Coverage(kafka.horizon, shards, is_fresh=True)
         self.left = {
-            at: sorted((row for row in rows if row[2] == at and row[3] >= kafka.horizon.get(at, 0)), key=itemgetter(3))
+            at: [
+                (one.key, one.value, one.partition, one.offset, one.timestamp_ms)
+                for one in sorted(log, key=attrgetter("offset"))
+                if one.partition == at and one.offset >= kafka.horizon.get(at, 0)
+            ]
             for at in range(PARTITIONS)
         }
 
@@ -87,8 +69,9 @@ class Job:
         for partition, size in enumerate(sizes):
             rows += self.left[partition][:size]
             self.left[partition] = self.left[partition][size:]
-        kafka = self.kafka
-        reached: dict[int, int] = {}
+        self.kafka.commit(self._rows(rows), self.coverage)
+
+    def _rows(self, rows: list[Row]) -> Iterator[tuple[int, int, int, Records]]:
         for shard in range(self.shards):
             mine = [row for row in rows if row[0] is None or shard_number(row[0], self.shards) == shard]
             if not mine:
@@ -97,30 +80,18 @@ class Job:
             if blob is not None:
                 self.blobs[shard] = blob
             for _, _, partition, offset, _, records in packed:
-                found = unpack(records)
-                reached[partition] = max(offset + 1, reached.get(partition, 0))
-                for at, key, value in found.state:
-                    kafka.states.add(LogRecord(value, key, at, 0, 0))
-                if found.uncovered is not None:
-                    self.coverage.report(shard, found.uncovered)
-                published = kafka.token.get(partition, 0)
-                if offset >= published:
-                    found = released_from(published, found)
-                    kafka.ordered += zip(found.ordered_keys, found.ordered, strict=True)
-                    kafka.dead += found.dead
-                    kafka.own += [one.value for one in found.own]
-        moved = self.coverage.moved(reached)
-        self.coverage.commit(moved)
-        kafka.horizon |= moved
-        kafka.token |= {at: after for at, after in reached.items() if after > kafka.token.get(at, 0)}
+                yield shard, partition, offset, self.kafka.new(partition, unpack(records))
 
     @property
     def is_done(self) -> bool:
         return not any(self.left.values())
 
 
-def restored_files(kafka: Kafka, shards: int) -> dict[int, bytes]:
+def restored_files(kafka: Published, shards: int) -> dict[int, bytes]:
     """The files of a restore into so many shards."""
+    pieces = StatePieces("state", stream=STREAM)
+    for record in kafka.states:
+        pieces.add(record)
     groups = [
         RestoredGroup(
             key,
@@ -131,18 +102,10 @@ def restored_files(kafka: Kafka, shards: int) -> dict[int, bytes]:
             state.oldest_ms,
             state.gaps,
         )
-        for partition, found in kafka.states.states(range(PARTITIONS)).items()
+        for partition, found in pieces.states(range(PARTITIONS)).items()
         for key, state in found.items()
     ]
     return {shard: encode_file(state) for shard, state in initial_states(groups, shards, TOPIC)}
-
-
-def whole(rows: list[Row], order: str, limits: Limits) -> Holdback:
-    """The kernel alone over the whole log."""
-    holdback = Holdback(order=order, limits=limits, patience=PATIENCE, partitions=PARTITIONS)
-    for key, value, partition, offset, timestamp_ms in sorted(rows, key=lambda row: row[2:4]):
-        holdback.receive(value, key, partition, offset, timestamp_ms)
-    return holdback
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -150,10 +113,10 @@ def test_a_restore_at_any_cut_into_any_number_of_shards_gives_the_same_rest_and_
     restores = covered = 0
     for seed in seeds(40):
         random = Random(f"{order} {seed}")
-        rows, limits = hostile_log(random, order)
-        kafka = Kafka()
+        log, limits = traffic.of_groups(random, order, groups=3, partitions=PARTITIONS)
+        kafka = Published()
         every_ms = random.choice([0, 20, 60, 200])
-        job = Job(kafka, rows, order, limits, shards=random.randint(1, 4), every_ms=every_ms)
+        job = Job(kafka, log, order, limits, shards=random.randint(1, 4), every_ms=every_ms)
         while not job.is_done:
             job.batch([random.choice([0, 1, 3, 8]) for _ in range(PARTITIONS)])
             if random.random() < 0.3 and kafka.horizon:
@@ -161,20 +124,17 @@ def test_a_restore_at_any_cut_into_any_number_of_shards_gives_the_same_rest_and_
                 files = restored_files(kafka, shards)
                 restores += 1
                 covered += any(decode_state(content[4:]).covered for content in files.values())
-                job = Job(kafka, rows, order, limits, shards=shards, every_ms=every_ms, files=files)
-        expected = whole(rows, order, limits)
-        assert by_group(kafka.ordered) == by_group(zip(expected.ordered_keys, expected.ordered, strict=True)), seed
-        assert sorted(kafka.dead) == sorted(expected.dead), seed
-        assert sorted(kafka.own) == sorted(one.value for one in expected.own), seed
+                job = Job(kafka, log, order, limits, shards=shards, every_ms=every_ms, files=files)
+        kafka.check(whole(log, order, limits), seed)
     assert restores > 20
     assert covered > 5
 
 
 def test_a_state_that_is_restored_is_not_written_again_and_says_what_it_holds() -> None:
     waits = b'{"group":"g","sender":"a","seq":2,"after":[["a",0,1]]}'
-    kafka = Kafka()
-    rows: list[Row] = [(b"g", waits, partition_of(b"g", PARTITIONS), 5, 1_000)]
-    job = Job(kafka, rows, "s_b", Limits(), shards=1, every_ms=0)
+    kafka = Published()
+    log = [LogRecord(waits, b"g", partition_of(b"g", PARTITIONS), 5, 1_000)]
+    job = Job(kafka, log, "s_b", Limits(), shards=1, every_ms=0)
     job.batch([9, 9])
     (content,) = restored_files(kafka, 1).values()
     state = decode_file(content, "0")

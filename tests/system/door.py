@@ -1,7 +1,8 @@
-"""A proxy in front of a broker that can drop one kind of request or its answer."""
+"""A proxy in front of a broker that can drop one kind of request or its answer, or make every answer slow."""
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from types import TracebackType
 
@@ -21,6 +22,8 @@ class Door:
         """Where the broker will be."""
         self.kept: list[bool] = []
         """For each request without an answer, whether the broker received it."""
+        self.slow_s = 0.0
+        """How long each answer takes longer, while this is set."""
         self._keep: tuple[int, bool] | None = None
 
     def __enter__(self) -> "Door":
@@ -66,5 +69,7 @@ class Door:
     def _answers(self, broker: socket.socket, client: socket.socket, mute: threading.Event) -> None:
         with suppress(OSError), broker, client:
             while answer := broker.recv(65536):
+                if self.slow_s:
+                    time.sleep(self.slow_s)
                 if not mute.is_set():
                     client.sendall(answer)

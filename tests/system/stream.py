@@ -18,7 +18,7 @@ from precede.ingest.kafka import topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import describe
 from precede.streaming.job import run as job
-from precede.streaming.job.settings import Settings
+from precede.streaming.job.settings import TABLES, Settings
 from tests.records import Row, by_group
 
 HOME = Path(__file__).resolve().parent.parent.parent
@@ -39,23 +39,27 @@ except Refused as error:
 """
 
 
+def own_topics() -> dict[str, Any]:
+    """Settings of a stream whose topics no other test has; the state topic is named for the ordered one."""
+    name = uuid.uuid4().hex[:8]
+    return {
+        "raw_topic": f"{name}.raw",
+        "ordered_topic": f"{name}.ordered",
+        "dead_letter_topic": f"{name}.dead-letters",
+        "progress_topic": f"{name}.progress",
+        "control_topic": f"{name}.control",
+    }
+
+
 class Stream:
     """One stream: its settings, its topics and its output."""
 
     def __init__(self, bootstrap: Address | str, folder: Path, *, partitions: int = 2, **more: Any) -> None:
-        name = uuid.uuid4().hex[:8]
-        own_topics = {
-            "raw_topic": f"{name}.raw",
-            "ordered_topic": f"{name}.ordered",
-            "dead_letter_topic": f"{name}.dead-letters",
-            "progress_topic": f"{name}.progress",
-            "control_topic": f"{name}.control",
-        }
         self.settings = Settings(
             bootstrap=bootstrap,
             checkpoint=str(folder / "checkpoint"),
             delta=str(folder / "delta"),
-            **(own_topics | {"shards": 8, "tasks": 2, "history_every_s": 1.0} | more),
+            **(own_topics() | {"shards": 8, "tasks": 2, "history_every_s": 1.0} | more),
         )
         topics.ensure(bootstrap, msgspec.structs.replace(self.settings, partitions=partitions).topics())
 
@@ -107,7 +111,7 @@ class Stream:
         values = {
             f"PRECEDE_{name.upper()}": str(value)
             for name, value in msgspec.structs.asdict(settings).items()
-            if name != "limits" and value is not None and value is not False
+            if name not in TABLES and value is not None and value is not False
         }
         return subprocess.Popen(
             [sys.executable, "-u", *program],

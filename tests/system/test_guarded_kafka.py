@@ -69,7 +69,12 @@ def config(guarded: Guarded, tmp_path: Path) -> Path:
 
 
 def address(guarded: Guarded, **more: str) -> Address:
-    fields = {"username": JOB, "password": PASSWORD, "mechanism": "SCRAM-SHA-512", "ca": guarded.ca_file.read_text()}
+    fields: dict[str, Any] = {
+        "username": JOB,
+        "password": PASSWORD,
+        "mechanism": "SCRAM-SHA-512",
+        "ca": guarded.ca_file.read_text(),
+    }
     return Address(guarded.bootstrap, Access(protocol="SASL_SSL", **(fields | more)))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
 import pytest
+from pyspark.sql import SparkSession
 
 import precede
 from precede.local.embedded_broker import Broker
@@ -77,3 +80,45 @@ def test_live_equals_committed_over_a_job_that_runs_is_killed_and_starts_again(
     with precede.follow(config=stream.settings, live=True, patience_s=5.0) as follower:
         again = by_group((one.group.encode(), one.record) for one in follower)
     assert again == committed
+
+
+@contextmanager
+def live_reader(stream: Stream, got: list[tuple[bytes, bytes]]) -> Iterator[None]:
+    """Reads live in a thread of its own, into `got`."""
+    ended = threading.Event()
+
+    def read() -> None:
+        with precede.follow(config=stream.settings, live=True) as follower:
+            while not ended.is_set():
+                one = follower.poll(0.2)
+                if one is not None:
+                    got.append((one.group.encode(), one.record))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reader.join(30)
+
+
+def test_a_live_reader_goes_on_while_the_job_begins_again_with_other_shards_from_the_state_topic(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(broker.bootstrap, tmp_path, only="order", max_offsets_per_trigger=200)
+    talk = conversation(2_400, groups=12, late=0.5)
+    got: list[tuple[bytes, bytes]] = []
+    stream.send(talk[:600])
+    stream.once(spark)
+    with live_reader(stream, got):
+        for part, shards in enumerate((3, 16, 1), start=1):
+            stream.send(talk[600 * part : 600 * (part + 1)])
+            stream.change(checkpoint=str(tmp_path / f"checkpoint {part}"), shards=shards)
+            assert any("has been read from" in line for line in stream.once(spark)), "it began at the state topic"
+        whole, _ = by_kernel(stream.raw(), partitions=2)
+        deadline = monotonic() + 30
+        while len(got) < sum(map(len, whole.values())) and monotonic() < deadline:
+            threading.Event().wait(0.1)
+    assert stream.ordered() == whole
+    assert by_group(got) == whole

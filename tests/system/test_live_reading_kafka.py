@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,22 +25,13 @@ from precede.streaming.order.transaction import TransactionalProducer
 from precede.udfs.records import state_pieces
 from tests.door.command import precede as precede_command
 from tests.records import by_group, conversation
+from tests.system.stream import own_topics
 
 PARTITIONS = 3
 
 
 def settings_of(broker: Broker, **more: Any) -> Settings:
-    name = uuid.uuid4().hex[:8]
-    settings = Settings(
-        bootstrap=broker.bootstrap,
-        raw_topic=f"{name}.raw",
-        ordered_topic=f"{name}.ordered",
-        dead_letter_topic=f"{name}.dead-letters",
-        progress_topic=f"{name}.progress",
-        control_topic=f"{name}.control",
-        partitions=PARTITIONS,
-        **more,
-    )
+    settings = Settings(bootstrap=broker.bootstrap, partitions=PARTITIONS, **own_topics(), **more)
     topics.ensure(broker.bootstrap, settings.topics())
     return settings
 

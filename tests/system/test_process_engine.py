@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from precede.ingest.kafka import topics
@@ -29,6 +30,7 @@ from precede.streaming.process.loop import OrderLoop
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
+from precede.udfs.records import state_pieces
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.door import END_TXN, Door
@@ -299,3 +301,37 @@ def test_a_log_that_no_longer_reaches_back_to_the_horizon_is_refused(stream: Str
     stream.cut(stream.settings.raw_topic, min(ends))
     with pytest.raises(Refused, match="no longer reaches back to the horizon"):
         once(stream)
+
+
+def test_a_state_topic_with_a_lost_piece_or_of_a_newer_version_is_refused_and_foreign_records_are_passed_over(
+    stream: Stream,
+) -> None:
+    stream.send(conversation(200, groups=GROUPS))
+    once(stream)
+    settings = stream.settings
+    stream_id = describe(str(settings.bootstrap), [settings.ordered_topic])[settings.ordered_topic].id
+    (key, value), _ = state_pieces.pieces(
+        b"torn", b"x" * 2_000, stream=stream_id, rules=2, next_offset=1, bytes_max=1_500
+    )
+    for other, sentence in (
+        (b"is this", None),
+        (value, "is damaged: Piece 1 of 2 of the state of group 'torn'"),
+        (None, None),
+        (msgspec.msgpack.encode([state_pieces.VERSION + 1, 1]), "newer precede"),
+    ):
+        write_state(stream, (b"what", b"is this"), (b"[1]", b"2"), (key, other))
+        stream.send(conversation(100, groups=GROUPS, seed=2))
+        shutil.rmtree(settings.cache)
+        if sentence is None:
+            once(stream)
+            check(stream)
+        else:
+            with pytest.raises(Refused, match=sentence):
+                once(stream)
+
+
+def write_state(stream: Stream, *records: tuple[bytes, bytes | None]) -> None:
+    """Put records into the state topic, as nobody should."""
+    with Producer({"bootstrap.servers": str(stream.settings.bootstrap)}) as producer:
+        for key, value in records:
+            producer.produce(stream.settings.state_topic_name, value, key, 0)

@@ -65,20 +65,21 @@ def test_a_shard_without_input_keeps_its_file_and_what_it_holds_is_known(
     stream.once(spark)
     cut_to_horizon(stream)
     stream.send([(b"g0", b'{"group":"g0","sender":"a","seq":1,"after":[]}')])
-    stream.change(checkpoint=str(tmp_path / "second"), shards=64)
+    stream.change(checkpoint=str(tmp_path / "a name with spaces"), shards=64)
     stream.once(spark)
     found = restored_files.find(stream.settings.restored_files)
     assert found is not None
     assert found.reader is not None
-    assert len(list(stream.settings.restored_files.glob("[0-9]*"))) > 1
-    assert counts.load(Path(stream.settings.checkpoint)).held_now == 8
+    assert len(list(Path(stream.settings.restored_files.location).glob("*/[0-9]*"))) > 1
+    assert counts.load(stream.settings.checkpoint_place).held_now == 8
     assert len(list(read_held(stream.settings, spark=spark))) == 8
     assert sorted(stream.ordered()) == [b"g0"]
+    assert progress_of(stream).horizon == progress_of(stream).token, "what was restored is in the state topic"
     stream.send((key, value.replace(b'"seq":2,"after":[["a",0,1]]', b'"seq":1,"after":[]')) for key, value in waiting)
     stream.once(spark)
     stream.send([(b"g0", b'{"group":"g0","sender":"a","seq":3,"after":[]}')])
     stream.once(spark)  # all took their files in the batch before this one
-    assert [path.name for path in stream.settings.restored_files.iterdir()] == [restored_files.MANIFEST]
+    assert stream.settings.restored_files.names() == [restored_files.MANIFEST]
     assert {key: len(values) for key, values in stream.ordered().items()} == {b"g0": 3} | {
         b"g%d" % at: 2 for at in range(1, 9)
     }
@@ -90,17 +91,17 @@ def test_a_checkpoint_that_the_log_has_left_behind_is_set_aside_and_restored(
     pairs = conversation(900, groups=10)
     stream.send(pairs[:300])
     stream.once(spark)
-    shutil.copytree(stream.settings.order_checkpoint, tmp_path / "copy")
+    shutil.copytree(stream.settings.order_checkpoint.location, tmp_path / "copy")
     stream.send(pairs[300:600])
     stream.once(spark)
     before = cut_to_horizon(stream)
-    shutil.rmtree(stream.settings.order_checkpoint)
-    (tmp_path / "copy").rename(stream.settings.order_checkpoint)
+    shutil.rmtree(stream.settings.order_checkpoint.location)
+    (tmp_path / "copy").rename(Path(stream.settings.order_checkpoint.location))
     stream.send(pairs[600:])
     said = stream.once(spark)
-    aside = stream.settings.order_checkpoint.with_name("order.set-aside-1")
+    aside = stream.settings.order_checkpoint.sibling("order.set-aside-1")
     assert any(line.startswith("The checkpoint is not continued") and str(aside) in line for line in said), said
-    assert aside.is_dir()
+    assert aside.exists()
     assert stream.ordered() == whole(before, stream)[0]
 
 
@@ -120,7 +121,7 @@ def test_a_job_killed_in_the_middle_of_a_restore_leaves_each_position_once(
         running.reaches()
     finally:
         running.kill()
-    assert stream.settings.restored_files.is_dir()
+    assert stream.settings.restored_files.exists()
     stream.once(spark)
     assert stream.ordered() == whole(before, stream)[0]
 
@@ -132,7 +133,7 @@ def test_a_copy_of_the_checkpoint_from_before_all_had_taken_their_state_is_set_a
     stream.once(spark)
     stream.change(checkpoint=str(tmp_path / "second"))
     stream.once(spark)
-    manifest = stream.settings.restored_files / restored_files.MANIFEST
+    manifest = Path(stream.settings.restored_files.location) / restored_files.MANIFEST
     content = json.loads(manifest.read_text())
     assert content["taken_by"] is None
     manifest.write_text(json.dumps(content | {"taken_by": 7}))

@@ -3,11 +3,15 @@
 import json
 import uuid
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from kafka.partitioner.default import murmur2
 
+from precede import Groups, Member
+from precede.ingest.epochs import free_epoch
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.log_readers import open_reader
 from precede.ingest.kafka.topics import Wanted
@@ -17,7 +21,9 @@ from precede.ingest.sending import send_one
 from precede.local.embedded_broker import Broker
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
+from precede.udfs.partitioner import PARTITIONERS, partition_of
 from precede.udfs.records.messages import LogRecord
+from precede.udfs.records.wire import encode_message
 from tests.door.command import precede
 from tests.signing import private
 
@@ -31,7 +37,13 @@ class Sender:
         self.state = state
 
     def send(self, *arguments: str) -> str:
-        done = precede(
+        topics.ensure(self.bootstrap, [topics.raw(self.topic)])
+        done = self.run(*arguments)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout.decode().removesuffix("\n")
+
+    def run(self, *arguments: str) -> CompletedProcess[bytes]:
+        return precede(
             "send",
             *arguments,
             "--bootstrap",
@@ -40,8 +52,6 @@ class Sender:
             self.state,
             variables={"PRECEDE_RAW_TOPIC": self.topic},
         )
-        assert (done.returncode, done.stderr) == (0, b"")
-        return done.stdout.decode().removesuffix("\n")
 
     def log(self) -> list[Any]:
         return [json.loads(record.value or b"") for record in read(self.bootstrap, self.topic)]
@@ -75,9 +85,37 @@ def test_a_message_is_sent_with_its_stamp_and_its_id_is_printed(sender: Sender) 
     ]
 
 
-def test_the_topic_send_makes_is_one_the_job_accepts(sender: Sender) -> None:
-    sender.send("travel", "ann", "Hello")
+def test_the_topic_send_makes_is_one_the_job_accepts_and_its_partitions_are_said_to_be_final(sender: Sender) -> None:
+    first, second = sender.run("travel", "ann", "Hello"), sender.run("travel", "ann", "Again")
+    assert first.stderr.decode() == (
+        f"The topic {sender.topic} has been created with {topics.PARTITIONS} partitions. This number is final, and it "
+        "is the most jobs that can share the work.\n"
+    )
+    assert (first.stdout, second.stdout, second.stderr) == (b"ann:1\n", b"ann:2\n", b"")
     topics.ensure(sender.bootstrap, [topics.raw(sender.topic)])
+
+
+def test_whatever_makes_the_raw_topic_says_that_its_partitions_are_final(sender: Sender) -> None:
+    where: dict[str, Any] = {"bootstrap": sender.bootstrap, "state": sender.state}
+    first, second = f"{sender.topic}.member", f"{sender.topic}.groups"
+    with pytest.warns(UserWarning, match=rf"{first} has been created with .* This number is final") as said:
+        Member("g", "ann", raw_topic=first, **where).close()
+    with pytest.warns(UserWarning, match=rf"{second} has been created with .* This number is final") as also:
+        Groups("ann", raw_topic=second, **where).close()
+    assert {one.filename for one in [*said, *also]} == {__file__}, "the warning names the caller's line"
+
+
+@pytest.mark.parametrize("arguments", [("send", "g", "ann", "Hello"), ("groups", "create", "g", "ann", "--wait", "0")])
+def test_a_command_creates_the_raw_topic_as_the_settings_say_and_tells_so_in_a_plain_sentence(
+    sender: Sender, arguments: tuple[str, ...]
+) -> None:
+    variables = {"PRECEDE_RAW_TOPIC": sender.topic, "PRECEDE_STATE": str(sender.state), "PRECEDE_PARTITIONS": "3"}
+    done = precede(*arguments, "--bootstrap", sender.bootstrap, variables=variables)
+    assert done.returncode == 0
+    assert done.stderr.decode().splitlines()[0] == (
+        f"The topic {sender.topic} has been created with 3 partitions. This number is final, and it is the most jobs "
+        "that can share the work."
+    )
 
 
 def test_a_lost_state_file_means_a_new_epoch_and_not_a_seq_used_twice(sender: Sender) -> None:
@@ -96,6 +134,18 @@ def test_who_is_new_begins_with_epoch_0_however_many_partitions_there_are(sender
         for number in range(100):
             publisher.publish(f"group {number}", b'{"kind":"tick"}')
     assert sender.send("travel", "ann", "Who comes?") == "ann:1"
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_a_record_outside_the_group_s_partition_takes_no_epoch(sender: Sender, partitioner: str) -> None:
+    topics.ensure(sender.bootstrap, [topics.raw(sender.topic, 5)])
+    its = partition_of(b"g", 5, partitioner)
+    producer = Producer({"bootstrap.servers": sender.bootstrap})
+    for partition in range(5):
+        epoch = 3 if partition == its else 7
+        producer.produce(sender.topic, encode_message("g", "ann", epoch, 1, after=[]), b"g", partition)
+    assert producer.flush(30) == 0
+    assert free_epoch(sender.bootstrap, sender.topic, "g", "ann", None, partitioner=partitioner) == 4
 
 
 def test_one_planted_record_takes_the_epochs_of_nobody_who_signs(sender: Sender) -> None:

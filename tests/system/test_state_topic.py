@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from precede.ingest.kafka import topics
 from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import Progress, read_progress
 from precede.ingest.state_topic import read_state
@@ -22,11 +23,9 @@ def progress_of(stream: Stream) -> Progress:
 
 def states_of(stream: Stream) -> dict[int, dict[bytes, StoredState]]:
     settings = stream.settings
-    topics = describe(settings.bootstrap, [settings.state_topic_name, settings.ordered_topic])
+    found = describe(settings.bootstrap, [settings.state_topic_name, settings.ordered_topic])
     name = settings.state_topic_name
-    return read_state(
-        settings.bootstrap, name, range(topics[name].partitions), stream=topics[settings.ordered_topic].id
-    )
+    return read_state(settings.bootstrap, name, range(found[name].partitions), stream=found[settings.ordered_topic].id)
 
 
 def ordered_behind(stream: Stream, rows: list[Row]) -> dict[bytes, list[bytes]]:
@@ -57,3 +56,18 @@ def test_state_and_the_log_behind_the_horizon_give_what_the_whole_log_gives(
     assert {key: before.get(key, []) + behind.get(key, []) for key in whole} == whole
     stream.once(spark)
     assert stream.ordered() == whole
+
+
+def test_a_new_state_topic_gets_the_states_of_all_groups_although_only_one_of_them_has_input(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(broker.bootstrap, tmp_path, only="order", state_every_s=0)  # the first topic has all at once
+    pairs = conversation(400, groups=20)
+    stream.send(pairs)
+    stream.once(spark)
+    stream.change(state_topic=f"{stream.settings.ordered_topic}.second-state")
+    topics.ensure(broker.bootstrap, stream.settings.topics())
+    stream.send([(b"g", b'{"group":"g","sender":"ann","seq":1,"after":[]}')])
+    stream.once(spark)
+    assert {key for groups in states_of(stream).values() for key in groups} == {b"g", *(key for key, _ in pairs)}
+    assert progress_of(stream).horizon == progress_of(stream).token

@@ -5,15 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 import precede
+from precede.ingest.progress import Progress
 from precede.local.embedded_broker import Broker
 from precede.streaming.job import checkpoint_reader as held
+from precede.streaming.job import run as job
+from precede.udfs.rules import OLDER_RULES, RULES
 from tests.fixtures import stored
-from tests.records import Row
+from tests.records import Row, by_group
 from tests.system.stream import Stream, contiguous
+from tests.system.test_state_topic import progress_of
 
 KEEP_ALL = {"log.initial.task.delay.ms": "86400000", "log.retention.check.interval.ms": "86400000"}
 """The records are as old as the fixture, and Kafka's cleaner must not delete them for their age."""
@@ -40,6 +45,7 @@ def test_a_job_goes_on_with_the_checkpoint_of_an_older_version_as_that_one_did(
         assert len({one.group for one in held.read(settings, spark=spark)}) > 10
         assert any(gap.asked for gap in held.gaps(settings, spark=spark))
 
+        published = progress_of(stream)
         stream.once(spark)
         assert texts(stream.read(settings.ordered_topic)) == fixture["ordered"]
         assert texts(stream.read(settings.dead_letter_topic)) == fixture["dead_letters"]
@@ -64,3 +70,33 @@ def test_a_job_goes_on_with_the_checkpoint_of_an_older_version_as_that_one_did(
         stream.once(spark)
         assert contiguous({key: values for key, values in stream.ordered().items() if key == b"members"})
         assert len(stream.ordered()[b"members"]) == 4
+        check_change_of_rules(stream, published, spark, tmp_path)
+
+
+def check_change_of_rules(stream: Stream, before: Progress, spark: SparkSession, folder: Path) -> None:
+    """The log crosses from the older version's rules to this one's where the older version stopped.
+
+    From then on nothing goes back before that place: a fresh checkpoint and the other engine begin at the state topic,
+    and a live reader has what lies before it from the ordered topic.
+    """
+    owners = progress_of(stream).owners
+    assert {owner.rules for owner in before.owners.values()} == {OLDER_RULES}
+    assert {at: (owner.rules, owner.rules_from) for at, owner in owners.items()} == {
+        at: (RULES, before.token.get(at, 0)) for at in owners
+    }
+    assert any(before.token.values())
+    ordered = stream.ordered()
+    with precede.follow(config=stream.settings, live=True, patience_s=3.0) as follower:
+        assert by_group((one.group.encode(), one.record) for one in follower) == ordered
+    fresh: dict[str, Any] = {"checkpoint": str(folder / "fresh"), "shards": 3}
+    other: dict[str, Any] = {"engine": "process", "cache": str(folder / "cache")}
+    for name, more in ((b"bob", fresh), (b"chen", other)):
+        stream.change(only="order", **more)
+        stream.send([(b"members", b'{"group":"members","sender":"%b","seq":1,"after":[]}' % name)])
+        said: list[str] = []
+        job.run(msgspec.structs.replace(stream.settings, once=True), say=said.append, spark=spark)
+        assert said[-1].startswith("Done"), said
+    now = stream.ordered()
+    assert {key: values[: len(ordered[key])] for key, values in now.items()} == ordered
+    assert contiguous({b"members": now[b"members"]})
+    assert len(now[b"members"]) == len(ordered[b"members"]) + 2

@@ -152,7 +152,7 @@ def test_a_batch_that_delta_has_and_spark_has_not_noted_is_not_written_again(
     stream: Stream, said: list[str], spark: SparkSession
 ) -> None:
     for table in ("deliveries", "dead_letters"):
-        commits = stream.settings.history_checkpoint(table) / "commits"
+        commits = Path(stream.settings.history_checkpoint(table).location) / "commits"
         noted = {path.name for path in commits.iterdir()}
         forget_last_commit(commits)
         stream.once(spark, only="history")

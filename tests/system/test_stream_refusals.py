@@ -39,7 +39,7 @@ def stream(broker: Broker, tmp_path: Path) -> Stream:
     folder = Path(settings.checkpoint)
     folder.mkdir()
     checkpoint.update(
-        folder,
+        settings.checkpoint_place,
         order=checkpoint.check_order(settings, None, found),
         history=checkpoint.check_history(settings, None, found),
     )
@@ -61,7 +61,7 @@ def start(stream: Stream, **more: Any) -> None:
 
 def through(stream: Stream, next_offsets: dict[int, int]) -> None:
     """Write Spark's part of the checkpoint as after a batch up to there."""
-    folder = stream.settings.order_checkpoint
+    folder = Path(stream.settings.order_checkpoint.location)
     for part in ("commits", "offsets"):
         (folder / part).mkdir(parents=True)
     (folder / "commits" / "0").write_text("v1\n{}")
@@ -178,7 +178,7 @@ def test_a_fresh_start_on_a_log_whose_beginning_is_gone_is_refused_unless_accept
 def test_a_start_that_was_accepted_and_killed_in_its_first_batch_goes_on(stream: Stream) -> None:
     stream.send(conversation(50))
     stream.cut(stream.settings.raw_topic, 5)
-    began = stream.settings.order_checkpoint / "sources" / "0" / "0"
+    began = Path(stream.settings.order_checkpoint.location) / "sources" / "0" / "0"
     began.parent.mkdir(parents=True)
     began.write_bytes(b"\0v1\n" + json.dumps({stream.settings.raw_topic: {0: 5, 1: 5}}).encode())
     publish_once(stream)  # the batch is published, and Spark does not know it
@@ -222,6 +222,16 @@ def test_a_log_that_ends_before_the_checkpoint_is_refused(stream: Stream) -> Non
     through(stream, {0: 0, 1: 4})
     with pytest.raises(
         Refused, match=r"has lost its end: its partition 1 ends at offset 0, but everything below 4 has been processed"
+    ):
+        start(stream)
+
+
+def test_a_checkpoint_ahead_of_what_is_published_is_refused(stream: Stream) -> None:
+    stream.send(conversation(50))
+    publish_once(stream, {0: 5, 1: 5})
+    through(stream, {0: 5, 1: 8})
+    with pytest.raises(
+        Refused, match=r"ahead of the stream: in partition 1 it is at offset 8, .* below 5 is published"
     ):
         start(stream)
 
@@ -273,11 +283,11 @@ def test_a_topic_that_is_not_there_is_refused(stream: Stream, tmp_path: Path) ->
 
 def test_a_second_job_with_the_same_checkpoint_is_refused(stream: Stream) -> None:
     with (
-        checkpoint.lock_part(Path(stream.settings.checkpoint), "order"),
+        checkpoint.lock_part(stream.settings.checkpoint_place, "order"),
         pytest.raises(Refused, match="Another job uses the order part of the checkpoint"),
     ):
         start(stream)
-    with checkpoint.lock_part(Path(stream.settings.checkpoint), "order"), pytest.raises(SparkStarted):
+    with checkpoint.lock_part(stream.settings.checkpoint_place, "order"), pytest.raises(SparkStarted):
         start(stream, only="history")
 
 

@@ -100,6 +100,8 @@ def test_topics_that_are_right_are_left_as_they_are(broker: Broker, admin: Admin
         (2, {"max.message.bytes": "400000"}, "max.message.bytes=2162688"),
         (2, {"cleanup.policy": "compact"}, "cleanup.policy=delete"),
         (3, {"cleanup.policy": "delete"}, "cleanup.policy=compact"),
+        (5, {"cleanup.policy": "delete"}, "cleanup.policy=compact"),
+        (5, {"max.message.bytes": "1000"}, "max.message.bytes=2162688"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_the_command_that_mends_it(
@@ -111,6 +113,14 @@ def test_a_wrong_setting_is_refused_with_the_command_that_mends_it(
         topics.ensure(broker.bootstrap, [topic])
     command = f"kafka-configs.sh --bootstrap-server {broker.bootstrap} --alter --entity-type topics --entity-name "
     assert str(refusal.value).endswith(f"{command}{topic.name} --add-config {mend}")
+
+
+def test_a_state_topic_with_other_partitions_than_the_raw_topic_is_refused(broker: Broker, admin: AdminClient) -> None:
+    raw, *_, state = six()
+    topics.ensure(broker.bootstrap, [raw])
+    make(admin, state.name, state.settings)
+    with pytest.raises(Refused, match=rf"{state.name} has 1 partition, but {raw.name} has 4, .* another state_topic"):
+        topics.ensure(broker.bootstrap, [raw, state])
 
 
 def test_the_command_that_mends_a_topic_does_so(broker: Broker, admin: AdminClient) -> None:

@@ -5,7 +5,7 @@ import time
 from confluent_kafka import Producer
 
 from precede.ingest.kafka.topics import describe
-from precede.ingest.progress import Owner, horizon_record, owner_record, token_record, transactional_id
+from precede.ingest.progress import StreamTopics, horizon_record, new_owner, owner_record, token_record
 from precede.streaming.job.settings import Settings
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.state_pieces import pieces
@@ -42,7 +42,8 @@ def write(
         producer.produce(settings.dead_letter_topic, value, raw_key)
     kernel.clear()
     names = (settings.raw_topic, settings.ordered_topic, settings.dead_letter_topic, settings.state_topic_name)
-    raw, ordered, dead, state = (describe(settings.bootstrap, [name])[name] for name in names)
+    found = describe(settings.bootstrap, list(names))
+    raw, ordered, dead, state = (found[name] for name in names)
     homes = dict(kernel.homes())
     for key, blob in kernel.dump().items():
         partition = homes[key]
@@ -50,24 +51,14 @@ def write(
         head = {"stream": stream or ordered.id, "rules": rules, "next_offset": reached[partition], "waiting": waiting}
         for name, piece in pieces(key, blob, **head):  # type: ignore[arg-type]
             producer.produce(state.name, piece, name, partition)
-    owner = Owner(
+    owner = new_owner(
+        StreamTopics(raw, ordered, dead, state if state_topic else None),
         job="by the kernel",
-        transactional_id=transactional_id(ordered.name),
-        ids=[],
-        since_ms=round(time.time() * 1000),
-        raw_topic=raw.name,
-        raw_topic_id=raw.id,
-        partitions=raw.partitions,
         order=settings.order,
         limits=settings.limits,
         partitioner=settings.partitioner,
+        since_ms=round(time.time() * 1000),
         rules=rules,
-        rules_from=0,
-        ordered_topic_id=ordered.id,
-        ordered_partitions=ordered.partitions,
-        dead_letter_topic_id=dead.id,
-        state_topic=state.name if state_topic else None,
-        state_topic_id=state.id if state_topic else None,
     )
     for partition, offset in reached.items():
         covered = (horizon or reached).get(partition, 0)

@@ -7,7 +7,7 @@ rulings.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 NO_RUNS: list[int] = []
 """Shared by all sets that have no runs beyond the prefix; never changed."""
@@ -88,7 +88,13 @@ class Runs:
 
     def add_range(self, low: int, high: int) -> None:
         """Insert all numbers from low to high."""
-        whole = list(merged([*self.runs(), (low, high)]))
+        self.add_ranges([(low, high)])
+
+    def add_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Insert all numbers of several ranges, in one pass over the set."""
+        whole = list(merged([*self.runs(), *ranges]))
+        if not whole:
+            return
         prefix = whole.pop(0)[1] if whole[0][0] == 1 else 0
         self.fill([prefix, *(bound for first, last in whole for bound in (first, last + 1))])
 

@@ -14,8 +14,10 @@ each conflicts with a show. Identifiers are tuples, because as text 10i0 sorts b
 message of an instance is number 0. Receiving a message also merges its identifier, or Table 2's m2 has no vector.
 `cid` is not used: it forgets the older of two compatible instances. Theorem 2 is false, so vectors alone order nothing:
 of the messages they show to be earlier, only conflicting ones are named.
-Besides those predecessors a message names what its instance received and sent before. It also names what its object
-sent earlier that is still on its way, because a third object that receives it may pass the information on.
+Besides those predecessors a message names what its instance received and sent before, and what committed instances
+that conflict with it received and sent (Table 1). It also names what its object sent earlier that is still on its way,
+because a third object that receives it may pass the information on.
+An instance that could still be undone stays in the queue until its caller says `commit` or `abort` (2.2, 4.3).
 """
 
 from collections import OrderedDict
@@ -120,11 +122,14 @@ class ObjectClient:
         """Delivered messages, and those that this object sent."""
         self.in_flight: dict[Id, ObjectMessage] = {}
         """Messages that this object sent and has not seen delivered."""
+        self._ended: dict[str, list[Id]] = {}
+        """Of each method, the last messages that its committed instances received and sent."""
 
     def start(self, op: str, request: ObjectMessage | None = None) -> "Instance":
         """Begin an execution of a method; `request` invoked it."""
         self.oid += 1
-        instance = Instance(self, (self.oid, self.name), op)
+        before = [id_ for other, ids in self._ended.items() if self.conflicts.between(op, other) for id_ in ids]
+        instance = Instance(self, (self.oid, self.name), op, before)
         if request is not None:
             instance.receive(request)
         return instance
@@ -140,6 +145,12 @@ class ObjectClient:
         self.in_flight[message.id] = message
         self._remember(message)
 
+    def ended(self, op: str, last: list[Id]) -> None:
+        """An instance of a method has committed; `last` is what it sent last, and received since."""
+        implied = self._below(last).union(last)
+        earlier = [id_ for id_ in self._ended.get(op, []) if id_ not in implied]
+        self._ended[op] = [*earlier, *last][-AFTER_MAX:]
+
     def _remember(self, message: ObjectMessage) -> None:
         self.known[message.id] = message
         while len(self.known) > KNOWN_MAX:
@@ -147,16 +158,14 @@ class ObjectClient:
 
     def predecessors(self, message: ObjectMessage, causes: list[Id]) -> list[Id]:
         """The ids a message must name: causes and direct significant predecessors, without those that these name."""
-        flying = [
-            one.id for one in self.in_flight.values() if one.global_id <= message.vector.get(self.name, (0, "", 0))
-        ]
-        found = dict.fromkeys([*causes, *flying])
-        for one in reversed(self.known.values()):
-            if precedes(one, message, self.conflicts):
-                found.setdefault(one.id)
+        significant = [one.id for one in reversed(self.known.values()) if precedes(one, message, self.conflicts)]
+        known = message.vector.get(self.name, (0, "", 0))
+        flying = [one.id for one in self.in_flight.values() if one.global_id <= known]
+        found = dict.fromkeys([*causes, *flying, *significant])
         implied = self._below(found)
-        # Ids dropped by the limit were delivered before this one was sent, so they precede it in the log.
-        return [id_ for id_ in found if id_ not in implied][:AFTER_MAX]
+        # The limit drops ids that were delivered before this message is sent: the log has them before it anyway.
+        named = [id_ for id_ in found if id_ not in implied]
+        return sorted(named, key=lambda id_: id_ not in self.in_flight)[:AFTER_MAX]
 
     def _below(self, ids: Iterable[Id]) -> set[Id]:
         """All that these messages name, directly or through others, as far as remembered."""
@@ -174,14 +183,14 @@ class ObjectClient:
 class Instance:
     """One execution of a method, from its start to its commit or abort."""
 
-    def __init__(self, client: ObjectClient, sid: tuple[int, str], op: str) -> None:
+    def __init__(self, client: ObjectClient, sid: tuple[int, str], op: str, before: Iterable[Id] = ()) -> None:
         self.sid = sid
         self.op = op
         self.vector: Vector = client.vector.copy()
         self._client = client
         self._no = 0
-        self._causes: list[Id] = []
-        """What it sent last, and what it received since."""
+        self._causes: list[Id] = list(dict.fromkeys(before))
+        """What it sent last, and what it received since; at first, what conflicting instances before it did."""
 
     def receive(self, message: ObjectMessage) -> None:
         """Take in a message for this instance: merge its vector and its own identifier."""
@@ -209,6 +218,7 @@ class Instance:
     def commit(self) -> None:
         """Merge this instance's knowledge into its object; an aborted instance never calls this."""
         merge(self._client.vector, self.vector)
+        self._client.ended(self.op, self._causes)
 
     def _message(self, id_: Id, op: str, type_: Kind, to: tuple[str, ...], after: tuple[Id, ...]) -> ObjectMessage:
         return ObjectMessage(
@@ -225,36 +235,62 @@ class Instance:
         )
 
 
+class Queued(NamedTuple):
+    """An instance in the queue of its object."""
+
+    op: str
+    transaction: Id | None = None
+    """What it belongs to; instances of one transaction do not wait for its end."""
+    undecided: bool = False
+    """Whether it has executed, and can still be undone."""
+
+
 class InstanceQueue:
     """The ready rule at an object's host: compatible instances run at once, conflicting ones in order of delivery."""
 
     def __init__(self, conflicts: Conflicts) -> None:
         self.conflicts = conflicts
-        self.running: dict[Id, str] = {}
-        self.waiting: dict[Id, str] = {}
+        self.running: dict[Id, Queued] = {}
+        self.waiting: dict[Id, Queued] = {}
 
-    def arrive(self, id_: Id, op: str) -> bool:
+    def arrive(self, id_: Id, op: str, transaction: Id | None = None) -> bool:
         """Take a delivered request; returns whether its instance may start now."""
-        ready = not self._conflicts(op, [*self.running.values(), *self.waiting.values()])
-        (self.running if ready else self.waiting)[id_] = op
+        new = Queued(op, transaction)
+        ready = self._may_start(new, self.waiting.values())
+        (self.running if ready else self.waiting)[id_] = new
         return ready
 
     def finish(self, id_: Id) -> list[Id]:
-        """End an instance; returns those that may start now, in order of delivery."""
-        del self.running[id_]
+        """End an instance, or take one out that waits; returns those that may start now, in order of delivery."""
+        if self.running.pop(id_, None) is None:
+            del self.waiting[id_]
+        return self._start_ready()
+
+    def keep_undecided(self, id_: Id) -> list[Id]:
+        """An instance has executed and can still be undone; returns those of its transaction that may start now."""
+        self.running[id_] = self.running[id_]._replace(undecided=True)
+        return self._start_ready()
+
+    def _start_ready(self) -> list[Id]:
         started: list[Id] = []
-        before: list[str] = []
-        for other, op in list(self.waiting.items()):
-            if self._conflicts(op, [*self.running.values(), *before]):
-                before.append(op)
+        before: list[Queued] = []
+        for id_, one in list(self.waiting.items()):
+            if self._may_start(one, before):
+                self.running[id_] = self.waiting.pop(id_)
+                started.append(id_)
             else:
-                del self.waiting[other]
-                self.running[other] = op
-                started.append(other)
+                before.append(one)
         return started
 
-    def _conflicts(self, op: str, others: Iterable[str]) -> bool:
-        return any(self.conflicts.between(op, other) for other in others)
+    def _may_start(self, new: Queued, before: Iterable[Queued]) -> bool:
+        """Whether nothing that runs, and nothing that waits before it, conflicts with an instance.
+
+        What waits for the end of the new one's own transaction is passed over, or neither would ever start.
+        """
+        own = [one for one in self.running.values() if one.undecided and one.transaction == new.transaction]
+        others = [one for one in self.running.values() if one not in own]
+        others += [one for one in before if not any(self.conflicts.between(one.op, mine.op) for mine in own)]
+        return not any(self.conflicts.between(new.op, one.op) for one in others)
 
 
 def merge(vector: Vector, other: Vector) -> None:

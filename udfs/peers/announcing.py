@@ -53,7 +53,7 @@ class Announcing:
             self.tell_soon(now_ms)
         self._names[origin] = note.name
         if note.is_gateway:
-            self.gateways.add(note.name)
+            self.gateways = {note.name, *self.gateways.intersection(self._names.values())}
         if note.asks:
             self._told.clear()
             self.tell_soon(now_ms)

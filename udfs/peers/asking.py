@@ -61,7 +61,7 @@ class Asking:
         self._due: list[tuple[float, int, Stream, list[int]]] = []
         self._ties = count()
         self._wanted = 0
-        """How many frames are being asked for, as an upper bound that `_settle_up` corrects."""
+        """How many frames are being asked for, as an upper bound that `_ask` corrects."""
         self._said = 0.0
         """How many bytes of repairs others will grant this peer, as far as it can tell."""
         self._next_round_ms = 0.0
@@ -134,7 +134,7 @@ class Asking:
                 self._next_round_ms = now_ms + ROUND_MS
                 heappush(self._due, (self._next_round_ms, next(self._ties), stream, seqs))
                 continue
-            asked = self._ask(stream, sorted(seqs), now_ms)
+            asked = self._ask(stream, seqs, now_ms)
             ranges = _ranges(asked)
             entries += [(stream.origin, first, last) for first, last in ranges]
             expected += self._pay(stream, len(ranges), len(asked))
@@ -147,7 +147,8 @@ class Asking:
         """Which of these to ask for now; all that are still missing are put off to their next time."""
         asked: list[int] = []
         later: list[int] = []
-        missing = [seq for seq in seqs if seq in stream.wanted]
+        # The same frame may be due twice, where it was denied by its origin and claimed again.
+        missing = sorted({seq for seq in seqs if seq in stream.wanted})
         self._wanted -= len(seqs) - len(missing)
         most = ROUND_MAX
         if stream.unanswered >= HOPELESS:

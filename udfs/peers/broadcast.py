@@ -17,6 +17,7 @@ from precede.udfs.peers.fragments import PENDING_BYTES_MAX, Reassembly, cut
 from precede.udfs.peers.frame_store import STORE_BYTES_MAX, FrameStore
 from precede.udfs.peers.frames import (
     FRAGMENT,
+    FRAGMENT_BYTES,
     HEARTBEAT,
     PADDING,
     PAYLOADS,
@@ -35,7 +36,7 @@ from precede.udfs.peers.frames import (
 )
 from precede.udfs.peers.repairing import Repairing
 from precede.udfs.peers.sending import ROOM, Sending
-from precede.udfs.peers.streams import LOOKAHEAD, LOOKBACK, Stream, Streams
+from precede.udfs.peers.streams import LOOKAHEAD, LOOKBACK, PROVEN_DATAGRAMS, Stream, Streams
 
 HEARTBEAT_MS_MIN = 10.0
 HEARTBEAT_MS_MAX = 500.0
@@ -81,6 +82,7 @@ class Broadcast:
         self._ack_ms: float | None = None
         self._next_named = 0
         self._peers = 1
+        self._padding = 0
         self._housekeeping_ms = now_ms + HOUSEKEEPING_MS
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -95,6 +97,10 @@ class Broadcast:
                 " and send it again."
             )
         self.sending.put(cut(kind, payload), now_ms)
+
+    def pad(self, size: int) -> None:
+        """Say so many bytes that mean nothing: they earn what others will send (streams.py)."""
+        self._padding += size
 
     def has_room(self, size: int) -> bool:
         """Whether a payload of this size, and some small ones beside it, may be sent now."""
@@ -118,6 +124,10 @@ class Broadcast:
             if is_beat:
                 self._heartbeat_pause_ms = min(2 * self._heartbeat_pause_ms, HEARTBEAT_MS_MAX)
                 self._heartbeat_ms = now_ms + self._heartbeat_pause_ms
+        while self._padding:
+            size = min(self._padding, FRAGMENT_BYTES)
+            self._padding -= size
+            datagrams.append([frame_bytes(PADDING, 0, bytes(size))])
         datagrams += self.repairing.due(now_ms)
         datagrams += self.asking.due(now_ms)
         encoded = [self._codec.encode(self.origin, frames) for frames in datagrams]
@@ -164,9 +174,9 @@ class Broadcast:
         self._housekeeping_ms = now_ms + HOUSEKEEPING_MS
         self._lost += self._reassembly.expire(now_ms)
         self.streams.forget_silent(now_ms)
-        present = {stream.origin for stream in self.streams.live(now_ms)}
-        self.sending.forget(present)
-        self._peers = 1 + len(present)
+        live = list(self.streams.live(now_ms))
+        self.sending.forget({stream.origin for stream in live})
+        self._peers = 1 + sum(stream.datagrams >= PROVEN_DATAGRAMS for stream in live)
 
     # ── receiving ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -183,10 +193,11 @@ class Broadcast:
         stream = self.streams.get(origin)
         if stream is None:
             stream = self.streams.heard(origin, now_ms)
-            self._peers += 1
         else:
             stream.heard_ms = now_ms
             stream.datagrams += 1
+            if stream.datagrams == PROVEN_DATAGRAMS:
+                self._peers += 1
         stream.earn(len(datagram))
         arrived: list[Arrival] = []
         for kind, number, body in frames:

@@ -3,16 +3,21 @@
 A newcomer asks, takes a page, and asks for the next one, until no one answers: then it is synced. Later, every member
 of a group says now and then what it has, unless another one has just said the same. Who hears of something that it
 lacks asks a little later: mostly that is on its way.
+
+No one can prove who it is, so a page is paid from what was heard of its requester (streams.py). All who hear the page
+charge the requester, and together they send what it has earned. Where there is more, the requester pads its next
+question: it pays for the padding from what it heard of the one who told it so.
 """
 
 from collections.abc import Callable
 
 from precede.udfs.engine.runs import Runs
-from precede.udfs.peers.frames import PAGE, SYNC, Chance
-from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
+from precede.udfs.peers.frames import PADDING, PAGE, SYNC, Chance
+from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX, SETTLED_MAX
 from precede.udfs.peers.notes import encode
+from precede.udfs.peers.streams import AMPLIFICATION, Stream
 from precede.udfs.peers.sync_messages import SyncAnswer, SyncRequest, read_have
-from precede.udfs.peers.synchronising import Synchroniser
+from precede.udfs.peers.synchronising import PAGE_BYTES_MAX, Synchroniser
 from precede.udfs.records.messages import SEQ_MAX, Who
 
 GRACE_MS = 400
@@ -24,11 +29,21 @@ ANSWER_AGAIN_MS = 2.0
 PEERS_USUAL = 16
 UNANSWERED_MS = 200.0
 """A newcomer that is not answered within this time asks again; SILENT_MAX such times, and it is synced."""
+MORE_MS = 50.0
+"""Who has to pay for a page first asks for it after this time."""
 SILENT_MAX = 2
 LACKING_MS = (450.0, 750.0)
 """Who lacks something asks after so long."""
+FORGOTTEN_MAX = 10_000
+"""Of so many senders, and in so many runs of one, it is noted what others have settled and forgotten."""
 PERIOD_MS = (4_000.0, 8_000.0)
 """Every member says what it has this often, if no other one says the same."""
+
+PADDING_BYTES = 2 * PAGE_BYTES_MAX // AMPLIFICATION
+"""So much is said beside a question for a page; half of it may be lost."""
+ASKERS_MAX = 1_000
+ANSWER_BYTES_MIN = 200
+"""Less credit than this is not worth an answer."""
 
 Out = tuple[int, bytes]
 """kind and payload."""
@@ -45,6 +60,10 @@ class CatchingUp:
         self.synced = False
         self._silent = 0
         self._last_answered: str | None = None
+        self._askers: dict[str, Stream] = {}
+        """From whom the questions came that wait to be answered, by the name in them."""
+        self._padding = 0
+        """How much to say beside the next question."""
         self._forgotten: dict[Who, Runs] = {}
         """What others have settled and forgotten, as they told a newcomer."""
         self._forgotten_since: dict[Who, Runs] = {}
@@ -78,10 +97,14 @@ class CatchingUp:
     def due(self, now_ms: float) -> tuple[list[Out], bool]:
         """What to send now, and whether this peer has just become synced."""
         out: list[Out] = []
-        for answer in self.kept.due(now_ms):
+        for answer in self.kept.due(now_ms, self._room_of):
+            asker = self._askers.get(answer.id.name)
+            if asker is None or asker.page_credit < ANSWER_BYTES_MIN:
+                continue
             self._last_answered = answer.id.name
             self.pages_sent += 1
             out.append((PAGE, encode(answer)))
+            asker.page_credit -= len(out[-1][1])
         became_synced = False
         if self.ask_ms is not None and self.ask_ms <= now_ms:
             if not self.synced and self._silent == SILENT_MAX:
@@ -90,13 +113,25 @@ class CatchingUp:
             pause_ms = self._chance.uniform(*PERIOD_MS) if self.synced else UNANSWERED_MS
             self.ask_ms = now_ms + pause_ms
             if not became_synced:
+                if self._padding:
+                    out.append((PADDING, bytes(self._padding)))
+                    self._padding = 0
                 out.append((SYNC, encode(self.kept.ask())))
         return out, became_synced
 
+    def _room_of(self, name: str) -> float:
+        """How many bytes of a page a requester may get."""
+        asker = self._askers.get(name)
+        return 0.0 if asker is None else asker.page_credit
+
     # ── received ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def receive_request(self, request: SyncRequest, peers: int, now_ms: float) -> None:
+    def receive_request(self, request: SyncRequest, asker: Stream, peers: int, now_ms: float) -> None:
         """Somebody says what it has. Raises PeerFault."""
+        self._askers.pop(request.id.name, None)
+        self._askers[request.id.name] = asker
+        if len(self._askers) > ASKERS_MAX:
+            del self._askers[next(iter(self._askers))]
         low, high = ANSWER_MS
         wait_ms = self._chance.uniform(low, low + (high - low) * max(1.0, peers / PEERS_USUAL))
         if self._last_answered == request.id.name:
@@ -108,12 +143,16 @@ class CatchingUp:
         elif has_all and self.synced:
             self.ask_ms = now_ms + self._chance.uniform(*PERIOD_MS)  # this peer would have said the same
 
-    def receive_answer(self, answer: SyncAnswer, take: Callable[[bytes], bool], now_ms: float) -> None:
+    def receive_answer(
+        self, answer: SyncAnswer, size: int, teller: Stream, take: Callable[[bytes], bool], now_ms: float
+    ) -> None:
         """A page came: `take` is called for each record, and says whether it is new. Raises PeerFault."""
-        told = read_have(answer.settled, answer.name)
+        told = read_have(answer.settled, answer.name, runs_max=2 * SETTLED_MAX)
         if not self.kept.strike(answer, now_ms=now_ms):
             return
         is_mine = answer.id.name == self.kept.name
+        if not is_mine and answer.id.name in self._askers:
+            self._askers[answer.id.name].page_credit -= size
         if self._last_answered == answer.id.name:
             self._last_answered = None
         if not self.synced:
@@ -123,13 +162,19 @@ class CatchingUp:
         news += sum([take(value) for _, value in answer.messages])
         forgotten = self._forgotten_since if self.synced else self._forgotten
         for who, runs in told.items():
-            known = forgotten.setdefault(who, Runs())
-            for low, high in runs.runs():
-                known.add_range(low, high)
-        if is_mine and news:
+            known = forgotten.get(who) or Runs()
+            if len(forgotten) < FORGOTTEN_MAX and known.run_count() < FORGOTTEN_MAX:
+                known.add_ranges(runs.runs())
+                forgotten[who] = known
+        if is_mine and answer.has_more:
+            self._padding = int(min(PADDING_BYTES, teller.ask_credit))
+            teller.ask_credit -= self._padding
+        if is_mine and (news or self._padding):
             self._silent = 0
-            if answer.has_more or not self.synced:
-                self.ask_ms = now_ms + (0.0 if answer.has_more else UNANSWERED_MS)
+            if answer.has_more:
+                self.ask_ms = now_ms + (0.0 if news else MORE_MS)
+            elif not self.synced:
+                self.ask_ms = now_ms + UNANSWERED_MS
 
     def forgotten(self, waited_for: Callable[[], dict[Who, int]]) -> list[tuple[Who, Runs]]:
         """What others have settled and forgotten, and is not here; `waited_for` tells up to where anything is missing.

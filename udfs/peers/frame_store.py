@@ -39,13 +39,15 @@ class FrameStore:
         return None if kept is None else kept.frames.get(seq)
 
     def put(self, origin: bytes, seq: int, kind: int, body: bytes) -> None:
-        """Keep a frame that is not there yet."""
+        """Keep a frame; what was kept under its seq, before its origin was forgotten for a while, makes room."""
         kept = self._kept.get(origin)
         if kept is None:
             kept = self._kept[origin] = _Kept()
+        before = kept.frames.get(seq)
+        if before is None:
+            kept.age.append(seq)
         kept.frames[seq] = (kind, body)
-        kept.age.append(seq)
-        size = len(body) + FRAME_COST
+        size = len(body) + FRAME_COST if before is None else len(body) - len(before[1])
         kept.size += size
         self.size += size
         if self.size > self._bytes_max:

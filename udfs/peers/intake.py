@@ -119,6 +119,9 @@ class Intake:
         if kept.has(id_) and kept.messages.get(id_, value) == value:
             self._count("copies")
             return False
+        if not kept.has_room_for(id_):
+            self._refuse(id_, codes.BACKPRESSURE, "No more senders and gaps of this group can be told to other peers.")
+            return False
         refused = self._feed(value, record, now_ms)
         if refused is None:
             return kept.store(id_, value, now_ms=now_ms)

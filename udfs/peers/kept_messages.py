@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.sync_messages import Have
@@ -11,6 +12,11 @@ KEPT_BYTES_MAX = 64 * 1024 * 1024
 """How many bytes of messages a member keeps; beyond it, the oldest settled ones are forgotten."""
 KEPT_COST = 300
 """What one message takes in memory beside its bytes."""
+HAVE_BYTES_MAX = 384 * 1024
+"""How large the list of all ids may become: one request has to name them. Beyond it, no sender and no gap is new."""
+SENDER_COST = 20
+BOUND_COST = 9
+"""What a sender beside its name, and a bound of a run, take in that list."""
 SETTLED_MAX = 1_000
 """How many runs of forgotten messages are named at once."""
 
@@ -31,6 +37,14 @@ class KeptMessages:
         self._gone: dict[Who, Runs] = {}
         """What of that is kept no longer."""
         self._young: deque[tuple[float, Id]] = deque()
+        self._have_bytes = 0
+
+    def has_room_for(self, id_: Id) -> bool:
+        """Whether this message may be noted as here, so that a request can still name all that is."""
+        if self._have_bytes <= HAVE_BYTES_MAX:
+            return True
+        runs = self._have.get(id_[:2])
+        return runs is not None and not runs.opens_run(id_[2])
 
     def has(self, id_: Id) -> bool:
         """Whether this message was ever here."""
@@ -47,12 +61,12 @@ class KeptMessages:
     def store(self, id_: Id, value: bytes, *, now_ms: float = 0) -> bool:
         """Store a message of the group; returns whether it is new."""
         who = id_[:2]
-        runs = self._have.get(who)
-        if runs is None:
-            runs = self._have[who] = Runs()
-        elif id_[2] in runs:
+        runs = self._runs_of(who)
+        if id_[2] in runs:
             return False
+        bounds = len(runs.beyond)
         runs.add(id_[2])
+        self._have_bytes += BOUND_COST * (len(runs.beyond) - bounds)
         self.messages[id_] = value
         self.size += len(value) + KEPT_COST
         if self.grace_ms:
@@ -63,11 +77,14 @@ class KeptMessages:
 
     def note_gone(self, who: Who, first: int, last: int) -> None:
         """These messages need not come: they were refused for good, or are kept by no one any more."""
-        have = self._have.setdefault(who, Runs())
-        gone = self._gone.setdefault(who, Runs())
-        for low, high in list(have.gaps(first, last)):
-            have.add_range(low, high)
-            gone.add_range(low, high)
+        if self._have_bytes > HAVE_BYTES_MAX:
+            return
+        have, gone = self._runs_of(who), self._gone.setdefault(who, Runs())
+        bounds = len(have.beyond)
+        gaps = list(have.gaps(first, last))
+        have.add_ranges(gaps)
+        gone.add_ranges(gaps)
+        self._have_bytes += BOUND_COST * (len(have.beyond) - bounds)
 
     def clear(self) -> None:
         """Nothing was ever here."""
@@ -75,7 +92,14 @@ class KeptMessages:
         self._have.clear()
         self._gone.clear()
         self._young.clear()
-        self.size = 0
+        self.size = self._have_bytes = 0
+
+    def _runs_of(self, who: Who) -> Runs:
+        runs = self._have.get(who)
+        if runs is None:
+            runs = self._have[who] = Runs()
+            self._have_bytes += SENDER_COST + len(who[0].encode())
+        return runs
 
     def forget(self, id_: Id) -> None:
         """Drop the text of a message to save memory; its id stays known."""
@@ -128,16 +152,16 @@ class KeptMessages:
                             yield id_
 
     def gone_and_not_in(self, have: dict[Who, Runs]) -> list[Have]:
-        """The forgotten messages that are not among these."""
+        """The forgotten messages that are not among these; beyond SETTLED_MAX runs, the rest is told the next time."""
         nothing = Runs()
         found: list[Have] = []
-        count = 0
+        room = SETTLED_MAX
         for (name, epoch), gone in self._gone.items():
+            theirs = have.get((name, epoch), nothing)
+            stretches = (stretch for low, high in gone.runs() for stretch in theirs.gaps(low, high))
             lacking = Runs()
-            for low, high in gone.runs():
-                for first, last in have.get((name, epoch), nothing).gaps(low, high):
-                    lacking.add_range(first, last)
-            count += lacking.run_count()
-            if lacking.run_count() and count <= SETTLED_MAX:
+            lacking.add_ranges(islice(stretches, room))
+            room -= lacking.run_count()
+            if lacking.run_count():
                 found.append((name, epoch, lacking.dump()))
         return found

@@ -33,8 +33,7 @@ class Logged:
         self.create = create or self.create
         for who, runs in have.items():
             known = self._have.setdefault(who, Runs())
-            for low, high in runs.runs():
-                known.add_range(low, high)
+            known.add_ranges(runs.runs())
         self.drop([id_ for id_ in self._lacking if self.has(id_)])
 
     def has(self, id_: Id) -> bool:

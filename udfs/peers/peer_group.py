@@ -15,6 +15,7 @@ from precede.udfs.peers.intake import Intake
 from precede.udfs.peers.notes import JoinAnswer, encode, write_data
 from precede.udfs.peers.ordering import LIMITS
 from precede.udfs.peers.speaking import HEARTBEAT_MS
+from precede.udfs.peers.streams import Stream
 from precede.udfs.peers.sync_messages import SyncAnswer, SyncRequest
 from precede.udfs.peers.views import IN
 from precede.udfs.records.messages import Id, Join
@@ -45,7 +46,7 @@ class PeerGroup(Intake):
         if to is not None and self.order.name not in ("causal_p2p", "object"):
             raise ValueError(f"in {self.order.name} every message is for the whole group: leave `to` out")
         if self.ordering.held_count >= LIMITS.held_max * 9 // 10:
-            raise errors.Refused(f"{self.group} holds {self.ordering.held_count:,} messages: wait until some go.")
+            raise errors.Congested(f"{self.group} holds {self.ordering.held_count:,} messages: wait until some go.")
         for id_ in after:
             if not self._has(id_):
                 raise ValueError(
@@ -89,18 +90,31 @@ class PeerGroup(Intake):
         self.joining.end()
         self.speaking.heartbeat_ms = None
 
+    def adopt(self, create: bytes, now_ms: float) -> None:
+        """Another `create` stands; what this peer said and that one refuses is not waited for: a new epoch begins."""
+        super().adopt(create, now_ms)
+        name, epoch = self.name, self.speaking.epoch
+        said = [(name, epoch, seq) for seq in range(1, self.speaking.stamps.seq + 1)]
+        gone = [id_ for id_ in said if not self.catching_up.kept.has(id_)]
+        if gone and not self.joining.left:
+            self.logged.drop(gone)
+            self.begin_epoch(epoch + 1)
+            self.enter(now_ms)
+
     # ── what others lack ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def receive_request(self, request: SyncRequest, peers: int, now_ms: float) -> None:
+    def receive_request(self, request: SyncRequest, asker: Stream, peers: int, now_ms: float) -> None:
         """Somebody says what it has. Raises PeerFault."""
-        self.catching_up.receive_request(request, peers, now_ms)
+        self.catching_up.receive_request(request, asker, peers, now_ms)
         if self.joining.joined and self.order.waits_for_members and request.id.name != self.name:
             self.speaking.tell_soon(now_ms)  # who lacks something may wait for this clock, too
 
-    def receive_answer(self, answer: SyncAnswer, now_ms: float, *, is_from_log: bool) -> None:
+    def receive_answer(
+        self, answer: SyncAnswer, size: int, teller: Stream, now_ms: float, *, is_from_log: bool
+    ) -> None:
         """A page for somebody. Raises PeerFault."""
         take = partial(self.take, now_ms=now_ms, is_from_log=is_from_log, is_page=True)
-        self.catching_up.receive_answer(answer, take, now_ms)
+        self.catching_up.receive_answer(answer, size, teller, take, now_ms)
 
     # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import UNSET
 
 from precede.udfs.engine.held import Held
-from precede.udfs.errors import Refused
+from precede.udfs.errors import Congested, Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers import notes
@@ -25,15 +25,17 @@ from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Arrival, Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
 from precede.udfs.peers.events import Event, Offered, RecordRefused
-from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, SYNC, Chance, Codec, FrameFault
+from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
+from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment_state import dump_group, load_group
 from precede.udfs.peers.speaking import Signer
 from precede.udfs.peers.sync_messages import PeerFault, read_have
-from precede.udfs.peers.views import IN
+from precede.udfs.peers.views import IN, merge
 from precede.udfs.records.messages import Create, Id
+from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
 LIMITS = Limits()
@@ -83,7 +85,9 @@ class Segment:
     def _restore(self, group: str, dumped: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
         peer = self._add(group)
         load_group(peer, dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
-        self.directory.remember(GroupInfo(group, "", peer.speaking.knowledge.view, peer.records.create))
+        # It may have stopped before its own join was taken in: that comes after the history.
+        view = merge(peer.speaking.knowledge.view, {self.name: (dumped["epoch"], IN)})
+        self.directory.remember(GroupInfo(group, "", view, peer.records.create))
         peer.catching_up.begin(now_ms)
         if not peer.joining.joined and not peer.joining.left:
             peer.enter(now_ms)
@@ -174,10 +178,13 @@ class Segment:
         to: list[str] | None = None,
         object_: dict[str, Any] | None = None,
     ) -> Id:
-        """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument."""
+        """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument.
+
+        Congested, which is a Refused, means that it can be a little later.
+        """
         peer = self._peer(group)
         if self._unsent or not self.broadcast.has_room(len(data)):
-            raise Refused("The peers of the segment cannot follow: wait, and send it again.")
+            raise Congested("The peers of the segment cannot follow: wait, and send it again.")
         id_ = peer.send(data, after=list(after), to=to, object_=object_, clock_ms=self._clock_ms(now_ms), now_ms=now_ms)
         self._settle(peer, now_ms)
         return id_
@@ -194,6 +201,12 @@ class Segment:
         peer = self._peer(note.group)
         peer.out.append((ANNOUNCEMENT, notes.encode(note)))
         self._settle(peer, now_ms)
+
+    def restore_said(self, group: str, epoch: int, seq: int, value: bytes, now_ms: float) -> None:
+        """After an end that was not clean: an own message that was said after the state was written."""
+        peer = self.groups.get(group)
+        if peer is not None and peer.take(value, now_ms):
+            peer.logged.said((self.name, epoch, seq), len(value))
 
     def held(self, group: str) -> list[Held]:
         """What waits for its turn in a group, and for what."""
@@ -254,7 +267,7 @@ class Segment:
             self._lost = self.broadcast.lost
             for peer in self.groups.values():
                 peer.catching_up.lacks(now_ms)
-        present = self._present(now_ms)
+        present = self.present(now_ms)
         for peer in self.groups.values():
             peer.due(self._clock_ms(now_ms), now_ms)
             peer.check_join(present, self.announcing.gateways, now_ms)
@@ -269,6 +282,7 @@ class Segment:
 
     def _dispatch(self, arrival: Arrival, now_ms: float) -> None:
         origin, kind, payload = arrival
+        stream = self.broadcast.streams.by_origin[origin]
         is_from_log = self.announcing.is_gateways(origin)
         if kind == DATA:
             key, value = notes.read_data(payload)
@@ -281,12 +295,12 @@ class Segment:
             request = notes.read_request(payload)
             peer = self.groups.get(request.id.group)
             if peer is not None:
-                peer.receive_request(request, self.broadcast.peers, now_ms)
+                peer.receive_request(request, stream, self.broadcast.peers, now_ms)
         else:
             answer = notes.read_answer(payload)
             peer = self.groups.get(answer.id.group)
             if peer is not None:
-                peer.receive_answer(answer, now_ms, is_from_log=is_from_log)
+                peer.receive_answer(answer, len(payload), stream, now_ms, is_from_log=is_from_log)
         if peer is not None:
             self._settle(peer, now_ms)
 
@@ -298,7 +312,7 @@ class Segment:
         if isinstance(note, JoinAnswer):
             if peer is not None:
                 peer.receive_join_answer(note, now_ms)
-                peer.check_join(self._present(now_ms), self.announcing.gateways, now_ms)
+                peer.check_join(self.present(now_ms), self.announcing.gateways, now_ms)
             return peer
         if not self.announcing.is_gateways(origin):
             self._count("not_from_log")
@@ -319,10 +333,17 @@ class Segment:
         for one in note.groups:
             peer = self.groups.get(one.group)
             if peer is None or peer.joining.left:
-                infos.append(GroupInfo(one.group, "", one.view, one.create))
-            elif one.create is not None and one.create != peer.records.create:
+                known = self.directory.known.get(one.group)
+                is_known = one.create is None or (known is not None and known.create == one.create)
+                if is_known or self._is_create(one.create, one.group):
+                    infos.append(GroupInfo(one.group, "", one.view, one.create))
+                continue
+            if one.create is not None and one.create != peer.records.create:
                 self._meet(peer, one.create, now_ms, is_from_log=False)
                 self._settle(peer, now_ms)
+            view = peer.speaking.knowledge.view
+            if merge(view, one.view) != view:
+                peer.catching_up.lacks(now_ms)  # it began the group by itself, before any heard of the other
         for offer in self.directory.receive(GroupsInfo(note.name, infos)):
             if isinstance(offer, Offer):
                 self._offer(offer.info)
@@ -343,10 +364,22 @@ class Segment:
         mine = peer.records.create
         if mine == create or (peer.logged.create is not None and create != peer.logged.create):
             return
-        if is_from_log or mine is None or create < mine:
+        if (is_from_log or mine is None or create < mine) and self._is_create(create, peer.group):
             peer.adopt(create, now_ms)
 
-    def _present(self, now_ms: float) -> set[str] | None:
+    def _is_create(self, value: bytes | None, group: str) -> bool:
+        """Whether this is a record that creates this group; else it is counted."""
+        try:
+            record = None if value is None else read(value, LIMITS)
+        except Malformed:
+            record = None
+        if isinstance(record, Create) and record.group == group:
+            return True
+        self._count("bad_create")
+        return False
+
+    def present(self, now_ms: float) -> set[str] | None:
+        """The names of all others that are heard; None while some of them are not known."""
         return self.announcing.present(self.broadcast.streams, now_ms)
 
     def _settle(self, peer: PeerGroup, now_ms: float) -> None:
@@ -360,7 +393,12 @@ class Segment:
         sent = 0
         try:
             for kind, payload in self._unsent:
-                self.broadcast.send(kind, payload, now_ms)
+                if kind == PADDING:
+                    self.broadcast.pad(len(payload))
+                elif len(payload) <= PAYLOAD_BYTES_MAX:
+                    self.broadcast.send(kind, payload, now_ms)
+                else:
+                    self._count("too_large")
                 sent += 1
         except Refused:
             pass  # the rest goes when there is room

@@ -24,11 +24,13 @@ ROOM = BUNDLE_BYTES_MAX - 36
 class _Follower:
     """How far another peer has confirmed this one's frames."""
 
-    __slots__ = ("confirmed", "moved_ms")
+    __slots__ = ("confirmed", "has_followed", "moved_ms")
 
     def __init__(self, confirmed: int, now_ms: float) -> None:
         self.confirmed = confirmed
         self.moved_ms = now_ms
+        self.has_followed = False
+        """Whether it ever confirmed more than at first; made-up peers do not."""
 
 
 class Sending:
@@ -64,6 +66,7 @@ class Sending:
         elif prefix > follower.confirmed:
             follower.confirmed = prefix
             follower.moved_ms = now_ms
+            follower.has_followed = True
         return True
 
     def forget(self, present: set[bytes]) -> None:
@@ -73,19 +76,20 @@ class Sending:
 
     def confirmed(self, now_ms: float) -> int:
         """Up to this seq every peer that counts has all frames."""
-        counting = [
-            one.confirmed
-            for one in self._followers.values()
-            if one.moved_ms + STALL_MS > now_ms and one.confirmed < self.seq
-        ]
-        return min(counting, default=self.seq)
+        return min((one.confirmed for one in self._counting(now_ms)), default=self.seq)
+
+    def _counting(self, now_ms: float) -> list[_Follower]:
+        """Those that lack something and have not stood still for long."""
+        followers = self._followers.values()
+        return [one for one in followers if one.moved_ms + STALL_MS > now_ms and one.confirmed < self.seq]
 
     def _room(self, peers: int, now_ms: float) -> int:
         """How many frames may go now."""
         self._tokens = min(2 * PER_MS_MAX, self._tokens + (now_ms - self._refilled_ms) * PER_MS_MAX)
         self._refilled_ms = now_ms
         window = min(WINDOW_MAX, WINDOW_IN_ALL // max(1, peers))
-        return min(int(self._tokens), window - (self.seq - self.confirmed(now_ms)))
+        followed = min((one.confirmed for one in self._counting(now_ms) if one.has_followed), default=self.seq)
+        return min(int(self._tokens), window - (self.seq - followed))
 
     def deadline_ms(self) -> float | None:
         """When to call `due`; where the window is full, a confirmation comes first or a peer stops counting."""

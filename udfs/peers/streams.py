@@ -2,7 +2,7 @@
 
 No one can prove to be who it says, not even by a checksum, because all peers share the key. So everything that an
 origin makes a peer do is paid from what was heard of it: requests for its frames from `ask_credit`, repairs for its
-requests from `repair_credit`. Each byte heard earns AMPLIFICATION of them.
+requests from `repair_credit`, and pages from `page_credit`. Each byte heard earns AMPLIFICATION of them.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,13 @@ LOOKBACK = 64
 AMPLIFICATION = 8
 """So many bytes are sent for one byte of an origin; heartbeats, which name it, bring that to ten at most."""
 CREDIT_BYTES_MAX = 256 * 1024
+PAGE_CREDIT_BYTES_MAX = 640 * 1024
+"""A page may be one record of the largest size."""
 FORGET_MS = 120_000
 """An origin that was silent for so long is forgotten."""
+PROVEN_DATAGRAMS = 3
+"""An origin counts as one more peer to share the medium with once so many datagrams of it were heard, as a flood of
+made-up origins would slow all down that they share it with."""
 LIVE_MS = 3_000
 """An origin that was heard within this time counts as present."""
 
@@ -43,7 +48,7 @@ class Stream:
 
     __slots__ = (
         *("ask_credit", "begun", "datagrams", "first_kept", "heard_ms", "highest", "mean_bytes"),
-        *("next_try_ms", "noticed", "origin"),
+        *("next_try_ms", "noticed", "origin", "page_credit"),
         *("repair_credit", "runs", "unacked", "unanswered", "wanted"),
     )
 
@@ -74,6 +79,7 @@ class Stream:
         """The mean size of its frames."""
         self.ask_credit = 0.0
         self.repair_credit = 0.0
+        self.page_credit = 0.0
 
     def begin(self, first: int) -> None:
         """Take this as the first frame that is wanted."""
@@ -88,6 +94,7 @@ class Stream:
         earned = AMPLIFICATION * size
         self.ask_credit = min(self.ask_credit + earned, CREDIT_BYTES_MAX)
         self.repair_credit = min(self.repair_credit + earned, CREDIT_BYTES_MAX)
+        self.page_credit = min(self.page_credit + earned, PAGE_CREDIT_BYTES_MAX)
 
     def claim(self, highest: int) -> None:
         """Frames up to this one exist, somebody says."""

@@ -59,15 +59,16 @@ def is_later(one: SyncId, other: SyncId) -> bool:
     return (one.epoch, one.number) > (other.epoch, other.number)
 
 
-def read_have(have: Iterable[Have], by: str) -> dict[Who, Runs]:
+def read_have(have: Iterable[Have], by: str, *, runs_max: int | None = None) -> dict[Who, Runs]:
     """The runs that another member named, checked. Raises PeerFault."""
     found: dict[Who, Runs] = {}
+    most = RUNS_MAX if runs_max is None else runs_max
     count = 0
     for name, epoch, dumped in have:
         numbers = [dumped] if isinstance(dumped, int) else dumped
         count += 1 + len(numbers) // 2
-        if count > RUNS_MAX:
-            raise PeerFault(f"The list of {by!r} names more than {RUNS_MAX} runs.")
+        if count > most:
+            raise PeerFault(f"The list of {by!r} names more than {most} runs.")
         if not _are_runs(numbers):
             raise PeerFault(f"The list of {by!r} names invalid runs of {name!r} (epoch {epoch}).")
         runs = Runs()

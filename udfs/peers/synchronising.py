@@ -23,10 +23,13 @@ What the printed protocol leaves open or gets wrong, and the solution here:
   member learns so and may ask in turn: only then does "every member has the same messages" hold.
 - A member may drop the text of a message and remember its id; it then neither asks for that message nor sends it. Its
   answers name what it has dropped, so that a newcomer does not wait for what no one keeps.
-- An answer is a page. A newcomer to a long history asks page by page, and does not drown in all of it at once.
+- An answer is a page. A newcomer to a long history asks page by page, and does not drown in all of it at once. A page
+  is no larger than the requester has earned (catching_up.py); one without messages then says that there are some.
 """
 
+from collections.abc import Callable
 from itertools import islice
+from math import inf
 from zlib import crc32
 
 import msgspec
@@ -42,8 +45,14 @@ REQUESTERS_MAX = 10_000
 PAGE_BYTES_MAX = 64 * 1024
 """One answer is a page of this size, or one larger message; the requester asks for the next one."""
 PAGE_MESSAGES_MAX = 1_000
+ANSWER_COST, RUN_COST = 200, 60
+"""What an answer, and the settled runs of a sender in it, take beside the bytes of the records."""
 NOTES_MAX = 5_000
 """How many messages are noted for one request."""
+
+
+def _unlimited(_: str) -> float:
+    return inf
 
 
 class _Notes(msgspec.Struct):
@@ -168,12 +177,12 @@ class Synchroniser(KeptMessages):
             self._drop_empty(id_.name)
         return True
 
-    def due(self, now_ms: float) -> list[SyncAnswer]:
-        """The answers that are due now; their requests are then done."""
+    def due(self, now_ms: float, room: Callable[[str], float] = _unlimited) -> list[SyncAnswer]:
+        """The answers that are due now; their requests are then done. `room` is how many bytes a requester may get."""
         answers: list[SyncAnswer] = []
         for notes in sorted(self._notes.values(), key=lambda one: (one.due_ms is None, one.due_ms)):
             if notes.due_ms is not None and notes.due_ms <= now_ms:
-                answers += self._answers(notes)
+                answers += self._answers(notes, room(notes.id.name))
                 del self._notes[notes.id.name]
             elif notes.due_ms is None and notes.forget_ms <= now_ms:
                 del self._notes[notes.id.name]
@@ -206,21 +215,28 @@ class Synchroniser(KeptMessages):
         if notes is not None and notes.due_ms is not None and not notes.ids and not notes.tells_more:
             del self._notes[name]
 
-    def _answers(self, notes: _Notes) -> list[SyncAnswer]:
+    def _answers(self, notes: _Notes, room: float) -> list[SyncAnswer]:
+        settled = self.gone_and_not_in(notes.have)
+        controls = self.controls + [value for _, value in self._heartbeats.values()]
+        room -= ANSWER_COST + sum(map(len, controls)) + RUN_COST * len(settled)
+        if room < 0:
+            return [SyncAnswer(self.name, notes.id, [], has_more=True)]
         page: list[tuple[Id, bytes]] = []
-        size = 0
         has_more = len(notes.ids) == NOTES_MAX
+        left = min(room, PAGE_BYTES_MAX)
         for id_, value in self.messages.items():
             if id_ not in notes.ids:
                 continue
-            if page and (size + len(value) > PAGE_BYTES_MAX or len(page) >= PAGE_MESSAGES_MAX):
+            if len(value) > (left if page else room) or len(page) >= PAGE_MESSAGES_MAX:
                 has_more = True
                 break
             page.append((id_, value))
-            size += len(value)
-        settled = self.gone_and_not_in(notes.have)
-        first, *others = _pages_of(self.controls + [value for _, value in self._heartbeats.values()])
+            left -= len(value)
+        first, *others = _pages_of(controls)
         answers = [SyncAnswer(self.name, notes.id, page, has_more, settled, first, self.time)]
+        if left < 0:  # one large message, which leaves no room for anything beside it
+            alone = SyncAnswer(self.name, notes.id, page, has_more)
+            answers = [SyncAnswer(self.name, notes.id, [], has_more, settled, first, self.time), alone]
         return answers + [SyncAnswer(self.name, notes.id, [], has_more, [], controls) for controls in others]
 
 

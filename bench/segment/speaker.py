@@ -1,0 +1,235 @@
+"""One peer as a process, for the benchmarks: it says so much in a second, and notes when each message came.
+
+    python -m bench.segment.speaker '{"url": ..., "name": ..., ...}'
+
+It prints `ready` once it is in the group with all others, waits for a line that names the time to begin, prints how
+much it has said, waits for a line with how much all have said, and prints what it found as JSON. Times are those of the
+monotonic clock, which all processes of a machine share.
+"""
+
+import gc
+import sys
+from array import array
+from time import monotonic, process_time, sleep
+from typing import Any
+
+import msgspec
+
+from precede.ingest.segment.address import read_address
+from precede.ingest.segment.link import Link
+from precede.ingest.segment.opening import open_link
+from precede.ingest.segment.runner import SegmentRunner
+from precede.ingest.signing import load_key, public_text
+from precede.udfs.errors import Refused
+from precede.udfs.peers.events import Delivered, Event, Joined, Offered
+from precede.udfs.records.messages import Message
+from precede.udfs.records.signatures import sign
+from tests.segments.lossy import lose_what_segments_receive
+from tests.segments.network import end_with_parent
+
+GROUP = "bench"
+STEP_S = 0.001
+START_S_MAX = 60.0
+DATA = b'"data":"'
+STAMP_BYTES = 20
+
+
+class Task(msgspec.Struct, kw_only=True):
+    """What one process is to do."""
+
+    url: str
+    name: str
+    peers: int
+    per_s: float = 0.0
+    seconds: float = 0.0
+    record_bytes: int = 125
+    order: str = "fifo"
+    loss: float = 0.0
+    key: str | None = None
+    """The file of a private key, if records are signed."""
+    segment_key: str | None = "the key of the benchmarks"
+    keys: dict[str, str] = {}
+    """The public key of each member, where records are signed."""
+    wait_s: float = 10.0
+    """How long to wait for what others said, after the last own message."""
+    is_first: bool = False
+    burst: bool = False
+    """Whether to send as fast as it is taken, for `seconds`."""
+
+
+class Signing:
+    """Signs the records of one process."""
+
+    def __init__(self, file: str) -> None:
+        self._key = load_key(file)
+        self.public_key = public_text(self._key)
+
+    def __call__(self, record: bytes) -> bytes:
+        return sign(record, self._key)
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """What one process saw."""
+
+    name: str
+    sent: int
+    delivered: dict[str, int]
+    """Messages by sender, the own ones included."""
+    ms: list[float]
+    """How long each message of the others took: the quantiles of QUANTILES."""
+    began_s: float
+    last_sent_s: float
+    last_delivered_s: float
+    longest_ms: float
+    refused: int
+    """How often a message had to wait until the others could follow."""
+    cpu_s: float
+    counts: dict[str, int]
+    frames: int
+    repairs: int
+    asked: int
+
+
+QUANTILES = (0.5, 0.9, 0.99, 0.999)
+
+
+class Speaker:
+    """One process of the benchmark."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.times = array("d")
+        self.delivered: dict[str, int] = {}
+        self.last_s = 0.0
+        self.runner = SegmentRunner()
+        key = None if task.segment_key is None else task.segment_key.encode()
+        signer = None if task.key is None else Signing(task.key)
+        self.link: Link = open_link(read_address(task.url), task.name, self.listen, key=key, signer=signer)
+        self.runner.add(self.link)
+        self.offered = False
+        self.joined = False
+
+    def listen(self, events: list[Event]) -> None:
+        """Note when each message came."""
+        now_s = monotonic()
+        delivered, times, own = self.delivered, self.times, self.task.name
+        for event in events:
+            if isinstance(event, Delivered):
+                record, value = event.record, event.value
+                if not isinstance(record, Message):
+                    continue
+                if record.sender != own:
+                    at = value.find(DATA) + len(DATA)
+                    times.append(now_s - int(value[at : at + STAMP_BYTES]) / 1e9)
+                delivered[record.sender] = delivered.get(record.sender, 0) + 1
+                self.last_s = now_s
+            elif isinstance(event, Joined):
+                self.joined = True
+            elif isinstance(event, Offered):
+                self.offered = True
+
+    def enter(self) -> None:
+        """Create the group or join it, and wait until all are in it."""
+        segment, task = self.link.segment, self.task
+        until = monotonic() + START_S_MAX
+        if task.is_first:
+            options: dict[str, Any] = {"order": task.order}
+            if task.keys:
+                options["keys"] = task.keys
+            with self.runner.use(self.link) as now_ms:
+                segment.create(GROUP, options, now_ms)
+        else:
+            while not self.offered:
+                assert monotonic() < until, "no group was offered"
+                sleep(0.05)
+            with self.runner.use(self.link) as now_ms:
+                segment.join(GROUP, now_ms)
+        while not (self.joined and len(segment.groups[GROUP].members) == task.peers):
+            assert monotonic() < until, f"{task.name} sees {list(segment.groups[GROUP].members)}"
+            self.runner.check()
+            sleep(0.02)
+
+    def talk(self, begin_s: float) -> tuple[int, int, float]:
+        """Say what is to be said, from this time on; returns how much, how often it had to wait, and when it ended."""
+        task, segment = self.task, self.link.segment
+        count = int(task.per_s * task.seconds)
+        padding = "x" * max(0, task.record_bytes - self._frame_bytes() - STAMP_BYTES)
+        sent = refused = 0
+        while monotonic() < begin_s:
+            sleep(min(0.01, max(0.0, begin_s - monotonic())))
+        last_s = begin_s
+        while sent < count and not (task.burst and monotonic() > begin_s + task.seconds):
+            due = count if task.burst else min(count, int((monotonic() - begin_s) * task.per_s) + 1)
+            if due > sent:
+                try:
+                    with self.runner.use(self.link) as now_ms:
+                        for _ in range(min(due - sent, 64)):
+                            # the time at which it was due, so that waiting for the others counts
+                            said_s = monotonic() if task.burst else begin_s + sent / task.per_s
+                            data = b'"%0*d%s"' % (STAMP_BYTES, int(said_s * 1e9), padding.encode())
+                            segment.send(GROUP, data, now_ms=now_ms)
+                            sent += 1
+                        last_s = monotonic()
+                except Refused:
+                    refused += 1
+                    sleep(STEP_S)
+            else:
+                sleep(STEP_S)
+        return sent, refused, last_s
+
+    def _frame_bytes(self) -> int:
+        """How many bytes a record has beside its data."""
+        id_ = {"sender": self.task.name, "epoch": 10**9, "seq": 10**4}
+        return len(self.link.segment.groups[GROUP].speaking.control(id_)) + len(b',"data":""')
+
+    def finish(self, expected: int) -> None:
+        """Wait until all that was said is here."""
+        until = monotonic() + self.task.wait_s
+        while sum(self.delivered.values()) < expected and monotonic() < until:
+            self.runner.check()
+            sleep(0.02)
+
+
+def main() -> None:
+    end_with_parent()
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    if task.loss:
+        lose_what_segments_receive(task.loss)
+    speaker = Speaker(task)
+    speaker.enter()
+    print("ready", flush=True)
+    begin_s = float(sys.stdin.readline())
+    gc.collect()
+    before_s = process_time()
+    before = dict(speaker.runner.counts(speaker.link))
+    broadcast = speaker.link.segment.broadcast
+    frames, repairs, asked = broadcast.sending.sent_frames, broadcast.repairing.sent, broadcast.asking.entries_sent
+    sent, refused, last_sent_s = speaker.talk(begin_s)
+    print(sent, flush=True)
+    expected = int(sys.stdin.readline())
+    speaker.finish(expected)
+    counts = {name: count - before.get(name, 0) for name, count in speaker.runner.counts(speaker.link).items()}
+    took = sorted(1_000 * one for one in speaker.times)
+    found = Found(
+        name=task.name,
+        sent=sent,
+        delivered=speaker.delivered,
+        ms=[round(took[int(len(took) * share)], 3) if took else 0.0 for share in QUANTILES],
+        began_s=begin_s,
+        last_sent_s=last_sent_s,
+        last_delivered_s=speaker.last_s,
+        longest_ms=round(took[-1], 3) if took else 0.0,
+        refused=refused,
+        cpu_s=round(process_time() - before_s, 3),
+        counts={name: count for name, count in counts.items() if count},
+        frames=broadcast.sending.sent_frames - frames,
+        repairs=broadcast.repairing.sent - repairs,
+        asked=broadcast.asking.entries_sent - asked,
+    )
+    print(msgspec.json.encode(found).decode(), flush=True)
+    sys.stdin.readline()  # others may still need a frame of this process
+    speaker.runner.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What `precede doctor` checks: this machine, Kafka, and whether a start would go on with the stream."""
