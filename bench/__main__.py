@@ -37,6 +37,7 @@ from bench import (
     state_topic,
 )
 from bench.figures import Report
+from bench.segment import suite as peers
 from bench.stage import Stage
 
 BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
@@ -55,6 +56,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "neighbour": neighbour.run,
     "idle": idle.run,
     "engines": engines.run,
+    "peers": peers.run,
     "jobs": jobs.run,
 }
 RESULTS = Path(__file__).with_name("figures.json")

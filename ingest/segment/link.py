@@ -65,13 +65,20 @@ class Link:
         # A request for what lies in the socket already would be wasted, so the socket is emptied first.
         if is_empty or now_ms >= self._turned_ms + OVERDUE_MS:
             self._turned_ms = now_ms
-            datagrams = self.segment.due(now_ms)
-            if datagrams:
-                self._keep()
-            for datagram in datagrams:
-                self.socket.send(datagram)
-        self.deadline_ms = self.segment.deadline_ms() if is_empty else now_ms
+            self.deadline_ms = self.segment.deadline_ms()
+            if self.deadline_ms <= now_ms:
+                self._send(now_ms)
+        if not is_empty:
+            self.deadline_ms = now_ms
         self.hand_on()
+
+    def _send(self, now_ms: float) -> None:
+        datagrams = self.segment.due(now_ms)
+        if datagrams:
+            self._keep()
+        for datagram in datagrams:
+            self.socket.send(datagram)
+        self.deadline_ms = self.segment.deadline_ms()
 
     def _drain(self) -> bool:
         if self.is_paused:

@@ -54,6 +54,8 @@ REQUESTED_MAX = 2_048
 SILENT_MS = 600.0
 """What others say about an origin counts once it has been silent for so long; before that it speaks for itself."""
 QUEUED_BYTES_MAX = 16 * 1024 * 1024
+SPOKEN_BYTES_MAX = 1024 * 1024
+"""With more than this in the queue an application has to wait, so that what it says is not old when it goes out."""
 HOUSEKEEPING_MS = 1_000.0
 
 Arrival = tuple[bytes, int, bytes]
@@ -96,7 +98,7 @@ class Broadcast:
                 f"{self.sending.queued_bytes:,} bytes wait to be sent, as the peers of the segment cannot follow: wait,"
                 " and send it again."
             )
-        self.sending.put(cut(kind, payload), now_ms)
+        self.sending.put(cut(kind, payload), self._peers, now_ms)
 
     def pad(self, size: int) -> None:
         """Say so many bytes that mean nothing: they earn what others will send (streams.py)."""
@@ -104,7 +106,7 @@ class Broadcast:
 
     def has_room(self, size: int) -> bool:
         """Whether a payload of this size, and some small ones beside it, may be sent now."""
-        return self.sending.queued_bytes + size <= QUEUED_BYTES_MAX // 2
+        return not self.sending.queued_bytes or self.sending.queued_bytes + size <= SPOKEN_BYTES_MAX
 
     def due(self, now_ms: float) -> list[bytes]:
         """The datagrams to send now."""
