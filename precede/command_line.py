@@ -41,6 +41,7 @@ per group to another topic, exactly once, and to Delta tables.
   precede broker                      a Kafka broker, if you have none
   precede run                         the streaming job
   precede doctor                      what would stop it from starting
+  precede gateway                     peers of a network segment, and the log
   precede send travel ann "Who comes along?"
   precede send travel bob --after ann:1 "I do."
   precede tail travel                 what was delivered, in order
@@ -60,6 +61,7 @@ COMMANDS = (
     "compare",
     "run",
     "doctor",
+    "gateway",
     "send",
     "tail",
     "held",

@@ -125,7 +125,7 @@ def _cut(quick: bool) -> Iterator[Figure]:
 
 def _overload(quick: bool) -> tuple[Figure, Lookup]:
     """Offered against delivered: what cannot be taken slows the senders down, and all that was sent arrives."""
-    peers, seconds = (2, 0.5) if quick else (8, 3.0)
+    peers, seconds = (2, 0.5) if quick else (4, 2.0)
     most = _rate(_found(peers, per_s=1e6, seconds=seconds, burst=True))
     rows: list[list[str]] = []
     shares: list[float] = []

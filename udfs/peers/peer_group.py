@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from precede.udfs import errors
-from precede.udfs.peers.events import Joined, Synced
+from precede.udfs.peers.events import Joined, JoinHeard, Synced
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA
 from precede.udfs.peers.intake import Intake
 from precede.udfs.peers.notes import JoinAnswer, encode, write_data
@@ -119,8 +119,11 @@ class PeerGroup(Intake):
     # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def join_taken(self, join: Join) -> None:
+        if self.is_gateway:
+            self.events.append(JoinHeard(self.group, join.sender, join.epoch))
+            return
         waits = self.order.waits_for_members and self.joining.is_in
-        if waits and join.sender != self.name and not self.is_gateway:
+        if waits and join.sender != self.name:
             self.answer_join(join.sender, join.epoch)
 
     def answer_join(self, joiner: str, epoch: int) -> None:
