@@ -201,6 +201,18 @@ def test_the_settings_that_the_chart_writes_are_read_by_precede(tmp_path: Path) 
         assert (loaded.shards, loaded.limits.held_max) == (32, 300_000)
 
 
+def test_pods_run_commands_and_words_that_the_image_knows_with_flags_that_exist() -> None:
+    words = re.findall(r"^(\w+)\) ", (ROOT / "deploy" / "entrypoint.sh").read_text(), re.MULTILINE)
+    for name, template in pods(render(EVERYTHING)).items():
+        for container in template["spec"]["containers"]:
+            arguments = [word for word in container.get("args", []) if word not in words]
+            if arguments:
+                assert arguments[0] in COMMANDS, name
+                assert {word for word in arguments if word.startswith("--")} <= flags_of(arguments[0]), name
+            probe = container.get("livenessProbe")
+            assert probe is None or probe["exec"]["command"][1] in words
+
+
 def test_a_spark_application_runs_what_the_image_holds() -> None:
     application = one_of(render({"jobs": [SPARK]}), "SparkApplication")["spec"]
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
