@@ -154,7 +154,7 @@ class Speaker:
     def talk(self, begin_s: float) -> tuple[int, int, float]:
         """Say what is to be said, from this time on; returns how much, how often it had to wait, and when it ended."""
         task, segment = self.task, self.link.segment
-        count = int(task.per_s * task.seconds)
+        count = 10**9 if task.burst else int(task.per_s * task.seconds)
         padding = "x" * max(0, task.record_bytes - self._frame_bytes() - STAMP_BYTES)
         sent = refused = 0
         while monotonic() < begin_s:

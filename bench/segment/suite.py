@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench import gateway_rate
 from bench.figures import Figure, Lookup, Report
 from bench.segment import simulated
 from bench.segment.field import CUT, CUT_S, perform, tasks
@@ -31,6 +32,7 @@ def run(stage: Stage, quick: bool) -> Report:
     figures += _large(quick)
     figures += _signed(stage.folder, quick)
     figures += _cut(quick)
+    figures += _gateways(stage, quick)
     overload = _overload(quick)
     figures.append(overload[0])
     lookups.append(overload[1])
@@ -123,10 +125,25 @@ def _cut(quick: bool) -> Iterator[Figure]:
     yield _at_most(f"a cut of half of {peers} peers for {cut_s:g} s heals within", max(took_s, 0.001), "s", 5.0)
 
 
+def _gateways(stage: Stage, quick: bool) -> Iterator[Figure]:
+    """What one gateway carries up, and how often two publish a message."""
+    alone = gateway_rate.measure(stage, per_s=100 if quick else 0, seconds=1 if quick else 4)
+    yield Figure(
+        what="records/s that one gateway carries up",
+        value=round(alone.per_s),
+        unit="/s",
+        target=None if quick else 10_000,
+    )
+    for per_s in (100,) if quick else (500, 2_000):
+        both = gateway_rate.measure(stage, gateways=2, per_s=per_s, seconds=1 if quick else 4)
+        what = f"publications a message, two gateways, {gateway_rate.PEERS * per_s:,} messages/s"
+        yield _at_most(what, both.publications, "", 1.2)
+
+
 def _overload(quick: bool) -> tuple[Figure, Lookup]:
     """Offered against delivered: what cannot be taken slows the senders down, and all that was sent arrives."""
     peers, seconds = (2, 0.5) if quick else (4, 2.0)
-    most = _rate(_found(peers, per_s=1e6, seconds=seconds, burst=True))
+    most = _rate(_found(peers, seconds=seconds, burst=True))
     rows: list[list[str]] = []
     shares: list[float] = []
     for times in (0.5, 1.0, 2.0, 3.0):

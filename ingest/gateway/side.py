@@ -33,6 +33,8 @@ TELL_ALL_MS = 10_000.0
 """So often they are told everything, if anything has changed or somebody new is there."""
 TELL_NEW_MS = 1_000.0
 """Not sooner than this after the last time."""
+ELSEWHERE_MS = 800.0
+"""So long after a join, at least, what members of other segments said before they knew of it is in the log."""
 RANKS_MS = 500.0
 ROOM_BYTES = 64 * 1024
 WAITING_MAX = 20_000
@@ -68,6 +70,8 @@ class Side:
         self._changed_since_all: set[str] = set()
         self._tell_ms = self._tell_all_ms = 0.0
         self._joins: dict[tuple[str, str], int] = {}
+        self._answers: dict[tuple[str, str], float] = {}
+        """When to answer a join that the log has."""
         self._new: set[str] = set()
         """Groups that take place here and are not in the log yet."""
         self._not_here: set[str] = set()
@@ -90,7 +94,7 @@ class Side:
                 self.attend(event.info.group, now_ms)
             elif isinstance(event, Missed):
                 self.attend(event.group, now_ms)
-            elif isinstance(event, JoinHeard):
+            elif isinstance(event, JoinHeard) and event.name in for_gateways.present(self.segment, now_ms):
                 self._joins[event.group, event.name] = event.epoch
 
     def _hear(self, group: str, value: bytes, record: Record, now_ms: float) -> None:
@@ -226,7 +230,9 @@ class Side:
             self._down.append(heappop(self._later)[2])
         self._tell_down(now_ms)
         for group, name in [one for one, epoch in self._joins.items() if self._log.has_join(*one, epoch)]:
-            self._answer_join(group, name, now_ms)
+            answer_ms = self._answers.setdefault((group, name), now_ms + self._settles_in_ms(group, name, now_ms))
+            if answer_ms <= now_ms:
+                self._answer_join(group, name, now_ms)
         if self._tell_ms <= now_ms:
             self._tell_ms = now_ms + TELL_MS
             for group in list(self._new):
@@ -248,8 +254,16 @@ class Side:
             segment.inject(group, value, now_ms)
             self.told += 1
 
+    def _settles_in_ms(self, group: str, name: str, now_ms: float) -> float:
+        """When the log has all that members elsewhere said before they knew of a join that it has now."""
+        members = set(self._log.members(group)) - {name}
+        if not self._log.waits_for_members(group) or members <= for_gateways.present(self.segment, now_ms):
+            return 0.0
+        return max(ELSEWHERE_MS, 4 * self._upward.way_ms)
+
     def _answer_join(self, group: str, name: str, now_ms: float) -> None:
         epoch = self._joins.pop((group, name))
+        del self._answers[group, name]
         if group in self.segment.groups and self._log.waits_for_members(group):
             log = self._log
             own = self.segment.name

@@ -26,6 +26,7 @@ from precede.ingest.kafka.retry import retry
 from precede.ingest.live.live_start import NotYet
 from precede.ingest.producer import Publisher
 from precede.ingest.segment.address import read_addresses
+from precede.ingest.segment.interfaces import interface_of
 from precede.ingest.segment.link import clock_ms
 from precede.ingest.segment.opening import open_link, read_segment_key
 from precede.ingest.segment.runner import SegmentRunner
@@ -72,6 +73,10 @@ class Gateway:
     def run(self) -> None:
         """Check, start, carry, stop. Raises Refused for what a person must fix."""
         settings = self.settings
+        self.addresses = read_addresses(settings.segment)
+        self.key = None if settings.segment_key is None else read_segment_key(settings.segment_key)
+        for address in self.addresses:
+            interface_of(address)  # refused before anything waits for Kafka
         with ExitStack() as stack:
             stack.callback(self.runner.close)
             stack.enter_context(set_on_signals(self.stopping))
@@ -160,17 +165,15 @@ class Gateway:
             self.bridge.take_log(heard.raw, clock_ms())
 
     def _open_segments(self) -> None:
-        settings = self.settings
-        key = None if settings.segment_key is None else read_segment_key(settings.segment_key)
         name = self.spool.fact("name", f"gateway-{token_hex(4)}")
-        for address in read_addresses(settings.segment):
+        for address in self.addresses:
             sides: list[Side] = []
 
             def listen(events: list[Event], sides: list["Side"] = sides) -> None:
                 for side in sides:
                     self.bridge.take_events(side, events, clock_ms())
 
-            link = open_link(address, name, listen, key=key, is_gateway=True)
+            link = open_link(address, name, listen, key=self.key, is_gateway=True)
             sides.append(self.bridge.add(str(address), link.segment))
             self.runner.add(link)
             self.links.append(link)

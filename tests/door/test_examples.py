@@ -31,8 +31,8 @@ def test_the_kernel_alone_orders_messages_and_names_what_is_missing() -> None:
     ]
 
 
-def test_behind_lossy_gateways_nothing_is_delivered_that_misses_what_it_follows() -> None:
-    said = run("lossy_gateways")
+def test_behind_lossy_path_nothing_is_delivered_that_misses_what_it_follows() -> None:
+    said = run("lossy_path")
     assert said[0].startswith("1000 sent, ")
     assert said[2].endswith("messages")
 

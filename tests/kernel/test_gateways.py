@@ -234,9 +234,10 @@ def test_a_group_of_the_log_is_offered_and_a_newcomer_gets_its_messages() -> Non
     one.segments[0].start("ann")
     one.until(lambda: one.segments[0].is_offered("ann"))
     one.segments[0].join("ann")
-    one.until(lambda: len(one.delivered("ann")) == 3)
+    one.until(lambda: len(one.delivered("ann")) == 3, 1_000)
     one.log.write(b'{"group":"G","sender":"zoe","seq":4,"seen":[["zoe",0,4]]}')
     one.until(lambda: len(one.delivered("ann")) == 4)
+    one.until(lambda: one.segments[0].joined("ann"))
     said = one.say("ann", "hello")
     one.until(lambda: said in one.log.delivered(GROUP))
 
@@ -250,3 +251,30 @@ def test_what_the_log_fences_is_told_as_refused() -> None:
     one.run(3_000)
     assert "fenced" in one.segments[0].refused("bob")
     assert one.log.delivered(GROUP) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_joins_alone_on_a_segment_under_clocks_is_not_too_late_anywhere(seed: int) -> None:
+    one = World(seed=seed, segments=2)
+    one.gateway("gate0", at=(0,))
+    one.gateway("gate1", at=(1,))
+    for name in ("ann", "bob"):
+        one.segments[1].start(name)
+    one.segments[0].start("cem")
+    one.run(3_000)
+    one.together("ann", "bob", order="lamport")
+    one.until(lambda: one.segments[0].is_offered("cem"))
+    one.segments[0].join("cem")
+    while not one.segments[0].joined("cem"):
+        one.say("ann", "x")
+        one.say("bob", "y")
+        one.run(7)
+    said = one.say("cem", "hello")
+    for _ in range(20):
+        one.say("ann", "x")
+        one.run(7)
+    one.until(lambda: all(said in one.delivered(name) for name in ("ann", "bob")))
+    one.until(lambda: len(one.delivered("ann")) == len(one.delivered("bob")) == len(one.log.delivered(GROUP)))
+    assert one.log.dead() == []
+    assert one.delivered("ann") == one.delivered("bob") == one.log.delivered(GROUP)
+    assert one.segments[1].refused("ann") == one.segments[1].refused("bob") == []

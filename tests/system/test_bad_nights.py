@@ -86,4 +86,3 @@ def test_a_broker_that_is_away_restarts_nothing(tmp_path: Path, engine: str) -> 
         finally:
             running.kill()
     assert running.process.returncode == 0, running.said
-    assert "works again" in "\n".join(running.said) or engine == "process"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from precede.udfs.engine.runs import Runs
+from precede.udfs.peers.catching_up import GRACE_MS
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.messages import Who
 
@@ -20,6 +21,7 @@ def learn(
     peer = segment.groups[group]
     for value in values:
         peer.take(value, now_ms, is_from_log=True, is_page=True)
+    peer.catching_up.kept.grow_old(now_ms + GRACE_MS)  # they are on their way to no one
     peer.catching_up.note_forgotten(settled, time)
 
 
@@ -33,5 +35,9 @@ def pause(segment: Segment, *, is_paused: bool, now_ms: float) -> None:
 
 def gateways(segment: Segment, now_ms: float) -> set[str]:
     """The names of the other gateways that are there."""
-    announcing = segment.announcing
-    return announcing.gateways & (announcing.present(segment.broadcast.streams, now_ms) or set())
+    return segment.announcing.gateways & present(segment, now_ms)
+
+
+def present(segment: Segment, now_ms: float) -> set[str]:
+    """The names of all that are known to be there."""
+    return segment.announcing.present(segment.broadcast.streams, now_ms) or set()
