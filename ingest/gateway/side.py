@@ -19,7 +19,7 @@ from precede.udfs.limits import Limits
 from precede.udfs.peers import for_gateways
 from precede.udfs.peers.directory import GROUPS_MAX
 from precede.udfs.peers.events import Accepted, Event, JoinHeard, Missed, Offered
-from precede.udfs.peers.notes import InLog, JoinAnswer, RefusedByLog
+from precede.udfs.peers.notes import InLog, JoinAnswer, RefusedByLog, in_notes
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.messages import Create, Heartbeat, Message, Record, Tick, Who
@@ -35,8 +35,6 @@ TELL_NEW_MS = 1_000.0
 """Not sooner than this after the last time."""
 ELSEWHERE_MS = 800.0
 """So long after a join, at least, what members of other segments said before they knew of it is in the log."""
-SENDERS_MAX = 1_000
-"""Of so many senders one note tells."""
 RANKS_MS = 500.0
 ROOM_BYTES = 64 * 1024
 WAITING_MAX = 20_000
@@ -291,9 +289,8 @@ class Side:
             return
         have = self._log.have(group, whom)
         create = self._log.creates.get(group) or self._past.create_of(group)
-        for first in range(0, max(1, len(have)), SENDERS_MAX):
-            note = InLog(group, self.segment.name, create, have[first : first + SENDERS_MAX])
-            self.segment.tell(note, now_ms)
+        for some in in_notes(have):
+            self.segment.tell(InLog(group, self.segment.name, create, some), now_ms)
 
 
 def _has_control(peer: PeerGroup, record: Record, value: bytes) -> bool:
