@@ -13,7 +13,7 @@ CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system test-cluster check format docs bench bench-peers soak dist clean
+.PHONY: help setup java demo demo-peers test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system test-segments test-cluster check format docs bench bench-peers soak dist clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ setup: java $(STAMP) ## Make .venv with pinned versions; again only when they ch
 
 demo: setup ## Run a broker, the stream and a lively group on this machine; ARGS="--seconds 20" makes it short
 	@$(BIN)/precede demo $(ARGS)
+
+demo-peers: setup ## Run peers on two segments of loopback, gateways and the log, and compare them; ARGS="--seconds 20" makes it short
+	@$(BIN)/precede demo --peers $(ARGS)
 
 test: setup ## Run all tests, the fast ones first
 	@$(PYTEST) $(BOTH_CORES) tests $(ARGS)
@@ -35,8 +38,9 @@ test-mutations: $(STAMP) ## Break a copy of the kernel, one small thing at a tim
 test-churn: $(STAMP) ## Play groups whose members come and go, under every order: minutes, no Java; RUNS=500 makes it longer
 	@PRECEDE_CHURN=$(or $(RUNS),100) $(PYTEST) tests/kernel/test_churn.py $(ARGS)
 
-test-hostile: $(STAMP) ## Try to break the kernel with 200,000 cases of bytes, records and groups: ten minutes
+test-hostile: $(STAMP) ## Try to break kernel and segments, each with 200,000 cases of bytes, records, groups, datagrams: half an hour
 	@$(BIN)/python -m tests.kernel.hostile $(ARGS)
+	@PRECEDE_EXPLORE=1 $(PYTEST) tests/kernel/test_hostile_*.py tests/segments/test_hostile_socket.py
 
 test-exhaustive: $(STAMP) ## Try every history of five messages, arrival order and cut, under every order: a quarter of an hour
 	@$(BIN)/python -m tests.kernel.small_scope $(ARGS)
@@ -58,6 +62,9 @@ test-system: setup ## Test a real broker, the real stream and real Delta: minute
 
 test-cluster: setup ## Test files in stores and HDFS, and the job on a real cluster: minutes
 	@$(PYTEST) tests/cluster --long $(ARGS)
+
+test-segments: setup ## Play stories of peers and gateways on networks of their own, in every order: long; ARGS="--seeds 1 causal" plays one
+	@$(BIN)/python -m tests.segments $(ARGS)
 
 check: $(STAMP) ## Check style, types and house rules
 	@$(BIN)/ruff check .
@@ -83,9 +90,10 @@ bench-peers: setup ## Compare with Kafka Streams and Flink on one broker, sequen
 soak: setup ## Run for half an hour at 70 % of capacity, with loss, changing members and restarts; ARGS="--minutes 10" makes it short
 	@$(BIN)/python -m bench.soak $(ARGS)
 
-dist: setup ## Put the wheel and the chart into dist/, and build the image where Docker or Podman runs
+dist: setup ## Put the wheel, the bundle for spark-submit and the chart into dist/, and build the image where Docker or Podman runs
 	@rm -rf dist build
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@$(BIN)/precede bundle dist/bundle
 	@helm=$$(PATH="$(BIN):$$PATH" command -v helm) && "$$helm" package --destination dist deploy/chart >/dev/null || \
 		echo "helm is not on this machine, so dist/ has no chart: install it and run this again." >&2
 	@for builder in docker podman; do \

@@ -38,6 +38,7 @@ from bench import (
     state_topic,
 )
 from bench.figures import Report
+from bench.segment import suite as peers
 from bench.stage import Stage
 
 BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
@@ -56,6 +57,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "neighbour": neighbour.run,
     "idle": idle.run,
     "engines": engines.run,
+    "peers": peers.run,
     "jobs": jobs.run,
     "places": places.run,
 }

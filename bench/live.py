@@ -120,7 +120,7 @@ def _catch_up(stage: Stage, quick: bool) -> Iterator[Figure]:
     settings = stage.settings()
     stage.send(settings, whole(1_000, count))
     SmallJob(settings).close()  # it says what the stream is, and orders nothing
-    found = [(_live_rate(settings, count), _kernel_rate(settings, count)) for _ in range(repeats)]
+    found = [(catching_up_rate(settings, count), _kernel_rate(settings, count)) for _ in range(repeats)]
     yield Figure(
         what="catching up live, to the kernel alone",
         value=round(median(live / kernel for live, kernel in found), 2),
@@ -129,7 +129,8 @@ def _catch_up(stage: Stage, quick: bool) -> Iterator[Figure]:
     )
 
 
-def _live_rate(settings: Settings, count: int) -> float:
+def catching_up_rate(settings: Settings, count: int) -> float:
+    """Messages per second of a live reader that begins with the log; a job must have named the stream."""
     reader = _reader(settings)
     while not reader.is_live:
         reader.poll_all(0.01)
@@ -183,16 +184,16 @@ def _rows(settings: Settings, count: int) -> list[tuple[bytes | None, bytes | No
 def _start(stage: Stage, quick: bool) -> Iterator[Figure]:
     groups, repeats = (1_000, 1) if quick else (100_000, 3)
     settings = stage.settings()
-    stage.send(settings, _three_each(groups))
+    stage.send(settings, three_each(groups))
     job = SmallJob(settings, state_every_ms=600_000)
     job.drain()
     job.write_states()
     job.close()
-    took = [_start_s(settings, None) for _ in range(repeats)]
+    took = [start_s(settings, None) for _ in range(repeats)]
     yield _within(f"start of a reader of {groups:,} groups", median(took), START_S_MAX)
     file = stage.folder / "live.state"
-    _start_s(settings, file)
-    took = [_start_s(settings, file) for _ in range(repeats)]
+    start_s(settings, file)
+    took = [start_s(settings, file) for _ in range(repeats)]
     yield _within("the same with its state in a file", median(took), FILE_START_S_MAX)
 
 
@@ -200,7 +201,7 @@ def _within(what: str, seconds: float, most: float) -> Figure:
     return Figure(what=what, value=round(seconds, 2), unit="s", target=most, more_is_better=False)
 
 
-def _three_each(groups: int) -> Iterator[Pair]:
+def three_each(groups: int) -> Iterator[Pair]:
     """Three messages of each group; the last one is held."""
     for seq, after in ((1, []), (2, [("ann", 0, 1)]), (4, [("ann", 0, 3)])):
         for number in range(groups):
@@ -208,7 +209,7 @@ def _three_each(groups: int) -> Iterator[Pair]:
             yield group.encode(), encode_message(group, "ann", 0, seq, after=after)
 
 
-def _start_s(settings: Settings, file: Path | None) -> float:
+def start_s(settings: Settings, file: Path | None) -> float:
     """How long it takes until the reader is live."""
     began = time.perf_counter()
     reader = LiveReader(

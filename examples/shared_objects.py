@@ -1,4 +1,4 @@
-"""A replicated counter and bank account, invoked by several clients over gateways that delay and reorder.
+"""A replicated counter and bank account, invoked by several clients over couriers that delay and reorder.
 
 python examples/shared_objects.py
 
@@ -9,7 +9,7 @@ needed: the kernel replaces the stream. With Kafka, use a member's `send` and it
 from typing import Any
 
 from precede import Call, Holdback, ObjectHost
-from precede.demo.gateways import Gateway, LossyPath
+from precede.demo.lossy_path import Courier, LossyPath
 from precede.udfs.records.wire import encode_message
 
 CONFLICTS = [
@@ -89,7 +89,7 @@ def arrive(value: bytes) -> None:
 
 
 paths = [LossyPath(seed=number, delay_s=(0.0, 3.0), repeat=0.2) for number in (1, 2)]
-gateways = [Gateway(arrive, path) for path in paths]
+couriers = [Courier(arrive, path) for path in paths]
 seqs: dict[str, int] = {}
 now_s = 0.0
 
@@ -104,7 +104,7 @@ class Speaker:
 
     def send(self, data: Any, **stamp: Any) -> tuple[str, int, int]:
         seq = seqs[self.name] = seqs.get(self.name, 0) + 1
-        gateways[len(seqs) % 2].take(encode_message("shop", self.name, 0, seq, data=data, **stamp), now_s=now_s)
+        couriers[len(seqs) % 2].take(encode_message("shop", self.name, 0, seq, data=data, **stamp), now_s=now_s)
         return (self.name, 0, seq)
 
 
@@ -129,8 +129,8 @@ for turn in range(200):
         invoked.append((op, hosts[["ann", "bob", "cem"][turn % 3]].invoke(REPLICAS, op, *arguments)))
     if turn == 62:
         audit = hosts["ann"].invoke("east", "audit")
-    for gateway in gateways:
-        gateway.pump(now_s=now_s)
+    for courier in couriers:
+        courier.pump(now_s=now_s)
     for record in ordered:
         for host in hosts.values():
             host.deliver(record)

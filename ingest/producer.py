@@ -71,6 +71,17 @@ class Publisher:
         self._producer.flush()
         self._raise_failure()
 
+    def check(self) -> None:
+        """Take Kafka's answers without waiting; raises if it did not take a record, as `flush` does."""
+        self._producer.poll(0)
+        self._raise_failure()
+
+    def discard(self) -> None:
+        """Forget what is not sent yet."""
+        self._producer.purge()
+        self._producer.poll(0)
+        self._failure = None
+
     def __enter__(self) -> Self:
         return self
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from precede.member.object_host import ObjectHost as ObjectHost
     from precede.reading.delivery import Delivery as Delivery
     from precede.reading.following import follow as follow
+    from precede.segments.peer import Peer as Peer
+    from precede.segments.segment import Segment as Segment
     from precede.udfs.errors import AccessDenied as AccessDenied
     from precede.udfs.errors import CallFailed as CallFailed
     from precede.udfs.errors import Difference as Difference
@@ -52,6 +54,8 @@ _HOMES = {
     "Member": "precede.member.member",
     "ObjectHost": "precede.member.object_host",
     "Order": "precede.udfs.orders",
+    "Peer": "precede.segments.peer",
+    "Segment": "precede.segments.segment",
     "follow": "precede.reading.following",
     "register": "precede.udfs.orders",
     "why": "precede.looking.why",
@@ -75,9 +79,11 @@ __all__ = [  # noqa: RUF100, F822
     "Member",
     "ObjectHost",
     "Order",
+    "Peer",
     "PrecedeError",
     "ReceiveData",
     "Refused",
+    "Segment",
     "SendData",
     "Started",
     "Unconfirmed",

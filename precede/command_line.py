@@ -41,6 +41,7 @@ per group to another topic, exactly once, and to Delta tables.
   precede broker                      a Kafka broker, if you have none
   precede run                         the streaming job
   precede doctor                      what would stop it from starting
+  precede gateway                     peers of a network segment, and the log
   precede send travel ann "Who comes along?"
   precede send travel bob --after ann:1 "I do."
   precede tail travel                 what was delivered, in order
@@ -48,6 +49,10 @@ per group to another topic, exactly once, and to Delta tables.
   precede why travel bob:1            what became of one message
   precede groups                      the groups, and their members
   precede dead-letters --since 1d     what was refused, and why
+
+[bold]Without Kafka, between machines that hear each other[/bold]
+
+  precede peer travel ann             take part in a group by multicast
 """
 
 COMMANDS = (
@@ -56,12 +61,14 @@ COMMANDS = (
     "compare",
     "run",
     "doctor",
+    "gateway",
     "send",
     "tail",
     "held",
     "why",
     "groups",
     "dead-letters",
+    "peer",
     "key",
     "broker",
     "bundle",

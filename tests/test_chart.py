@@ -12,7 +12,9 @@ import pytest
 
 from precede import __version__
 from precede.command_line import COMMANDS
+from precede.commands import bundle
 from precede.ingest.kafka import topics
+from precede.streaming.job import settings
 from tests.charts import (
     CHART,
     ROOT,
@@ -24,6 +26,7 @@ from tests.charts import (
     refusal,
     render,
     run_helm,
+    settings_of,
 )
 from tests.test_tidy import flags_of
 
@@ -177,16 +180,54 @@ def test_every_container_says_what_it_needs() -> None:
                 assert "memory" in container["resources"]["limits"]
 
 
+def test_a_job_has_the_settings_of_all_its_own_and_those_of_the_chart() -> None:
+    objects = render(EVERYTHING)
+    low, high = settings_of(objects, "-low"), settings_of(objects, "-high")
+    assert (low["shards"], low["raw_partitions"], low["only"]) == (32, "0-1", "order")
+    assert low["limits"] == {"held_max": 300000}
+    assert low["tasks"] == 2, "instances times cores"
+    assert (high["engine"], high["raw_partitions"]) == ("process", "2-3")
+    assert "checkpoint" not in high
+    assert low["metrics"] == high["metrics"] == "0.0.0.0:9464"
+
+
+def test_the_settings_that_the_chart_writes_are_read_by_precede(tmp_path: Path) -> None:
+    configs = [one for one in of_kind(render(EVERYTHING), "ConfigMap") if "precede.toml" in one["data"]]
+    assert len(configs) == 2 * len(EVERYTHING["jobs"]) + 1, "each job has its doctor, and the gateways share one"
+    for config in configs:
+        file = tmp_path / "precede.toml"
+        file.write_text(config["data"]["precede.toml"])
+        loaded = settings.load({}, {}, file)
+        assert (loaded.shards, loaded.limits.held_max) == (32, 300_000)
+
+
+def test_pods_run_commands_and_words_that_the_image_knows_with_flags_that_exist() -> None:
+    words = re.findall(r"^(\w+)\) ", (ROOT / "deploy" / "entrypoint.sh").read_text(), re.MULTILINE)
+    for name, template in pods(render(EVERYTHING)).items():
+        for container in template["spec"]["containers"]:
+            arguments = [word for word in container.get("args", []) if word not in words]
+            if arguments:
+                assert arguments[0] in COMMANDS, name
+                assert {word for word in arguments if word.startswith("--")} <= flags_of(arguments[0]), name
+            probe = container.get("livenessProbe")
+            assert probe is None or probe["exec"]["command"][1] in words
+
+
 def test_a_spark_application_runs_what_the_image_holds() -> None:
     application = one_of(render({"jobs": [SPARK]}), "SparkApplication")["spec"]
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
     assert application["mainApplicationFile"] == "local:///opt/main.py"
+    assert (ROOT / "deploy" / "main.py").read_text() == bundle.MAIN
     assert "deploy/main.py /opt/" in dockerfile
     command, *flags = application["arguments"]
     assert command in COMMANDS
     assert {flag for flag in flags if flag.startswith("--")} <= flags_of(command)
     assert "PRECEDE_JARS=/opt/jars" in dockerfile
-    assert "/opt/jars/spark/*" in application["sparkConf"]["spark.driver.extraClassPath"]
+    fetched = re.search(r"jobs?\.jars ([\w ]+)$", dockerfile, re.MULTILINE)
+    assert fetched is not None
+    for role in ("driver", "executor"):
+        classes = application["sparkConf"][f"spark.{role}.extraClassPath"].split(":")
+        assert classes == [f"/opt/jars/{configuration}/*" for configuration in fetched[1].split()]
     constraints = (ROOT / "constraints.txt").read_text()
     assert f"pyspark=={application['sparkVersion']}" in constraints
 

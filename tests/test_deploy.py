@@ -15,7 +15,12 @@ import pytest
 import yaml
 
 from precede.command_line import COMMANDS
+from precede.gateway.pages import GatewayPages
+from precede.ingest.gateway.bridge import Bridge
+from precede.ingest.gateway.log_kernel import LogKernel
+from precede.ingest.gateway.past import Past
 from precede.ingest.kafka.retention import Retention
+from precede.ingest.live.live_kernel import KernelState, Stream
 from precede.streaming.job.broker_watch import BrokerWatch
 from precede.streaming.job.retention_watch import RetentionWatch
 from precede.streaming.job.settings import Settings, host_and_port
@@ -24,6 +29,7 @@ from precede.streaming.monitoring.counts import Counts
 from precede.streaming.monitoring.metrics import Metrics
 from precede.streaming.monitoring.times import Times
 from precede.udfs.codes import CODES
+from precede.udfs.limits import Limits
 from tests.test_tidy import flags_of
 
 ROOT = Path(__file__).parent.parent
@@ -128,7 +134,7 @@ def test_the_image_is_made_of_what_is_there_and_runs_precede_as_nobody_special()
 
 
 def test_the_image_has_its_jars_before_it_starts() -> None:
-    assert any("python -m precede.streaming.job.jars spark" in step for step in arguments_of("RUN"))
+    assert any("python -m precede.streaming.job.jars spark s3" in step for step in arguments_of("RUN"))
 
 
 RULES: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "chart" / "files" / "alarms.yml").read_text())
@@ -137,7 +143,7 @@ FROM_PROMETHEUS = {"up"}
 
 
 def told_metrics() -> dict[str, set[str]]:
-    """The metrics of a job, by their Prometheus names, with their labels."""
+    """The metrics of a job and of a gateway, by their Prometheus names, with their labels."""
     settings = Settings(metrics="0")
     metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
     metrics.broker.ends[0] = (0, 1)
@@ -151,10 +157,19 @@ def told_metrics() -> dict[str, set[str]]:
     metrics.watches[1].reached = {("precede.ordered", 0): 5}
     metrics.observe("order", "triggerExecution", 1.0)
     told: dict[str, set[str]] = {}
-    for family in metrics.registry.collect():
+    for family in (*metrics.registry.collect(), *gateway_metrics(settings)):
         for sample in family.samples:
             told.setdefault(sample.name, set()).update(sample.labels)
     return told
+
+
+def gateway_metrics(settings: Settings) -> Iterator[Any]:
+    log = LogKernel(Stream("", "", "", 1, "s_b", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {}))
+    spool: Any = SimpleNamespace(count=0)
+    runner: Any = None  # asked for the counts of each link, and there is none
+    pages = GatewayPages(BrokerWatch(settings))
+    pages.show(Bridge(log, Past(), spool, say=print), spool, runner, [])
+    return pages.collect()
 
 
 def check_expression(expression: str, told: dict[str, set[str]]) -> set[str]:
@@ -282,7 +297,7 @@ def test_the_runbook_says_of_every_code_whose_matter_it_is() -> None:
 
 
 def test_the_guide_names_every_metric_that_a_job_tells() -> None:
-    guide = (ROOT / "docs" / "how-to" / "operate.md").read_text()
+    guide = "".join((ROOT / "docs" / "how-to" / f"{name}.md").read_text() for name in ("operate", "gateways"))
     families = {
         re.sub(r"_(bucket|count|sum|created)$", "", name) for name in told_metrics() if name.startswith("precede")
     }

@@ -15,6 +15,10 @@ class Refused(PrecedeError):
     """What was asked cannot be done as things are, and a person must change something first."""
 
 
+class Congested(Refused):
+    """Others cannot follow at the moment; the same call succeeds when they can."""
+
+
 class TakenOver(Refused):
     """Another job took over what this one wrote; it must not be started again by itself."""
 

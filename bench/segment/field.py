@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -58,13 +59,10 @@ def perform(
     return found
 
 
-def tasks(peers: int, *, interface: str = "lo", **more: object) -> list[Task]:
+def tasks(peers: int, *, interface: str = "lo", **more: Any) -> list[Task]:
     """The same task for each of these peers, at an address that nobody else uses."""
     url = f"udp://239.255.70.80:{next(PORTS)}%{interface}"
-    return [
-        Task(url=url, name=f"peer-{number}", peers=peers, is_first=number == 0, **more)  # type: ignore[arg-type]
-        for number in range(peers)
-    ]
+    return [Task(url=url, name=f"peer-{number}", peers=peers, is_first=number == 0, **more) for number in range(peers)]
 
 
 def _tell(processes: "list[subprocess.Popen[str]]", line: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from precede.demo.lossy import lose_what_segments_receive
 from precede.ingest.segment.address import read_address
 from precede.ingest.segment.link import Link
 from precede.ingest.segment.opening import open_link
@@ -24,7 +25,6 @@ from precede.udfs.errors import Refused
 from precede.udfs.peers.events import Delivered, Event, Joined, Offered
 from precede.udfs.records.messages import Message
 from precede.udfs.records.signatures import sign
-from tests.segments.lossy import lose_what_segments_receive
 from tests.segments.network import end_with_parent
 
 GROUP = "bench"
@@ -55,6 +55,8 @@ class Task(msgspec.Struct, kw_only=True):
     is_first: bool = False
     burst: bool = False
     """Whether to send as fast as it is taken, for `seconds`."""
+    at_most_s: float = 1e9
+    """When to stop, even if there is more to say."""
 
 
 class Signing:
@@ -152,13 +154,14 @@ class Speaker:
     def talk(self, begin_s: float) -> tuple[int, int, float]:
         """Say what is to be said, from this time on; returns how much, how often it had to wait, and when it ended."""
         task, segment = self.task, self.link.segment
-        count = int(task.per_s * task.seconds)
+        count = 10**9 if task.burst else int(task.per_s * task.seconds)
         padding = "x" * max(0, task.record_bytes - self._frame_bytes() - STAMP_BYTES)
         sent = refused = 0
         while monotonic() < begin_s:
             sleep(min(0.01, max(0.0, begin_s - monotonic())))
         last_s = begin_s
-        while sent < count and not (task.burst and monotonic() > begin_s + task.seconds):
+        until = begin_s + (task.seconds if task.burst else task.at_most_s)
+        while sent < count and monotonic() < until:
             due = count if task.burst else min(count, int((monotonic() - begin_s) * task.per_s) + 1)
             if due > sent:
                 try:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from precede.ingest.kafka.kafka_table import Table, in_java
-from precede.ingest.kafka.tokens import CLIENT_ID, Token, endpoint, token_from
+from precede.ingest.kafka.tokens import Token, token_from
 
 NO_TLS, TLS = ("PLAINTEXT", "SASL_PLAINTEXT"), ("SSL", "SASL_SSL")
 PROTOCOLS = (*NO_TLS, *TLS)
@@ -98,6 +98,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         id_, secret = self.username or known[0], self.password or known[1]
         url = table.get("sasl.oauthbearer.token.endpoint.url")
         if self.token_provider is not None:
+            from precede.ingest.kafka.token_endpoint import CLIENT_ID, endpoint  # an HTTP server, which few need
+
             url, secret = endpoint(self.token_provider)
             id_ = CLIENT_ID
         scope = table.get("sasl.oauthbearer.scope")

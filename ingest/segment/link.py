@@ -11,10 +11,10 @@ from precede.ingest.segment.sockets import SegmentSocket
 from precede.udfs.peers.events import Event
 from precede.udfs.peers.segment import Segment
 
-DRAINED_MAX = 128
-"""So many datagrams are taken before others have a turn."""
-OVERDUE_MS = 20.0
-"""Where the socket is never empty, what is due goes out this often all the same."""
+DRAINED_MAX = 32
+"""So many datagrams are taken before other threads have a turn."""
+SERVE_MS = 1.0
+"""While more lies in the socket, own datagrams are sent and events are told this often."""
 CHECK_MS = 1_000.0
 
 Listener: TypeAlias = Callable[[list[Event]], None]
@@ -34,13 +34,19 @@ def clock_offset_ms() -> float:
 class Link:
     """A segment, its socket, and who listens to its events."""
 
-    def __init__(self, segment: Segment, socket: SegmentSocket, listener: Listener) -> None:
+    def __init__(
+        self, segment: Segment, socket: SegmentSocket, listener: Listener, *, keep: Callable[[], None] = lambda: None
+    ) -> None:
+        """`keep` is called before anything is sent: it writes to disk what must be there first."""
         self.segment = segment
         self.socket = socket
         self.listener = listener
+        self.is_paused = False
+        """Whether to take nothing in, as the listener cannot follow; the others will send it again."""
+        self._keep = keep
         self.deadline_ms = 0.0
         """When `turn` is due at the latest."""
-        self._turned_ms = 0.0
+        self._served_ms = 0.0
         self._check_ms = 0.0
 
     @property
@@ -50,28 +56,44 @@ class Link:
 
     def turn(self) -> None:
         """Take what has arrived, and send what is due."""
-        is_empty = self._drain()
-        now_ms = clock_ms()
+        now_ms = self._served_ms = clock_ms()
+        is_drained = self._drain(now_ms)
         if now_ms >= self._check_ms:
             self._check_ms = now_ms + CHECK_MS
             self.segment.clock_offset_ms = clock_offset_ms()
             self.socket.check()
-        # A request for what lies in the socket already would be wasted, so the socket is emptied first.
-        if is_empty or now_ms >= self._turned_ms + OVERDUE_MS:
-            self._turned_ms = now_ms
-            for datagram in self.segment.due(now_ms):
-                self.socket.send(datagram)
-        self.deadline_ms = self.segment.deadline_ms() if is_empty else now_ms
-        self.hand_on()
+        self.deadline_ms = self._serve(is_drained=is_drained)
+        if not is_drained:
+            self.deadline_ms = 0.0
 
-    def _drain(self) -> bool:
+    def _drain(self, now_ms: float) -> bool:
+        """Take some datagrams; returns whether none is left."""
+        if self.is_paused:
+            return True
         receive, take = self.socket.receive, self.segment.receive
         for _ in range(DRAINED_MAX):
             datagram = receive()
             if datagram is None:
                 return True
-            take(datagram, clock_ms())
+            take(datagram, now_ms)
+            now_ms = clock_ms()
+            if now_ms >= self._served_ms + SERVE_MS:
+                self._serve(is_drained=False)
         return False
+
+    def _serve(self, *, is_drained: bool) -> float:
+        """Send what is due, and tell what happened; returns when something is due next."""
+        now_ms = self._served_ms = clock_ms()
+        deadline_ms = self.segment.deadline_ms()
+        if deadline_ms <= now_ms:
+            datagrams = self.segment.due(now_ms, is_drained=is_drained)
+            if datagrams:
+                self._keep()
+            for datagram in datagrams:
+                self.socket.send(datagram)
+            deadline_ms = self.segment.deadline_ms()
+        self.hand_on()
+        return deadline_ms
 
     def hand_on(self) -> None:
         """Tell what has happened."""

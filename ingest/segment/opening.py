@@ -39,7 +39,15 @@ def read_segment_key(file: str | Path) -> bytes:
     return bytes.fromhex(digits)
 
 
-def open_link(address: SegmentAddress, name: str, listener: Listener, *, key: bytes | None, **more: Any) -> Link:
+def open_link(
+    address: SegmentAddress,
+    name: str,
+    listener: Listener,
+    *,
+    key: bytes | None,
+    keep: Callable[[], None] = lambda: None,
+    **more: Any,
+) -> Link:
     """A segment on its socket, for a runner; `more` is for `Segment`. Raises Refused if the socket cannot be opened."""
     socket = SegmentSocket(address)
     more.setdefault("epoch", new_epoch())
@@ -52,7 +60,7 @@ def open_link(address: SegmentAddress, name: str, listener: Listener, *, key: by
         clock_offset_ms=clock_offset_ms(),
         **more,
     )
-    return Link(segment, socket, listener)
+    return Link(segment, socket, listener, keep=keep)
 
 
 def new_origin(*, draw: Callable[[int], bytes] = os.urandom) -> bytes:

@@ -7,21 +7,29 @@
     runner.close()
 
 All links of a runner share one lock, so a listener may use the segments of all of them.
+
+A thread that waits for what a listener is told does best to drive the links itself meanwhile (`drive`): then nothing
+has to be passed from thread to thread. The runner's own thread stands by, and takes over where no one drives.
 """
 
 import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import RLock, Thread
+from threading import Lock, RLock, Thread
 from time import monotonic, sleep
 
 from precede.ingest.segment.link import Link, clock_ms
 from precede.udfs.errors import PrecedeError, Refused
+from precede.udfs.peers.sending import LINGER_MS
 
 ECHO_S = 2.0
 """An own datagram comes back within this time, or the network drops multicast."""
 LOOK_S = 0.002
+YIELD_S = 0.000_05
+"""A lock goes to the one who asks for it first, which would be this thread again."""
+STANDBY_S, STANDBY_IDLE_S = 0.003, 0.02
+"""How often the thread that stands by looks whether anyone drives; the second where nothing happens."""
 SELECT_MAX = 1_024
 """`select` takes no descriptors from here on."""
 
@@ -36,6 +44,15 @@ class SegmentRunner:
         self._links: list[Link] = []
         self._wakes_ms = 0.0
         """When the thread looks again by itself."""
+        self._waiting = 0
+        """How many threads wait for the lock, about; several may count at once."""
+        self._driving = Lock()
+        """Held by the thread that drives."""
+        self._drives = 0
+        """Counts what other threads drive."""
+        self._heard = 0
+        self._is_wanted = False
+        """Whether another thread wants to drive."""
         self._closed = False
         self._bell, self._ring = socket.socketpair()
         self._bell.setblocking(False)
@@ -69,15 +86,48 @@ class SegmentRunner:
     @contextmanager
     def use(self, link: Link) -> Iterator[float]:
         """Call the segment of a link: alone, and at the time that this yields."""
+        self._waiting += 1
         with self._lock:
+            self._waiting -= 1
             self.check()
+            now_ms = clock_ms()
             try:
-                yield clock_ms()
+                yield now_ms
             finally:
-                link.deadline_ms = min(link.deadline_ms, link.segment.deadline_ms())
                 link.hand_on()
+                # What was said may wait for more; to ask the segment for its deadline each time would cost more.
+                link.deadline_ms = min(link.deadline_ms, now_ms + LINGER_MS)
                 if link.deadline_ms < self._wakes_ms:
                     self._wake()
+
+    def drive(self, met: Callable[[], bool], timeout_s: float) -> bool:
+        """Drive from the calling thread until something holds, or the time is over; returns whether it drove.
+
+        Only one thread can. If an error or Ctrl-C ends it within a segment, that segment is not used any more.
+        """
+        if not self._driving.acquire(blocking=False):
+            self._is_wanted = True
+            self._wake()
+            if not self._driving.acquire(timeout=min(timeout_s, STANDBY_S)):
+                return False
+        try:
+            self._is_wanted = False
+            self._drives += 1
+            deadline = monotonic() + timeout_s
+            while self.is_running and not met():
+                next_s = self._turn_safely()
+                left_s = deadline - monotonic()
+                if met() or left_s <= 0:
+                    break
+                if self._waiting:
+                    sleep(YIELD_S)
+                self._wait(min(next_s, left_s))
+        except Exception:
+            self.check()  # raises it in words
+            raise
+        finally:
+            self._driving.release()
+        return True
 
     def wait_until(self, met: Callable[[float], bool], timeout_s: float) -> bool:
         """Wait until something holds, which is asked under the lock with the time; returns whether it came to hold."""
@@ -104,6 +154,11 @@ class SegmentRunner:
         if self._closed:
             raise Refused("The segment is closed: open it again.")
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it drives its links."""
+        return not self._closed and self.failure is None
+
     def close(self) -> None:
         """Stop, and close the sockets of all links; to close again does nothing."""
         with self._lock:
@@ -112,6 +167,7 @@ class SegmentRunner:
             self._closed = True
             self._wake()
         self._thread.join()
+        self._driving.acquire(timeout=1.0)  # another thread may be about to notice
         for link in self._links:
             link.socket.close()
         self._bell.close()
@@ -126,10 +182,40 @@ class SegmentRunner:
 
     def _run(self) -> None:
         try:
-            while not self._closed:
-                self._wait(self._turn())
+            while self.is_running:
+                if not self._is_wanted and self._driving.acquire(blocking=False):
+                    try:
+                        self._drive_on()
+                    finally:
+                        self._driving.release()
+                self._stand_by()
         except BaseException as error:  # noqa: BLE001 (those who wait for this thread must be told)
             self.failure = error
+
+    def _drive_on(self) -> None:
+        """Drive until another thread wants to."""
+        while self.is_running and not self._is_wanted:
+            timeout_s = self._turn_safely()
+            if self._waiting:
+                sleep(YIELD_S)
+            self._wait(timeout_s)
+
+    def _stand_by(self) -> None:
+        """Wait until no other thread drives."""
+        drives = -1
+        while self.is_running and (self._driving.locked() or self._is_wanted or self._drives != drives):
+            drives, heard = self._drives, sum(link.socket.received for link in self._links)
+            sleep(STANDBY_S if heard != self._heard else STANDBY_IDLE_S)
+            self._heard = heard
+            if not self._driving.locked():
+                self._is_wanted = False
+
+    def _turn_safely(self) -> float:
+        try:
+            return self._turn()
+        except BaseException as error:
+            self.failure = error
+            raise
 
     def _turn(self) -> float:
         """Give each link its turn; returns for how long there is nothing to do."""
@@ -140,7 +226,7 @@ class SegmentRunner:
             return max(0.0, self._wakes_ms - clock_ms()) / 1_000
 
     def _wait(self, timeout_s: float) -> None:
-        files = [self._bell.fileno(), *(link.socket.fileno() for link in self._links)]
+        files = [self._bell.fileno(), *(link.socket.fileno() for link in self._links if not link.is_paused)]
         files = [file for file in files if file >= 0]  # one that is removed just now has no file any more
         try:
             ready = select.select(files, (), (), timeout_s)[0] if max(files) < SELECT_MAX else _poll(files, timeout_s)

@@ -19,6 +19,12 @@ def demo(
     engine: Annotated[
         Engine, typer.Option(help="What orders: Spark, or one process, which starts in a second and writes no history.")
     ] = Engine.spark,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers", help="Peers on two segments of loopback, gateways to the log, and one process that orders it."
+        ),
+    ] = False,
 ) -> None:
     """See it all work: a Kafka broker, the streaming job, and a group whose messages arrive late, twice and out of
     order.
@@ -31,11 +37,18 @@ def demo(
       precede demo --seconds 30
 
       precede demo --engine process
+
+      precede demo --peers
     """
     from precede.ingest.extras import need
 
     need("spark", "precede demo")  # without Spark too: Kafka's jars are fetched by the Ivy that pyspark brings
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops it as Ctrl-C does
+    if peers:
+        from precede.demo.peer_stage import perform as perform_peers
+
+        perform_peers(seconds, seed)
+        return
     from precede.demo.stage import perform
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops it as Ctrl-C does
     perform(seconds, seed, engine.value)

@@ -1,8 +1,8 @@
-"""The conversation of the demo's group, and the two gateways between its members and the log.
+"""The conversation of the demo's group, and the two couriers between its members and the log.
 
 Members hear each other directly, as people in one room do, so an answer may reach the log before its question: one
-gateway is near; the other is slow, and loses and repeats messages. If a message is lost, its sender gets no
-acknowledgement and sends it again through the other gateway. One seed determines everything.
+courier is near; the other is slow, and loses and repeats messages. If a message is lost, its sender gets no
+acknowledgement and sends it again through the other courier. One seed determines everything.
 """
 
 import heapq
@@ -10,13 +10,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from precede.demo.gateways import Gateway, LossyPath
+from precede.demo.lossy_path import Courier, LossyPath
 from precede.udfs.records.messages import Id
 from precede.udfs.records.wire import encode_message
 
 GROUP = "travel"
 NEAR, FAR = "near", "far"
-MEMBERS = {"ann": NEAR, "bob": FAR, "chen": NEAR, "dara": FAR, "eli": NEAR}  # member to gateway
+MEMBERS = {"ann": NEAR, "bob": FAR, "chen": NEAR, "dara": FAR, "eli": NEAR}  # member to courier
 PAUSE_S = (0.1, 0.7)  # between two messages
 ACKNOWLEDGEMENT_S = 3.0  # a member repeats a message after this time without one
 
@@ -104,11 +104,11 @@ def threads() -> list[list[Line]]:
 
 @dataclass(frozen=True)
 class SentMessage:
-    """A message on its way: what goes to Kafka, and through which gateway."""
+    """A message on its way: what goes to Kafka, and through which courier."""
 
     id: Id
     value: bytes
-    gateway: str
+    courier: str
 
 
 class Conversation:
@@ -120,7 +120,7 @@ class Conversation:
             NEAR: LossyPath(seed=seed + 1, delay_s=(0.02, 0.5), repeat=0.06),
             FAR: LossyPath(seed=seed + 2, delay_s=(0.3, 4.0), repeat=0.15, loss=0.15),
         }
-        self._gateways = {name: Gateway[SentMessage](publish, path) for name, path in paths.items()}
+        self._couriers = {name: Courier[SentMessage](publish, path) for name, path in paths.items()}
         self._threads: list[list[Line]] = []
         self._open: list[tuple[list[Line], list[Id]]] = []
         self._again: list[tuple[float, Id, bytes, str]] = []
@@ -134,13 +134,13 @@ class Conversation:
 
     @property
     def lost(self) -> int:
-        """How often a gateway lost a message; each was sent again."""
-        return sum(gateway.lost for gateway in self._gateways.values())
+        """How often a courier lost a message; each was sent again."""
+        return sum(courier.lost for courier in self._couriers.values())
 
     @property
     def under_way(self) -> int:
         """How many messages have yet to reach the log."""
-        return len(self._again) + sum(gateway.under_way for gateway in self._gateways.values())
+        return len(self._again) + sum(courier.under_way for courier in self._couriers.values())
 
     def play(self, now_s: float, *, speaking: bool) -> None:
         """Do everything that is due by now; without `speaking`, only messages on their way still move."""
@@ -148,9 +148,9 @@ class Conversation:
             self._speak(self._next_s)
             self._next_s += self._random.uniform(*PAUSE_S)
         while self._again and self._again[0][0] <= now_s:
-            at_s, id_, value, gateway = heapq.heappop(self._again)
-            self._hand_over(SentMessage(id_, value, gateway), at_s)
-        for path in self._gateways.values():
+            at_s, id_, value, courier = heapq.heappop(self._again)
+            self._hand_over(SentMessage(id_, value, courier), at_s)
+        for path in self._couriers.values():
             path.pump(now_s=now_s)
 
     def _speak(self, now_s: float) -> None:
@@ -174,6 +174,6 @@ class Conversation:
         return lines[len(ids)], ids
 
     def _hand_over(self, message: SentMessage, now_s: float) -> None:
-        if self._gateways[message.gateway].take(message, now_s=now_s).lost:
-            other = FAR if message.gateway == NEAR else NEAR
+        if self._couriers[message.courier].take(message, now_s=now_s).lost:
+            other = FAR if message.courier == NEAR else NEAR
             heapq.heappush(self._again, (now_s + ACKNOWLEDGEMENT_S, message.id, message.value, other))

@@ -110,14 +110,20 @@ def start_job(bootstrap: str, folder: Path, engine: str) -> Child:
         command += ["--checkpoint", str(folder / "checkpoint"), "--delta", str(folder / "delta")]
     else:
         command += ["--only", "order", "--cache", str(folder / "cache")]
+    environment = child_environment()
+    if engine == "spark":
+        environment["PRECEDE_HISTORY_EVERY_S"] = str(HISTORY_EVERY_S)
+    return Child(command, log=folder / "job.log", environment=environment)
+
+
+def child_environment() -> dict[str, str]:
+    """The variables of a command that is started as a user would, without this user's settings."""
     home = str(Path(precede.__file__).parent.parent)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PRECEDE_") or name == "PRECEDE_JARS"
     }
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
-    if engine == "spark":
-        environment["PRECEDE_HISTORY_EVERY_S"] = str(HISTORY_EVERY_S)
-    return Child(command, log=folder / "job.log", environment=environment)
+    return environment
 
 
 class Performance:

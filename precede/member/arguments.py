@@ -1,10 +1,15 @@
 """Checks what an application passes to a member: an argument that cannot mean anything is a ValueError."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from precede.reading.delivery import Delivery
 from precede.udfs.records.messages import EPOCH_MAX, NAME_BYTES_MAX, SEQ_MAX, Id
+
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def as_name(what: str, name: Any) -> str:
@@ -36,7 +41,9 @@ def as_ids(after: Any) -> list[Id]:
     """The ids of what a message answers: nothing, one message or its id, or several of them."""
     if after is None:
         return []
-    return [as_id(one) for one in ([after] if isinstance(after, Delivery) or _looks_like_id(after) else after)]
+    if isinstance(after, Delivery) or _looks_like_id(after) or not isinstance(after, Iterable):
+        return [as_id(after)]
+    return [as_id(one) for one in after]
 
 
 def _looks_like_id(value: Any) -> bool:
@@ -59,9 +66,11 @@ def as_id(value: Any) -> Id:
 
 
 def as_json(data: Any) -> bytes:
-    """The value as JSON that every reader accepts: no NaN, and nothing that only Python has."""
+    """The value as JSON that every reader accepts: no NaN, and nothing that only Python has; msgspec.Raw is JSON."""
+    if isinstance(data, msgspec.Raw):
+        return bytes(data)
     try:
-        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return _to_json(data).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"data must be a JSON value (text, numbers, lists, objects, true, false, null): {error}"

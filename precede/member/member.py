@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from precede.client_settings import Config, client_settings
 from precede.ingest import sender_state, sending
@@ -26,12 +26,12 @@ from precede.ingest.producer import Publisher
 from precede.ingest.signing import key_in
 from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
 from precede.member.background import BackgroundTask, HeartbeatTask, RepairTask
+from precede.member.group_member import GroupMember, Status
 from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search, start_member
 from precede.reading.delivery import Delivery
 from precede.reading.delta_history import DeltaHistory
 from precede.reading.filled_from_delta import HoleFiller
-from precede.reading.following import IDLE_S
 from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
 from precede.udfs.errors import Refused
@@ -44,22 +44,7 @@ PLACE_S = 1.0
 HEARTBEAT_S = 5.0
 
 
-class Status(NamedTuple):
-    """How a member stands with its group."""
-
-    synced: bool
-    """Whether everything delivered so far was handed over, and the group waits for nothing."""
-    missing: int
-    """How many messages the group is known to wait for."""
-    given_up: int
-    """How many of the messages handed over so far were abandoned."""
-
-    def __str__(self) -> str:
-        said = "synced" if self.synced else f"{self.missing} missing" if self.missing else "behind"
-        return f"{said}, {self.given_up} given up" if self.given_up else said
-
-
-class Member:
+class Member(GroupMember):
     """Sends and receives in one group, under one name, in one place at a time.
 
     `history` is what a newcomer gets: "all", "none", or the last n messages. A member that was here before goes on
@@ -285,18 +270,6 @@ class Member:
                 )
         return ids
 
-    def _destinations(self, to: Iterable[str] | None) -> list[str] | None:
-        order = self.order
-        if to is None:
-            if order == "causal_p2p":
-                raise ValueError("in causal_p2p a message needs `to`, the members it is for")
-            return None
-        if order not in ("causal_p2p", "object"):
-            raise ValueError(f"in {order} every message is for the whole group: leave `to` out")
-        if isinstance(to, str):
-            raise ValueError(f"`to` is a list of members: write [{to!r}]")
-        return [as_name("a member in `to`", name) for name in to]
-
     # ── receiving ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def poll(self, timeout_s: float) -> Delivery | None:
@@ -318,19 +291,8 @@ class Member:
             if not self._is_mine(delivery):
                 continue
             self.position = delivery.position
-            if self._records or (delivery.kind == "message" and delivery.status == "delivered"):
+            if self._is_wanted(delivery):
                 return delivery
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Delivery:
-        while True:
-            delivery = self.poll(IDLE_S if self._patience_s is None else self._patience_s)
-            if delivery is not None:
-                return delivery
-            if self._patience_s is not None:
-                raise StopIteration
 
     def find(self, id_: Id | Sequence[Any]) -> Delivery | None:
         """A message of the group by its id, such as what another one answers; None if it was never delivered.

@@ -15,6 +15,8 @@ from precede.udfs.records.ordered_record import OrderedRecord
 from precede.udfs.records.strict import DEPTH_MAX
 
 DIGITS_MAX = 4_000
+IDLE_S = 0.5
+"""How long one read waits for new records; a stop may come late by this much."""
 
 
 class Delivery(OrderedRecord, kw_only=True):

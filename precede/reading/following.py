@@ -19,13 +19,11 @@ from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.group_reader import GroupReader
 from precede.ingest.kafka.log_readers import open_reader
 from precede.ingest.kafka.reading import REQUEST_S
-from precede.reading.delivery import Delivery
+from precede.reading.delivery import IDLE_S, Delivery
 from precede.reading.filled_from_delta import FilledFromDelta
 from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
 from precede.reading.shared_topic import SharedTopic
-
-IDLE_S = 0.5  # how long one read waits for new records; a stop may come late by this much
 
 
 class Source(Protocol):

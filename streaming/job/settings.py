@@ -96,6 +96,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     segment: str = DEFAULT_URL  # where peers speak; a gateway may have several, with commas between them
     segment_key: str | None = None  # file of the key that all peers of the segment have
+    gateway: str | None = None  # folder of a gateway, of what the log lacks; None: in the user's state folder
+    gateway_keeps_mb: int = 256  # how much of what the log lacks a gateway keeps
 
     security_protocol: str | None = None  # this and the next ones: see ingest/kafka/credentials.py
     sasl_mechanism: str | None = None
@@ -388,6 +390,8 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
     ),
     ("state_every_s", _between(0, 3_600), "from 0 to 3,600 seconds"),
     ("engine", lambda name: name in ("spark", "process"), "spark or process"),
+    ("gateway", lambda value: value is None or _is_folder(value), "a folder of this machine"),
+    ("gateway_keeps_mb", _between(1, 65_536), "from 1 to 65,536 MiB"),
     ("commit_ms", _between(1, 10_000), "from 1 to 10,000 milliseconds"),
     ("cache", _is_folder, "a folder of this machine or of a volume mounted on it"),
     ("partitions", _between(1, 10_000), "a whole number from 1 to 10,000"),

@@ -35,7 +35,7 @@ BYTES_MAX = 32 * 1024 * 1024
 BUSY_S = 1.0
 """A transaction is committed after so many records, bytes or seconds, far below the time the broker allows."""
 STEADY_RECORDS = 32
-STEADY_PAUSES = 1.5
+STEADY_PAUSES = 2
 """After a transaction with more records than this, the next one waits so many times as long: a commit costs the
 processor as much as hundreds of records, and a steady stream needs no more of them."""
 MARK_S = 1.0

@@ -11,7 +11,6 @@ from precede.streaming.job.settings import Settings
 from tests.cluster.hdfs import Hdfs
 from tests.cluster.test_stores import ALL, LEASE, RACE, STARTS, run
 
-
 pytestmark = pytest.mark.long
 
 

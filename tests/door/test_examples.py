@@ -31,8 +31,8 @@ def test_the_kernel_alone_orders_messages_and_names_what_is_missing() -> None:
     ]
 
 
-def test_behind_lossy_gateways_nothing_is_delivered_that_misses_what_it_follows() -> None:
-    said = run("lossy_gateways")
+def test_behind_lossy_path_nothing_is_delivered_that_misses_what_it_follows() -> None:
+    said = run("lossy_path")
     assert said[0].startswith("1000 sent, ")
     assert said[2].endswith("messages")
 
@@ -49,3 +49,12 @@ def test_replicas_of_shared_objects_give_the_same_answers_though_their_messages_
         "the same answers from both: True",
         "count 0 and 0, money 10 and 10, audited as entry 1",
     ]
+
+
+def test_one_program_runs_over_a_segment_as_over_kafka_but_for_one_line() -> None:
+    said = run("same_program")
+    assert said[::4] == [f"{name} was delivered" for name in ("ann", "bob", "cid")]
+    heard = [said[at : at + 3] for at in (1, 5, 9)]
+    assert [lines[0].strip() for lines in heard] == ["ann: Who comes along?"] * 3
+    answers = {"bob: I do, says bob.", "cid: I do, says cid."}
+    assert all({line.strip() for line in lines[1:]} == answers for lines in heard)

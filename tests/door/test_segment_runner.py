@@ -188,11 +188,36 @@ def test_threads_may_use_a_segment_at_once() -> None:
                 assert [id_[2] for id_ in ids if id_[0] == name] == list(range(1, 401))
 
 
+def test_a_thread_that_drives_is_relieved_when_it_stops() -> None:
+    with linked() as here:
+        here.open("ann")
+        here.open("bob")
+        here.create("ann")
+        here.join("bob")
+        for _ in range(3):
+            id_ = here.say("ann")
+            assert here.runner.drive(lambda id_=id_: id_ in here.told["bob"].delivered, 5)  # type: ignore[misc]
+            assert id_ in here.told["bob"].delivered
+            assert here.until_delivered("bob", here.say("ann")), "no one drives but the runner's own thread"
+
+
+def test_only_one_thread_drives_at_a_time() -> None:
+    with linked() as here:
+        here.open("ann")
+        done = threading.Event()
+        first = threading.Thread(target=here.runner.drive, args=(done.is_set, 5))
+        first.start()
+        assert here.runner.wait_until(lambda _now_ms: here.runner._drives == 1, 5)
+        assert not here.runner.drive(lambda: False, 0.001)
+        done.set()
+        first.join()
+
+
 def test_an_error_in_the_thread_is_told_to_whoever_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with linked() as here:
         link = here.open("ann")
 
-        def broken(_now_ms: float) -> list[bytes]:
+        def broken(_now_ms: float, **_more: bool) -> list[bytes]:
             raise RuntimeError("broken")
 
         monkeypatch.setattr(link.segment, "due", broken)

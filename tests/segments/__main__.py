@@ -1,6 +1,7 @@
-"""The story of two segments, again and again: `make test-segments ARGS="--seeds 5 causal lamport"`.
+"""The stories of peers, again and again: `make test-segments ARGS="--seeds 5 causal lamport"`.
 
-Each order is played with each seed. The first story that fails stops the run, and its folder stays.
+Each order is played with each seed, with the log and without it. The first story that fails stops the run, and
+its folder stays.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ def main() -> int:
             print(f"\n{order}, seed {seed}, in {folder}", flush=True)
             begun = time.monotonic()
             try:
-                play(folder, Plan(order, seed, asked.seconds, asked.loss), say=lambda words: print(words, flush=True))
+                for has_log in (True, False):
+                    print("with the log" if has_log else "without the log", flush=True)
+                    (folder / str(has_log)).mkdir()
+                    plan = Plan(order, seed, asked.seconds, asked.loss, has_log=has_log)
+                    play(folder / str(has_log), plan, say=lambda words: print(words, flush=True))
             except AssertionError as error:
                 print(f"Failed: {error}\nIts logs are in {folder}.")
                 return 1

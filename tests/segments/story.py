@@ -1,8 +1,13 @@
-"""The story of two segments: peers talk while datagrams are lost, a gateway is killed and a segment loses the log.
+"""Two stories of peers that talk while datagrams are lost.
+
+With the log: two segments, a gateway that is killed, a segment that loses the log.
 
 Four peers begin on each segment. While they talk, one peer crashes, one gateway is killed, one segment is cut off from
 the log for five seconds, one peer leaves, and a newcomer comes to each segment. Then all are silent, and everyone who
 is still there must have what the ordered topic has, in an order that is lawful against what truly happened.
+
+Without the log: one segment, of which a half is cut off for five seconds and goes on talking; the same comings and
+goings.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from tests.segments.town import Town
 
 GROUP = "story"
 FOUNDERS = {"ann": 1, "bob": 1, "cem": 1, "dan": 1, "eve": 2, "fay": 2, "gus": 2, "hal": 2}
-NEWCOMERS = {"ivy": 1, "joe": 2}
+"""Where each begins: its segment, or without the log the part of it."""
 CUT_S = 5.0
 SETTLE_S_MAX = 60.0
 JOIN_S_MAX = 45.0
@@ -41,6 +46,7 @@ class Plan:
     loss: float = 0.2
     per_s: float = 20.0
     """How much all say together."""
+    has_log: bool = True
 
 
 @dataclass
@@ -48,7 +54,8 @@ class Outcome:
     """What there was at the end."""
 
     said: int
-    in_log: int
+    common: int
+    """How many messages all have."""
     survivors: list[str]
     settled_s: float
     """How long after the last word everyone had everything."""
@@ -77,7 +84,11 @@ class Story:
 
     def enter(self, name: str, segment: int) -> Player:
         """A peer comes, and is in the group once its own view has it."""
-        player = self.town.peer(segment, name, GROUP, "--order", self.plan.order, "--leave")
+        options = ["--order", self.plan.order, "--leave"]
+        if self.plan.has_log:
+            player = self.town.peer(segment, name, GROUP, *options)
+        else:
+            player = self.town.peer(1, name, GROUP, *options, far=segment == 2)
         until(lambda: name in player.members or not player.is_running, JOIN_S_MAX, self.town.why)
         assert player.is_running, player.why()
         return player
@@ -106,14 +117,24 @@ class Story:
     def events(self) -> list[tuple[float, str, Callable[[], object]]]:
         """What happens while they talk: the share of the time, a word for it, and the deed."""
         town = self.town
+        healed = 0.3 + CUT_S / self.plan.talk_s
         found: list[tuple[float, str, Callable[[], object]]] = [
-            (0.15, "gateway1a is killed", lambda: town.gateways[1, "a"].kill(signal.SIGKILL)),
-            (0.3, "segment 2 is cut off from the log", lambda: town.cut_off(2)),
-            (0.4, "ivy comes to segment 1", lambda: self.enter("ivy", 1)),
-            (0.3 + CUT_S / self.plan.talk_s, "segment 2 reaches the log again", lambda: town.heal(2)),
-            (0.65, "hal leaves", lambda: self.leave("hal")),
-            (0.75, "joe comes to segment 2", lambda: self.enter("joe", 2)),
+            (healed + 0.1, "hal leaves", lambda: self.leave("hal")),
+            (healed + 0.2, "joe comes to segment 2", lambda: self.enter("joe", 2)),
         ]
+        if self.plan.has_log:
+            found += [
+                (0.15, "gateway1a is killed", lambda: town.gateways[1, "a"].kill(signal.SIGKILL)),
+                (0.3, "segment 2 is cut off from the log", lambda: town.cut_off(2)),
+                (0.4, "ivy comes to segment 1", lambda: self.enter("ivy", 1)),
+                (healed, "segment 2 reaches the log again", lambda: town.heal(2)),
+            ]
+        else:
+            found += [
+                (0.3, "a half is cut off", lambda: town.part(1)),
+                (healed, "the halves hear each other again", lambda: town.rejoin(1)),
+                (healed + 0.05, "ivy comes", lambda: self.enter("ivy", 1)),
+            ]
         if self.plan.order not in BY_CLOCKS:
             found.append((0.1, "dan crashes", lambda: self.crash("dan")))
         return sorted(found, key=lambda one: one[0])
@@ -121,7 +142,8 @@ class Story:
 
 def play(folder: Path, plan: Plan, *, say: Callable[[str], None] = print) -> Outcome:
     """Play the story once, and judge it."""
-    with Town(folder, loss=plan.loss) as town:
+    sizes = {} if plan.has_log else {"segments": 1, "gateways": 0}
+    with Town(folder, loss=plan.loss, has_log=plan.has_log, **sizes) as town:
         story = Story(plan, town, say)
         ordered = _gather(story)
         _talk(story)
@@ -132,12 +154,14 @@ def _gather(story: Story) -> Callable[[], list[dict[str, Any]]]:
     """All founders are in the group; returns what reads the ordered topic."""
     town = story.town
     story.enter("ann", 1)
-    tail = town.follow(GROUP)
+    lines: list[str] = []
+    if story.plan.has_log:
+        lines = town.follow(GROUP).lines
+        until(lambda: bool(lines), JOIN_S_MAX, town.why)
 
     def ordered() -> list[dict[str, Any]]:
-        return [json.loads(line) for line in tail.lines.copy()]
+        return [json.loads(line) for line in lines.copy()]
 
-    until(lambda: bool(tail.lines), JOIN_S_MAX, town.why)
     for name, segment in FOUNDERS.items():
         if name != "ann":
             story.enter(name, segment)
@@ -166,33 +190,38 @@ def _judge(story: Story, ordered: Callable[[], list[dict[str, Any]]]) -> Outcome
     town, truth, survivors = story.town, story.truth, story.present
     begun = time.monotonic()
 
-    def log() -> list[str]:
+    def common() -> list[str]:
+        """What the log has; without one, what the first survivor has."""
+        if not story.plan.has_log:
+            return survivors[0].texts.copy()
         return [one["data"] for one in ordered() if one.get("kind", "message") == "message" and "data" in one]
 
     def is_settled() -> bool:
-        texts = set(log())
+        texts = set(common())
         own = all(_has_said(one, story.told.get(one.name, [])) <= texts for one in survivors)
         return own and all(set(one.texts) == texts for one in survivors)
 
     def why() -> str:
         counts = {one.name: len(set(one.texts)) for one in survivors}
-        return f"the log has {len(log())}, the peers have {counts}\n{town.why()}"
+        return f"in common {len(common())}, the peers have {counts}\n{town.why()}"
 
     until(is_settled, SETTLE_S_MAX, why)
     settled_s = time.monotonic() - begun
-    records, texts = ordered(), log()
-    check_positions(records)
-    check_lawful(truth, texts, "the log")
+    texts = common()
+    if story.plan.has_log:
+        check_positions(ordered())
+        check_lawful(truth, texts, "the log")
     for one in survivors:
         check_lawful(truth, one.texts, one.name)
     check_same({one.name: one.texts for one in survivors}, texts)
     if story.plan.order == "lamport":
         assert all([text for text in texts if text in one.texts] == one.texts for one in survivors)
     said = sum(map(len, story.told.values()))
-    assert len(texts) >= 0.7 * said, f"of {said} messages the log has only {len(texts)}"
-    held = town.ask("held", GROUP, "--json")
-    assert not held, held
-    story.say(f"{len(texts)} messages in the log and at {len(survivors)} peers, {settled_s:.1f} s after the last word")
+    assert len(texts) >= 0.7 * said, f"of {said} messages all have only {len(texts)}"
+    if story.plan.has_log:
+        held = town.ask("held", GROUP, "--json")
+        assert not held, held
+    story.say(f"{len(texts)} messages at all {len(survivors)} peers, {settled_s:.1f} s after the last word")
     return Outcome(said, len(texts), [one.name for one in survivors], settled_s)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.segments.lossy import lose
+from precede.demo.lossy import lose
 from tests.segments.network import Network, why_not
 
 GROUP, PORT = "239.255.70.80", 17_080

@@ -4,7 +4,9 @@
                                                                     ├─ backbone ── broker, job
         segment2 ── bridge ── eve, fay, ..., gateway2a, gateway2b ─┘
 
-Where no network can be made, all share loopback, and a segment is cut off by stopping its gateways.
+A town may do without the log, and then has no gateways. A part of a segment's peers may stand behind a second bridge,
+`far`, whose link to the first can be cut. Where no network can be made, all share loopback; a segment is cut off by
+stopping its gateways, and those that stand far by stopping them.
 """
 
 from __future__ import annotations
@@ -30,9 +32,14 @@ START_S_MAX = 90.0
 class Town:
     """Everything, for the duration of the context."""
 
-    def __init__(self, folder: Path, *, segments: int = 2, gateways: int = 2, loss: float = 0.0) -> None:
+    def __init__(
+        self, folder: Path, *, segments: int = 2, gateways: int = 2, loss: float = 0.0, has_log: bool = True
+    ) -> None:
         self.folder = folder
         self.loss = loss
+        self.has_log = has_log
+        self.job: Running | None = None
+        self._far: set[str] = set()
         self.segments = range(1, segments + 1)
         self.gateways: dict[tuple[int, str], Running] = {}
         self.players: dict[str, Player] = {}
@@ -57,8 +64,14 @@ class Town:
     def _start(self) -> None:
         if not why_not():
             self.network = self._stack.enter_context(Network())
-            for name in ("backbone", *(f"segment{number}" for number in self.segments)):
-                self.network.bridge(name)
+            self.network.bridge("backbone")
+            for number in self.segments:
+                self.network.bridge(f"segment{number}")
+                self.network.bridge(f"far{number}")
+                self.network.split(f"segment{number}", f"far{number}")
+        if not self.has_log:
+            return
+        if self.network is not None:
             self.network.place("log", backbone=LOG_ADDRESS)
             broker = self._run("broker", "log", [sys.executable, "-m", "tests.segments.broker_inside", LOG_ADDRESS])
             until(lambda: bool(broker.lines) or not broker.is_running, START_S_MAX, broker.why)
@@ -72,9 +85,9 @@ class Town:
             for letter in self._gateway_names:
                 self.start_gateway(segment, letter)
 
-    def url(self, segment: int) -> str:
+    def url(self, segment: int, *, far: bool = False) -> str:
         """The address of a segment, for who is on it."""
-        interface = "lo" if self.network is None else f"segment{segment}"
+        interface = "lo" if self.network is None else f"far{segment}" if far else f"segment{segment}"
         return f"udp://239.255.70.{80 + segment}:{self._port}%{interface}"
 
     def start_gateway(self, segment: int, letter: str) -> Running:
@@ -89,12 +102,15 @@ class Town:
         self.gateways[segment, letter] = running
         return running
 
-    def peer(self, segment: int, name: str, group: str, *options: str) -> Player:
+    def peer(self, segment: int, name: str, group: str, *options: str, far: bool = False) -> Player:
         """A peer begins, or begins again with what it kept."""
         if self.network is not None and name not in self.players:
-            self.network.place(name, **{f"segment{segment}": f"10.70.{segment}.{next(self._hosts)}"})
+            bridge = f"far{segment}" if far else f"segment{segment}"
+            self.network.place(name, **{bridge: f"10.70.{segment}.{next(self._hosts)}"})
+        if far:
+            self._far.add(name)
         state = str(self.folder / f"{name}.state")
-        arguments = [group, name, "--segment", self.url(segment), "--state", state, "--json", *options]
+        arguments = [group, name, "--segment", self.url(segment, far=far), "--state", state, "--json", *options]
         command = self._in(name, lossy(self.loss, "peer", *arguments))
         player = self.players[name] = Player(name, command, self.folder / f"{name}.log")
         self._stack.callback(player.close)
@@ -116,6 +132,23 @@ class Town:
             elif its == segment and gateway.is_running:
                 gateway.kill(signal.SIGCONT)
 
+    def part(self, segment: int) -> None:
+        """Those that stand far, and the others of this segment, hear each other no longer."""
+        self._parting(segment, is_cut=True)
+
+    def rejoin(self, segment: int) -> None:
+        """They hear each other again."""
+        self._parting(segment, is_cut=False)
+
+    def _parting(self, segment: int, *, is_cut: bool) -> None:
+        if self.network is not None:
+            do = self.network.cut if is_cut else self.network.heal
+            do(f"segment{segment}", f"far{segment}")
+            return
+        for name in self._far:
+            if self.players[name].is_running:
+                self.players[name].kill(signal.SIGSTOP if is_cut else signal.SIGCONT)
+
     def ask(self, *arguments: str) -> list[dict[str, Any]]:
         """What a command of precede says of the log, a JSON object a line."""
         command = self._in("log", [sys.executable, "-m", "precede", *arguments, "--bootstrap", self.bootstrap])
@@ -133,7 +166,7 @@ class Town:
     def why(self) -> str:
         """The last words of all that runs."""
         running = [self.job, *self.gateways.values(), *self.players.values()]
-        return "\n".join(one.why() for one in running)
+        return "\n".join(one.why() for one in running if one is not None)
 
     def _in(self, place: str, command: list[str]) -> list[str]:
         return command if self.network is None else self.network.command(place, command)

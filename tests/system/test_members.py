@@ -1,5 +1,6 @@
 """`precede.Member` on a real broker: its stamps, its deliveries and its saved state."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Literal
 import pytest
 
 import precede
+from examples.same_program import converse
 from precede.ingest import sender_state
 from precede.ingest.signing import make_key, public_text
 from precede.local.embedded_broker import Broker
@@ -310,3 +312,11 @@ def test_what_cannot_be_sent_is_refused_in_a_sentence_and_takes_no_seq(relay: Re
             with pytest.raises(ValueError, match=sentence):
                 ann.send(**arguments)
         assert ann.send("two", after=one) == ("ann", 0, 2)
+
+
+def test_the_program_that_runs_over_a_segment_runs_over_kafka(relay: Relay) -> None:
+    names = ("ann", "bob", "cid")
+    with contextlib.ExitStack() as opened:
+        heard = converse([opened.enter_context(relay.member(name)) for name in names])
+    assert [lines[0] for lines in heard] == ["ann: Who comes along?"] * 3
+    assert all(set(lines[1:]) == {"bob: I do, says bob.", "cid: I do, says cid."} for lines in heard)

@@ -111,6 +111,11 @@ class Release:
     def catch_up(self, time: int) -> None:
         """The group has reached this linear time elsewhere."""
 
+    @property
+    def reached_time(self) -> int:
+        """The largest linear time of the group; 0 where its order has none."""
+        return 0
+
     # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def missing(self, one: HeldMessage, look: Look) -> list[Id]:

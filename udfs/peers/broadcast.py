@@ -54,6 +54,8 @@ REQUESTED_MAX = 2_048
 SILENT_MS = 600.0
 """What others say about an origin counts once it has been silent for so long; before that it speaks for itself."""
 QUEUED_BYTES_MAX = 16 * 1024 * 1024
+SPOKEN_BYTES_MAX = 1024 * 1024
+"""With more than this in the queue an application has to wait, so that what it says is not old when it goes out."""
 HOUSEKEEPING_MS = 1_000.0
 
 Arrival = tuple[bytes, int, bytes]
@@ -96,7 +98,7 @@ class Broadcast:
                 f"{self.sending.queued_bytes:,} bytes wait to be sent, as the peers of the segment cannot follow: wait,"
                 " and send it again."
             )
-        self.sending.put(cut(kind, payload), now_ms)
+        self.sending.put(cut(kind, payload), self._peers, now_ms)
 
     def pad(self, size: int) -> None:
         """Say so many bytes that mean nothing: they earn what others will send (streams.py)."""
@@ -104,10 +106,10 @@ class Broadcast:
 
     def has_room(self, size: int) -> bool:
         """Whether a payload of this size, and some small ones beside it, may be sent now."""
-        return self.sending.queued_bytes + size <= QUEUED_BYTES_MAX // 2
+        return not self.sending.queued_bytes or self.sending.queued_bytes + size <= SPOKEN_BYTES_MAX
 
-    def due(self, now_ms: float) -> list[bytes]:
-        """The datagrams to send now."""
+    def due(self, now_ms: float, *, is_drained: bool = True) -> list[bytes]:
+        """The datagrams to send now; where more lies in the socket, nothing is asked for yet."""
         if now_ms >= self._housekeeping_ms:
             self._keep_house(now_ms)
         datagrams = self.sending.due(self._peers, now_ms)
@@ -129,7 +131,8 @@ class Broadcast:
             self._padding -= size
             datagrams.append([frame_bytes(PADDING, 0, bytes(size))])
         datagrams += self.repairing.due(now_ms)
-        datagrams += self.asking.due(now_ms)
+        if is_drained:
+            datagrams += self.asking.due(now_ms)
         encoded = [self._codec.encode(self.origin, frames) for frames in datagrams]
         for datagram in encoded:
             self.asking.say(len(datagram))

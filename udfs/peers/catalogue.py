@@ -12,7 +12,7 @@ import msgspec
 from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.directory import GroupInfo
-from precede.udfs.peers.views import View, members, raise_standing, standings
+from precede.udfs.peers.views import View, members, merge, raise_standing, standings, view_of
 
 
 class Listing(msgspec.Struct):
@@ -42,6 +42,16 @@ class Listing(msgspec.Struct):
     def info(self) -> GroupInfo:
         """What the join/leave protocol says about it."""
         return GroupInfo(self.group, self.order, dict(self.view))
+
+
+def listing_of(info: GroupInfo) -> Listing:
+    """What peers tell of a group, as a log would list it."""
+    found: dict[str, Any] = {} if info.create is None else msgspec.json.decode(info.create)
+    options = found.get("options", {})
+    order = options.get("order", info.description or "s_b")
+    closed = options.get("closed") is True or (order in ORDERS and ORDERS[order].waits_for_members)
+    view = view_of(found.get("members", []))
+    return Listing(info.group, order, info.create is not None, closed, options, 0, merge(view, info.view))
 
 
 class Catalogue:

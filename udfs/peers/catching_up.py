@@ -9,7 +9,7 @@ charge the requester, and together they send what it has earned. Where there is 
 question: it pays for the padding from what it heard of the one who told it so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.frames import PADDING, PAGE, SYNC, Chance
@@ -175,6 +175,14 @@ class CatchingUp:
                 self.ask_ms = now_ms + (0.0 if news else MORE_MS)
             elif not self.synced:
                 self.ask_ms = now_ms + UNANSWERED_MS
+
+    def note_forgotten(self, settled: Iterable[tuple[Who, Runs]], time: int) -> None:
+        """As a gateway: the log has settled these, and they are passed over once no one has sent them."""
+        self.reached_time = min(max(self.reached_time, time), SEQ_MAX)
+        for who, runs in settled:
+            known = self._forgotten.setdefault(who, Runs())
+            for low, high in runs.runs():
+                known.add_range(low, high)
 
     def forgotten(self, waited_for: Callable[[], dict[Who, int]]) -> list[tuple[Who, Runs]]:
         """What others have settled and forgotten, and is not here; `waited_for` tells up to where anything is missing.

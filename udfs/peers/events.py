@@ -68,4 +68,20 @@ class Accepted(NamedTuple):
     record: Record
 
 
-Event: TypeAlias = Delivered | Held | ViewChanged | Joined | Synced | RecordRefused | Offered | Accepted
+class JoinHeard(NamedTuple):
+    """For a gateway: somebody joins, and waits for an answer, perhaps not for the first time."""
+
+    group: str
+    name: str
+    epoch: int
+
+
+class Missed(NamedTuple):
+    """For a gateway: somebody speaks, or asks, in a group that it does not take part in."""
+
+    group: str
+
+
+Event: TypeAlias = (
+    Delivered | Held | ViewChanged | Joined | Synced | RecordRefused | Offered | Accepted | JoinHeard | Missed
+)

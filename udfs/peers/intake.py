@@ -122,7 +122,7 @@ class Intake:
         if not kept.has_room_for(id_):
             self._refuse(id_, codes.BACKPRESSURE, "No more senders and gaps of this group can be told to other peers.")
             return False
-        refused = self._feed(value, record, now_ms)
+        refused = self._feed(value, record, now_ms, id_)
         if refused is None:
             return kept.store(id_, value, now_ms=now_ms)
         if refused in GONE_FOR_GOOD:
@@ -206,15 +206,17 @@ class Intake:
                 self._take_heartbeat(*early, now_ms)
         return True
 
-    def _feed(self, value: bytes, record: Record, now_ms: float) -> str | None:
-        """Give a record to the kernel; returns the code under which it was refused."""
+    def _feed(self, value: bytes, record: Record, now_ms: float, id_: Id | None = None) -> str | None:
+        """Give a record to the kernel; returns the code under which it was refused. `id_` is that of a message."""
         before = len(self.events)
         delivered, refused = self.ordering.feed(value, record, now_ms)
-        self._deliver(delivered)
-        id_ = _id_of(record)
-        code = next((one.code for one in refused if one.id == id_ or id_ is None), None)
-        if code != codes.FENCED or not isinstance(record, Join):  # a join that is outdated harms no one
-            self.events += refused
+        if delivered:
+            self._deliver(delivered)
+        code = None
+        if refused:
+            code = next((one.code for one in refused if one.id == id_ or id_ is None), None)
+            if code != codes.FENCED or not isinstance(record, Join):  # a join that is outdated harms no one
+                self.events += refused
         if code is None:
             self.speaking.accepted(record, now_ms)
             if id_ is not None and self.ordering.took_to_hold(record):

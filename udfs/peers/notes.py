@@ -5,6 +5,7 @@ announcement    one of the types below
 sync, page      sync_messages.py
 """
 
+from collections.abc import Iterator
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -65,6 +66,11 @@ class RefusedByLog(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
+IN_LOG_BYTES_MAX = 256 * 1024
+"""What a note about the log takes beside the `create` of its group; more than that goes into several."""
+NUMBER_BYTES = 9
+"""The most that a number takes."""
+
 Note: TypeAlias = Announcement | JoinAnswer | InLog | RefusedByLog
 
 Said = TypeVar("Said")
@@ -73,6 +79,21 @@ encode = msgspec.msgpack.Encoder().encode
 _notes: msgspec.msgpack.Decoder[Note] = msgspec.msgpack.Decoder(Note)
 _requests = msgspec.msgpack.Decoder(SyncRequest)
 _answers = msgspec.msgpack.Decoder(SyncAnswer)
+
+
+def in_notes(have: list[Have]) -> Iterator[list[Have]]:
+    """What the log has, cut into as many notes as it takes; one at least."""
+    note: list[Have] = []
+    size = 0
+    for one in have:
+        name, _, runs = one
+        bytes_most = 4 * len(name) + NUMBER_BYTES * (2 + (len(runs) if isinstance(runs, list) else 1))
+        if note and size + bytes_most > IN_LOG_BYTES_MAX:
+            yield note
+            note, size = [], 0
+        note.append(one)
+        size += bytes_most
+    yield note
 
 
 def read_note(payload: bytes) -> Note:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from precede.udfs import errors
-from precede.udfs.peers.events import Joined, Synced
+from precede.udfs.peers.events import Joined, JoinHeard, Synced
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA
 from precede.udfs.peers.intake import Intake
 from precede.udfs.peers.notes import JoinAnswer, encode, write_data
@@ -46,7 +46,7 @@ class PeerGroup(Intake):
         if to is not None and self.order.name not in ("causal_p2p", "object"):
             raise ValueError(f"in {self.order.name} every message is for the whole group: leave `to` out")
         if self.ordering.held_count >= LIMITS.held_max * 9 // 10:
-            raise errors.Refused(f"{self.group} holds {self.ordering.held_count:,} messages: wait until some go.")
+            raise errors.Congested(f"{self.group} holds {self.ordering.held_count:,} messages: wait until some go.")
         for id_ in after:
             if not self._has(id_):
                 raise ValueError(
@@ -119,8 +119,11 @@ class PeerGroup(Intake):
     # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def join_taken(self, join: Join) -> None:
+        if self.is_gateway:
+            self.events.append(JoinHeard(self.group, join.sender, join.epoch))
+            return
         waits = self.order.waits_for_members and self.joining.is_in
-        if waits and join.sender != self.name and not self.is_gateway:
+        if waits and join.sender != self.name:
             self.answer_join(join.sender, join.epoch)
 
     def answer_join(self, joiner: str, epoch: int) -> None:

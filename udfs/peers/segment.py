@@ -14,19 +14,17 @@ Duties of the caller, beside those of the broadcast (broadcast.py):
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import UNSET
-
 from precede.udfs.engine.held import Held
-from precede.udfs.errors import Refused
+from precede.udfs.errors import Congested, Refused
 from precede.udfs.limits import Limits
-from precede.udfs.orders import ORDERS
 from precede.udfs.peers import notes
 from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Arrival, Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
-from precede.udfs.peers.events import Event, Offered, RecordRefused
+from precede.udfs.peers.events import Event, Missed, Offered, RecordRefused
+from precede.udfs.peers.fit_for_segment import check_create, check_order
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
-from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, SYNC, Chance, Codec, FrameFault
+from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, PAGE, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog
 from precede.udfs.peers.peer_group import PeerGroup
@@ -41,6 +39,8 @@ from precede.udfs.records.wire import read
 LIMITS = Limits()
 OFFERED_BYTES_MAX = 64 * 1024 * 1024
 """What the groups that are offered may take in memory."""
+REFUSALS_MAX = 1_000
+"""So many refusals of the log are remembered, so that each is told once."""
 
 
 class Segment:
@@ -78,6 +78,11 @@ class Segment:
         self._unsent: list[tuple[int, bytes]] = []
         self._lost = 0
         self._offered_bytes = 0
+        self.is_paused = False
+        """As a gateway: whether no records are taken in (for_gateways.py)."""
+        self._refusals: dict[RefusedByLog, None] = {}
+        self.advertised: dict[str, bytes | None] = {}
+        """As a gateway: groups of the log, with their `create` records, that others may join."""
         if state is not None:
             for group, dumped in state["groups"].items():
                 self._restore(group, dumped, now_ms, is_clean=is_clean)
@@ -103,7 +108,7 @@ class Segment:
         """Create a group and enter it. Raises Refused if it cannot be."""
         if group in self.groups or group in self.directory.rows:
             raise Refused(f"There is a group {group} on this segment: join it, or choose another name.")
-        _check_order(options.get("order", "s_b"), options.get("conflicts"))
+        check_order(options.get("order", "s_b"), options.get("conflicts"))
         self.directory.create(group)
         peer = self._add(group)
         peer.catching_up.begin_alone(now_ms)
@@ -120,7 +125,7 @@ class Segment:
         if known is None or (before is not None and not before.joining.left):
             raise Refused(f"No group {group} is offered on this segment: discover first, or create it.")
         if known.create is not None:
-            _check_create(known.create)
+            check_create(known.create)
         self.directory.join(group)
         peer = self._add(group)
         if known.create is not None:
@@ -143,7 +148,7 @@ class Segment:
         known = self.directory.known.get(group)
         create = create or (None if known is None else known.create)
         if create is not None:
-            _check_create(create)
+            check_create(create)
         self.directory.remember(GroupInfo(group, "", {self.name: (0, IN)}, create))
         peer = self._add(group)
         if create is not None:
@@ -178,10 +183,13 @@ class Segment:
         to: list[str] | None = None,
         object_: dict[str, Any] | None = None,
     ) -> Id:
-        """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument."""
+        """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument.
+
+        Congested, which is a Refused, means that it can be a little later.
+        """
         peer = self._peer(group)
         if self._unsent or not self.broadcast.has_room(len(data)):
-            raise Refused("The peers of the segment cannot follow: wait, and send it again.")
+            raise Congested("The peers of the segment cannot follow: wait, and send it again.")
         id_ = peer.send(data, after=list(after), to=to, object_=object_, clock_ms=self._clock_ms(now_ms), now_ms=now_ms)
         self._settle(peer, now_ms)
         return id_
@@ -197,7 +205,20 @@ class Segment:
         """As a gateway: tell all what the log has, what it refused, or that it has a join."""
         peer = self._peer(note.group)
         peer.out.append((ANNOUNCEMENT, notes.encode(note)))
+        if isinstance(note, InLog) and note.create is not None:
+            peer.logged.tell(note.create, {})
+            self._meet(peer, note.create, now_ms, is_from_log=True)
         self._settle(peer, now_ms)
+
+    def has_room(self, size: int) -> bool:
+        """Whether `inject` of a record of this size would go out soon."""
+        return not self._unsent and self.broadcast.has_room(size)
+
+    def restore_said(self, group: str, epoch: int, seq: int, value: bytes, now_ms: float) -> None:
+        """After an end that was not clean: an own message that was said after the state was written."""
+        peer = self.groups.get(group)
+        if peer is not None and peer.take(value, now_ms):
+            peer.logged.said((self.name, epoch, seq), len(value))
 
     def held(self, group: str) -> list[Held]:
         """What waits for its turn in a group, and for what."""
@@ -248,23 +269,24 @@ class Segment:
             except PeerFault:
                 self._count("peer_fault")
 
-    def due(self, now_ms: float) -> list[bytes]:
-        """The datagrams to send now."""
+    def due(self, now_ms: float, *, is_drained: bool = True) -> list[bytes]:
+        """The datagrams to send now; `is_drained` says whether all that has arrived was handed over."""
         if self.announcing.due_ms <= now_ms:
             here = [(group, peer) for group, peer in self.groups.items() if not peer.joining.left]
             mine = [GroupNote(group, peer.records.create, peer.speaking.knowledge.view) for group, peer in here]
+            mine += [GroupNote(group, one, {}) for group, one in self.advertised.items() if group not in self.groups]
             self._unsent += [(ANNOUNCEMENT, note) for note in self.announcing.write(mine, now_ms)]
         if self.broadcast.lost != self._lost:
             self._lost = self.broadcast.lost
             for peer in self.groups.values():
                 peer.catching_up.lacks(now_ms)
-        present = self._present(now_ms)
+        present = self.present(now_ms)
         for peer in self.groups.values():
             peer.due(self._clock_ms(now_ms), now_ms)
             peer.check_join(present, self.announcing.gateways, now_ms)
             self._settle(peer, now_ms)
         self._flush(now_ms)
-        return self.broadcast.due(now_ms)
+        return self.broadcast.due(now_ms, is_drained=is_drained)
 
     def deadline_ms(self) -> float:
         """When to call `due` next, as far as known now."""
@@ -275,11 +297,16 @@ class Segment:
         origin, kind, payload = arrival
         stream = self.broadcast.streams.by_origin[origin]
         is_from_log = self.announcing.is_gateways(origin)
-        if kind == DATA:
+        peer: PeerGroup | None = None
+        if kind in (DATA, PAGE) and self.is_paused:
+            self._count("paused")
+        elif kind == DATA:
             key, value = notes.read_data(payload)
             peer = self._by_key.get(key)
             if peer is not None:
                 peer.take(value, now_ms, is_from_log=is_from_log)
+            elif self.is_gateway:
+                self._miss(key.decode(errors="replace"))
         elif kind == ANNOUNCEMENT:
             peer = self._take_note(origin, notes.read_note(payload), now_ms)
         elif kind == SYNC:
@@ -287,6 +314,8 @@ class Segment:
             peer = self.groups.get(request.id.group)
             if peer is not None:
                 peer.receive_request(request, stream, self.broadcast.peers, now_ms)
+            elif self.is_gateway:
+                self._miss(request.id.group)
         else:
             answer = notes.read_answer(payload)
             peer = self.groups.get(answer.id.group)
@@ -294,6 +323,11 @@ class Segment:
                 peer.receive_answer(answer, len(payload), stream, now_ms, is_from_log=is_from_log)
         if peer is not None:
             self._settle(peer, now_ms)
+
+    def _miss(self, group: str) -> None:
+        """Tell of a group of the log that somebody here is in."""
+        if group in self.advertised:
+            self.events.append(Missed(group))
 
     def _take_note(self, origin: bytes, note: notes.Note, now_ms: float) -> PeerGroup | None:
         if isinstance(note, Announcement):
@@ -303,13 +337,17 @@ class Segment:
         if isinstance(note, JoinAnswer):
             if peer is not None:
                 peer.receive_join_answer(note, now_ms)
-                peer.check_join(self._present(now_ms), self.announcing.gateways, now_ms)
+                peer.check_join(self.present(now_ms), self.announcing.gateways, now_ms)
             return peer
         if not self.announcing.is_gateways(origin):
             self._count("not_from_log")
             return None
         if isinstance(note, RefusedByLog):
-            self.events.append(RecordRefused(note.group, note.id, note.code, note.reason))
+            if note not in self._refusals:  # several gateways may tell of it
+                self._refusals[note] = None
+                self.events.append(RecordRefused(note.group, note.id, note.code, note.reason))
+            if len(self._refusals) > REFUSALS_MAX:
+                del self._refusals[next(iter(self._refusals))]
             if peer is not None and note.id is not None:
                 peer.logged.drop([note.id])
         elif peer is not None:
@@ -328,9 +366,13 @@ class Segment:
                 is_known = one.create is None or (known is not None and known.create == one.create)
                 if is_known or self._is_create(one.create, one.group):
                     infos.append(GroupInfo(one.group, "", one.view, one.create))
-            elif one.create is not None and one.create != peer.records.create:
+                continue
+            if one.create is not None and one.create != peer.records.create:
                 self._meet(peer, one.create, now_ms, is_from_log=False)
                 self._settle(peer, now_ms)
+            view = peer.speaking.knowledge.view
+            if merge(view, one.view) != view:
+                peer.catching_up.lacks(now_ms)  # it began the group by itself, before any heard of the other
         for offer in self.directory.receive(GroupsInfo(note.name, infos)):
             if isinstance(offer, Offer):
                 self._offer(offer.info)
@@ -365,7 +407,8 @@ class Segment:
         self._count("bad_create")
         return False
 
-    def _present(self, now_ms: float) -> set[str] | None:
+    def present(self, now_ms: float) -> set[str] | None:
+        """The names of all others that are heard; None while some of them are not known."""
         return self.announcing.present(self.broadcast.streams, now_ms)
 
     def _settle(self, peer: PeerGroup, now_ms: float) -> None:
@@ -396,18 +439,3 @@ class Segment:
 
 def _size_of(info: GroupInfo) -> int:
     return 200 + len(info.create or b"") + 100 * len(info.view)
-
-
-def _check_create(create: bytes) -> None:
-    record = read(create, LIMITS)
-    if isinstance(record, Create):
-        _check_order("s_b" if record.options.order is UNSET else record.options.order, record.options.conflicts)
-
-
-def _check_order(order: Any, conflicts: Any) -> None:
-    if order not in ORDERS:
-        raise Refused(f"There is no order {order!r}: choose one of {', '.join(ORDERS)}.")
-    if order == "total":
-        raise Refused("The order total is the log's own, so it needs the log: choose lamport for one sequence here.")
-    if order == "object" and conflicts not in (None, UNSET) and conflicts:
-        raise Refused("In the order object, declared conflicts need the log: leave them out, or use Kafka.")

@@ -11,7 +11,12 @@ from precede.udfs.peers.frame_store import FrameStore
 from precede.udfs.peers.frames import BUNDLE_BYTES_MAX, FRAME, frame_bytes
 
 LINGER_MS = 1.0
-"""So long a frame waits for others to share its datagram."""
+"""So long a frame waits for others to share its datagram; with more than PEERS_USUAL peers longer in proportion.
+
+What a datagram costs its receivers is paid once by each of them.
+"""
+PEERS_USUAL = 4
+LINGER_MS_MAX = 4.0
 PER_MS_MAX = 32
 """The pace: so many frames in a millisecond, and twice as many at once."""
 WINDOW_MAX = 1_024
@@ -49,10 +54,10 @@ class Sending:
         self._followers: dict[bytes, _Follower] = {}
         self.sent_frames = 0
 
-    def put(self, frames: list[tuple[int, bytes]], now_ms: float) -> None:
+    def put(self, frames: list[tuple[int, bytes]], peers: int, now_ms: float) -> None:
         """Queue frames, each as kind and body."""
         if not self._queue:
-            self._flush_ms = now_ms + LINGER_MS
+            self._flush_ms = now_ms + min(LINGER_MS * max(1.0, peers / PEERS_USUAL), LINGER_MS_MAX)
         self._queue += frames
         self.queued_bytes += sum(len(body) for _, body in frames)
 

@@ -327,6 +327,10 @@ class ByClocks(AtOnce):
     def catch_up(self, time: int) -> None:
         self.time_max = max(self.time_max, time)
 
+    @property
+    def reached_time(self) -> int:
+        return self.time_max
+
     def _leaves(self, name: str, epoch: int, seq: int) -> None:
         if self.entered.get(sender_key(name, epoch)) == seq:
             del self.entered[sender_key(name, epoch)]

@@ -1,14 +1,14 @@
-"""A gateway between members and the topic whose path delays, reorders, repeats and loses messages, as a seed decides.
+"""A courier between members and the topic whose path delays, reorders, repeats and loses messages, as a seed decides.
 
 Real networks sometimes do all of this; a demo, a test or a benchmark must do it on every run, in the same way. The
 caller passes in the time, so a test can play an hour in a millisecond.
 
 >>> out = []
 >>> path = LossyPath(seed=1, delay_s=(0.0, 1.0))
->>> gateway = Gateway(out.append, path)
->>> gateway.take("first", now_s=0.0), gateway.take("second", now_s=0.0)
+>>> courier = Courier(out.append, path)
+>>> courier.take("first", now_s=0.0), courier.take("second", now_s=0.0)
 (Fate(delays_s=(0.13436424411240122,)), Fate(delays_s=(0.49543508709194095,)))
->>> gateway.pump(now_s=0.3), out
+>>> courier.pump(now_s=0.3), out
 (1, ['first'])
 """
 
@@ -62,7 +62,7 @@ class LossyPath:
         return Fate((first, first + second) if repeated else (first,))
 
 
-class Gateway(Generic[Item]):
+class Courier(Generic[Item]):
     """Takes messages from members and publishes each at the times in its fate."""
 
     def __init__(self, publish: Callable[[Item], object], path: LossyPath) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from precede.demo.gateways import Gateway, LossyPath
+from precede.demo.lossy_path import Courier, LossyPath
 
 
 def fates(path: LossyPath, count: int = 1000) -> list[tuple[float, ...]]:
@@ -29,31 +29,31 @@ def test_losses_repeats_and_delays_are_as_frequent_and_long_as_asked() -> None:
     assert all(delays[1] >= delays[0] for delays in plan if len(delays) == 2)
 
 
-def test_a_gateway_hands_on_each_item_when_it_is_due_and_in_that_order() -> None:
+def test_a_courier_hands_on_each_item_when_it_is_due_and_in_that_order() -> None:
     out: list[int] = []
-    gateway = Gateway(out.append, LossyPath(seed=4, delay_s=(0.0, 10.0)))
-    due = {number: gateway.take(number, now_s=0.0).delays_s[0] for number in range(100)}
-    assert gateway.pump(now_s=5.0) == len(out)
+    courier = Courier(out.append, LossyPath(seed=4, delay_s=(0.0, 10.0)))
+    due = {number: courier.take(number, now_s=0.0).delays_s[0] for number in range(100)}
+    assert courier.pump(now_s=5.0) == len(out)
     assert out == sorted((number for number, at in due.items() if at <= 5.0), key=due.__getitem__)
-    gateway.pump(now_s=10.0)
+    courier.pump(now_s=10.0)
     assert out == sorted(due, key=due.__getitem__)
-    assert gateway.under_way == 0
+    assert courier.under_way == 0
     assert out != sorted(out), "a plan that reorders nothing would test nothing"
 
 
 def test_what_is_lost_is_counted_and_never_comes() -> None:
     out: list[int] = []
-    gateway = Gateway(out.append, LossyPath(seed=5, loss=1.0))
-    assert gateway.take(1, now_s=0.0).lost
-    assert (gateway.pump(now_s=99.0), gateway.lost, out) == (0, 1, [])
+    courier = Courier(out.append, LossyPath(seed=5, loss=1.0))
+    assert courier.take(1, now_s=0.0).lost
+    assert (courier.pump(now_s=99.0), courier.lost, out) == (0, 1, [])
 
 
 def test_what_is_repeated_comes_twice() -> None:
     out: list[int] = []
-    gateway = Gateway(out.append, LossyPath(seed=6, repeat=1.0))
-    gateway.take(1, now_s=0.0)
-    gateway.pump(now_s=99.0)
-    assert (out, gateway.repeated) == ([1, 1], 1)
+    courier = Courier(out.append, LossyPath(seed=6, repeat=1.0))
+    courier.take(1, now_s=0.0)
+    courier.pump(now_s=99.0)
+    assert (out, courier.repeated) == ([1, 1], 1)
 
 
 @pytest.mark.parametrize("plan", [{"loss": 1.1}, {"repeat": -0.1}, {"delay_s": (2.0, 1.0)}, {"delay_s": (-1.0, 1.0)}])

@@ -1,0 +1,224 @@
+"""All segments of a gateway and the log: what the kernel over the log says goes to all sides, and back.
+
+No I/O. The caller hands over the events of the segments and the raw records of the log, publishes what `take_upward`
+returns, and calls `step` now and then. Everything that is heard is kept until the log has it, within `kept_bytes_max`;
+beyond that the segments take in no records, so that the peers go on keeping theirs.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from precede.ingest.gateway.log_kernel import LogKernel, LogRefusal, Verdict
+from precede.ingest.gateway.past import Past
+from precede.ingest.gateway.side import Side
+from precede.ingest.gateway.upward import Entry, Upward
+from precede.ingest.live.live_kernel import RawRow
+from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
+from precede.udfs.peers.events import Event
+from precede.udfs.peers.for_gateways import pause
+from precede.udfs.peers.segment import Segment
+from precede.udfs.records.job_records import GapRecord
+from precede.udfs.records.messages import Evict, Join, Leave, Message
+from precede.udfs.records.strict import Malformed
+from precede.udfs.records.wire import read
+
+SPOOL_MS = 500.0
+"""What the log does not have after this time is written to the disk."""
+KEPT_BYTES_MAX = 256 * 1024 * 1024
+DISK_MS = 5_000.0
+"""Where the disk cannot be written, it is tried again after so long."""
+RESUME_AT = 0.8
+"""Below this share of the limit the segments take in records again."""
+ANSWERED_MAX = 1_000
+"""So many messages are published again for one request of the log."""
+LIMITS = Limits()
+
+
+class Spool(Protocol):
+    """Where entries are kept that the log lacks; see spool.py."""
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Keep these, and tell each its row. Raises Refused where the disk cannot be written."""
+
+    def remove(self, rows: Sequence[int]) -> None:
+        """The log has these."""
+
+
+class Bridge:
+    """The segments of one gateway, and the log."""
+
+    def __init__(
+        self,
+        log: LogKernel,
+        past: Past,
+        spool: Spool,
+        *,
+        say: Callable[[str], object],
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+    ) -> None:
+        self.log = log
+        self.past = past
+        self.sides: list[Side] = []
+        self.upward = Upward(log, self._gone)
+        self.is_full = False
+        """Whether so much is kept that the segments take in no more."""
+        self.refused: Counter[str] = Counter()
+        """What the log refused of what this gateway had heard, by code."""
+        self.answered = 0
+        """How many messages were published again because the log asked for them."""
+        self.reads_to_end = False
+        """Whether the log was read to its end lately; the caller sets it."""
+        self._spool = spool
+        self._unneeded: list[int] = []
+        self._unwritten: list[Entry] = []
+        """What should be on the disk and is not."""
+        self._disk_ms = 0.0
+        self._say = say
+        self._kept_bytes_max = kept_bytes_max
+
+    def add(self, url: str, segment: Segment) -> Side:
+        """Carry between this segment and the log, too."""
+        side = Side(url, segment, self.log, self.past, self.upward, self._say)
+        self.sides.append(side)
+        return side
+
+    # ── from the segments ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def take_events(self, side: Side, events: Iterable[Event], now_ms: float) -> None:
+        """What happened on a segment."""
+        side.take_events(events, now_ms)
+        if self.upward.size > self._kept_bytes_max and not self.is_full:
+            size = f"{self.upward.size // 2**20:,} MiB"
+            self._fill_up(f"The log lacks {size} of what was heard here, and no more is kept.", now_ms)
+
+    def take_spooled(self, group: str, value: bytes, row: int, now_ms: float) -> None:
+        """A record that an earlier run of this gateway kept."""
+        try:
+            record = read(value, LIMITS)
+        except Malformed:
+            self._unneeded.append(row)
+            return
+        if self.upward.hear(group, value, record, 0, now_ms):
+            key = next(reversed(self.upward.entries))
+            self.upward.entries[key].row = row
+        else:
+            self._unneeded.append(row)
+
+    def _fill_up(self, why: str, now_ms: float) -> None:
+        self.is_full = True
+        self._say(f"{why} Until that has changed no records are taken in, and the peers keep theirs.")
+        for side in self.sides:
+            pause(side.segment, is_paused=True, now_ms=now_ms)
+
+    def _gone(self, entry: Entry) -> None:
+        if entry.row is not None:
+            self._unneeded.append(entry.row)
+
+    # ── from the log ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take_log(self, rows: Sequence[RawRow], now_ms: float) -> None:
+        """Raw records of the log, in the order of each partition."""
+        for verdict in self.log.feed(rows):
+            self._take(verdict, now_ms)
+
+    def _take(self, verdict: Verdict, now_ms: float) -> None:
+        if isinstance(verdict, LogRefusal):
+            self._refuse(verdict, now_ms)
+            return
+        group, value, record, is_copy = verdict
+        self.upward.took(group, record, now_ms)
+        if not is_copy:
+            self.past.note(group, value, record)
+        for side in self.sides:
+            side.take(verdict, now_ms)
+        if isinstance(record, Join | Leave | Evict):
+            self.upward.ended(group)
+
+    def _refuse(self, refusal: LogRefusal, now_ms: float) -> None:
+        """Tell the peers, if it is about what one of them said."""
+        if refusal.record is not None and refusal.value is not None:
+            if self.upward.refused(refusal.group, refusal.record, refusal.value) is None:
+                return
+        elif refusal.value is not None or refusal.id is None:
+            return
+        is_told = False
+        for side in self.sides:
+            if refusal.id is None or side.is_home_of(refusal.group, *refusal.id[:2]):
+                side.refuse(refusal, now_ms)
+                is_told = True
+        if is_told:
+            self.refused[refusal.code] += 1
+
+    def answer(self, gap: GapRecord, now_ms: float) -> None:
+        """The log asks for missing messages: publish what is kept, and ask the segments for the rest."""
+        if gap.kind != "ask":
+            return
+        last = min(gap.last, gap.first + ANSWERED_MAX - 1)
+        self.upward.hurry(gap.group, gap.sender, gap.epoch, gap.first, last, now_ms)
+        for side in self.sides:
+            peer = side.segment.groups.get(gap.group)
+            if peer is None:
+                continue
+            kept = peer.catching_up.kept.messages
+            for seq in range(gap.first, last + 1):
+                value = kept.get((gap.sender, gap.epoch, seq))
+                if value is None:
+                    continue
+                record = read(value, LIMITS)
+                if isinstance(record, Message) and self.upward.hear(gap.group, value, record, 0, now_ms):
+                    self.answered += 1
+            peer.catching_up.lacks(now_ms)
+
+    # ── to the log ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take_upward(self, now_ms: float) -> list[Entry]:
+        """What to publish now."""
+        return self.upward.take(now_ms)
+
+    def step(self, now_ms: float) -> None:
+        """Do what is due."""
+        for side in self.sides:
+            side.step(now_ms)
+        if self.reads_to_end:
+            self.upward.look_back(now_ms)
+        if self._disk_ms <= now_ms:
+            self._write(now_ms, older_ms=now_ms - SPOOL_MS)
+        if self.is_full and self.upward.size <= self._kept_bytes_max * RESUME_AT and not self._unwritten:
+            self.is_full = False
+            self._say("Records are taken in again.")
+            for side in self.sides:
+                pause(side.segment, is_paused=False, now_ms=now_ms)
+
+    def _write(self, now_ms: float, *, older_ms: float) -> None:
+        """Bring the disk up to date; where it cannot be written, take no more in, and try again later."""
+        self._unwritten = [entry for entry in self._unwritten if not entry.gone]
+        self._unwritten += [entry for entry in self.upward.unspooled(older_ms) if entry.row is None]
+        try:
+            if self._unneeded:
+                self._spool.remove(self._unneeded)
+                self._unneeded = []
+            if self._unwritten:
+                self._spool.add(self._unwritten)
+                self._unwritten = []
+        except Refused as error:
+            self._disk_ms = now_ms + DISK_MS
+            if not self.is_full:
+                self._fill_up(str(error), now_ms)
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether to read the log further; not while a segment cannot take what it has."""
+        return not any(side.is_full for side in self.sides)
+
+    def pause(self, now_ms: float) -> None:
+        """The end comes: take in no more, and write to the disk what the log lacks."""
+        for side in self.sides:
+            pause(side.segment, is_paused=True, now_ms=now_ms)
+        self._write(now_ms, older_ms=now_ms)
+
+    def close(self, now_ms: float) -> None:
+        """The end."""
+        self._write(now_ms, older_ms=now_ms)
+        self.log.close()

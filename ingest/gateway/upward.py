@@ -1,0 +1,343 @@
+"""What goes up from the segments, and when. No I/O: records and time come in, records to publish go out.
+
+A record is kept here from when it is heard until the log has it, or has refused it. Of several gateways that heard it,
+one publishes it at once; the others wait, and mostly see it in the log meanwhile. Which one is first is drawn from the
+names, for each sender.
+
+What has to wait besides:
+
+    everything of a group                 until the log has its `create`
+    what a sender says in a larger epoch  until the log has all that is kept here of the older ones
+    a message of an epoch                 until the `join` of that epoch, if one is kept here, has been published
+    a `leave`                             until the log has all messages up to its last one; those that no one has
+                                          within LEAVE_MS do not count
+
+What was published and does not appear in the log is published again: the kernel drops copies.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+from precede.ingest.gateway.log_kernel import LogKernel, id_of, rank_of
+from precede.udfs.records.messages import Create, Heartbeat, Join, Leave, Message, Record
+
+LATER_MS: Final = 250.0
+"""A gateway waits so long for each one that comes before it, or for three times the way to the log if that is more."""
+LEAVE_MS: Final = 10_000.0
+HEARTBEAT_MS: Final = 25.0
+"""The heartbeats of one sender go up this often at most: the last one says it all."""
+AGAIN_MS: Final = 45_000.0
+"""What was published and is not in the log after this time, longer than the client tries, is published again."""
+FLYING_MAX: Final = 10_000
+FLYING_BYTES_MAX: Final = 16 * 1024 * 1024
+"""So much may be published and not seen in the log yet."""
+COST: Final = 300
+"""What a record takes in memory beside its bytes."""
+
+Key = tuple[str, str, int, int]
+"""group, sender, epoch, seq; JOIN, LEAVE, BEAT and CREATE stand for the seq of other records."""
+JOIN, LEAVE, BEAT, CREATE = 0, -1, -2, -3
+
+
+class Entry:
+    """A record that the log is not known to have."""
+
+    __slots__ = ("due_ms", "gone", "heard_ms", "key", "published_ms", "record", "row", "value")
+
+    def __init__(self, key: Key, value: bytes, record: Record, heard_ms: float, due_ms: float) -> None:
+        self.key = key
+        self.value = value
+        self.record = record
+        self.heard_ms = heard_ms
+        self.due_ms = due_ms
+        self.published_ms: float | None = None
+        self.gone = False
+        """Whether the log has it by now."""
+        self.row: int | None = None
+        """Where it is in the spool."""
+
+    @property
+    def size(self) -> int:
+        return len(self.value) + COST
+
+
+class Lane:
+    """What is kept of one sender in one group."""
+
+    __slots__ = ("beat_ms", "epochs", "joins", "leaves")
+
+    def __init__(self) -> None:
+        self.epochs: dict[int, int] = {}
+        """How many messages of each epoch are kept."""
+        self.joins: dict[int, Entry] = {}
+        self.leaves: dict[int, Entry] = {}
+        self.beat_ms = 0.0
+        """When a heartbeat went up last."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.epochs or self.joins or self.leaves)
+
+    def has_older(self, epoch: int) -> bool:
+        """Whether anything of an older epoch is kept."""
+        if not self.joins and not self.leaves and len(self.epochs) <= 1:  # the usual case
+            return bool(self.epochs) and next(iter(self.epochs)) < epoch
+        return any(one < epoch for of in (self.epochs, self.joins, self.leaves) for one in of)
+
+
+class Upward:
+    """The records that the log lacks."""
+
+    def __init__(self, log: LogKernel, on_gone: Callable[[Entry], object]) -> None:
+        """`on_gone` is told of each record that is kept no longer."""
+        self.log = log
+        self.entries: dict[Key, Entry] = {}
+        """All that is kept, in the order in which it was heard."""
+        self.size = 0
+        """What they take in memory."""
+        self.way_ms = 0.0
+        """How long a record is on its way into the log and back, as of late."""
+        self.published = 0
+        """How many records were published, those that were published again included."""
+        self._on_gone = on_gone
+        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._due: deque[Entry] = deque()
+        self._later: list[tuple[float, int, Entry]] = []
+        self._ties = count()
+        self._waiting: dict[str, list[Entry]] = {}
+        """What has to wait for something else of its group."""
+        self._flying: OrderedDict[Key, Entry] = OrderedDict()
+        self._flying_bytes = 0
+        self._unspooled: deque[Entry] = deque()
+
+    # ── heard ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, group: str, value: bytes, record: Record, rank: int, now_ms: float) -> bool:
+        """A record of a segment; before this gateway come `rank` others. Returns whether it is new and to go up."""
+        key = self._key_of(group, record)
+        if key is None or self._is_in_log(key, record):
+            return False
+        known = self.entries.get(key)
+        if known is not None:
+            if key[3] != BEAT or rank_of(record) <= rank_of(known.record):  # type: ignore[arg-type]
+                return False
+            self._drop(known)  # the later heartbeat says more
+        entry = Entry(key, value, record, now_ms, now_ms + rank * max(LATER_MS, 3 * self.way_ms))
+        self.entries[key] = entry
+        self.size += entry.size
+        self._note(entry)
+        self._unspooled.append(entry)
+        self._plan(entry, now_ms)
+        return True
+
+    def _plan(self, entry: Entry, now_ms: float) -> None:
+        if entry.due_ms <= now_ms:
+            self._due.append(entry)
+        else:
+            heappush(self._later, (entry.due_ms, next(self._ties), entry))
+
+    def _key_of(self, group: str, record: Record) -> Key | None:
+        match record:
+            case Message():
+                return (group, *id_of(record))
+            case Heartbeat():
+                return group, record.sender, 0, BEAT
+            case Join():
+                return group, record.sender, record.epoch, JOIN
+            case Leave():
+                return group, record.sender, record.epoch, LEAVE
+            case Create():
+                return group, "", 0, CREATE
+        return None  # the log alone abandons, evicts and lets time pass
+
+    def _is_in_log(self, key: Key, record: Record) -> bool:
+        group, sender, epoch, seq = key
+        if seq > 0:
+            return self.log.has(group, (sender, epoch, seq))
+        if seq == BEAT:
+            assert isinstance(record, Heartbeat)
+            return self.log.has_heartbeat(record) or self.log.has_ended(group, sender, record.epoch)
+        if seq == CREATE:
+            return self.log.has_begun(group)
+        if seq == LEAVE:
+            return self.log.has_ended(group, sender, epoch)
+        return self.log.has_join(group, sender, epoch)
+
+    def _note(self, entry: Entry) -> None:
+        group, sender, epoch, seq = entry.key
+        lane = self._lanes.setdefault((group, sender), Lane())
+        if seq > 0:
+            lane.epochs[epoch] = lane.epochs.get(epoch, 0) + 1
+        elif seq == JOIN:
+            lane.joins[epoch] = entry
+        elif seq == LEAVE:
+            lane.leaves[epoch] = entry
+
+    # ── published ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, now_ms: float) -> list[Entry]:
+        """What to publish now, in this order."""
+        later = self._later
+        while later and later[0][0] <= now_ms:
+            entry = heappop(later)[2]
+            if not entry.gone:
+                self._due.append(entry)
+        taken: list[Entry] = []
+        due = self._due
+        while due and len(self._flying) < FLYING_MAX and self._flying_bytes < FLYING_BYTES_MAX:
+            entry = due.popleft()
+            if entry.gone or entry.key in self._flying:
+                continue
+            wait_ms = self._must_wait(entry, now_ms)
+            if wait_ms is None:
+                self._fly(entry, now_ms)
+                taken.append(entry)
+            elif wait_ms:
+                heappush(later, (now_ms + wait_ms, next(self._ties), entry))
+            else:
+                self._waiting.setdefault(entry.key[0], []).append(entry)
+        return taken
+
+    def _fly(self, entry: Entry, now_ms: float) -> None:
+        entry.published_ms = now_ms
+        self.published += 1
+        self._flying[entry.key] = entry
+        self._flying_bytes += len(entry.value)
+        if entry.key[3] == BEAT:
+            self._lanes[entry.key[:2]].beat_ms = now_ms
+        elif entry.key[3] == JOIN:
+            self._wake(entry.key[0])
+
+    def _must_wait(self, entry: Entry, now_ms: float) -> float | None:
+        """For how long to wait, 0 for something of the group; None: it may go."""
+        group, sender, epoch, seq = entry.key
+        if seq == CREATE:
+            return None
+        if (group, "", 0, CREATE) in self.entries:
+            return 0.0
+        lane = self._lanes[group, sender]
+        if seq == BEAT:
+            assert isinstance(entry.record, Heartbeat)
+            epoch = entry.record.epoch
+            if lane.beat_ms + HEARTBEAT_MS > now_ms:
+                return lane.beat_ms + HEARTBEAT_MS - now_ms
+        if lane.has_older(epoch):
+            return 0.0
+        if seq == LEAVE:
+            return self._leave_waits(entry, lane, now_ms)
+        join = lane.joins.get(epoch)
+        return 0.0 if join is not None and seq != JOIN and join.published_ms is None else None
+
+    def _leave_waits(self, entry: Entry, lane: Lane, now_ms: float) -> float | None:
+        group, sender, epoch, _ = entry.key
+        assert isinstance(entry.record, Leave)
+        if epoch in lane.epochs or epoch in lane.joins:
+            return 0.0
+        if self.log.has_all(group, sender, epoch, entry.record.last):
+            return None
+        left_ms = entry.heard_ms + LEAVE_MS - now_ms
+        return min(left_ms, 200.0) if left_ms > 0 else None
+
+    def renew(self, now_ms: float) -> None:
+        """What was published may never have arrived: it is due again."""
+        for entry in reversed(self._flying.values()):
+            self._due.appendleft(entry)
+            entry.due_ms = now_ms
+        self._flying.clear()
+        self._flying_bytes = 0
+
+    def look_back(self, now_ms: float) -> None:
+        """Publish again what has not appeared in the log for long, though the log is read to its end."""
+        entry = next(iter(self._flying.values()), None)
+        if entry is not None and (entry.published_ms or 0.0) + AGAIN_MS <= now_ms:
+            self.renew(now_ms)
+
+    def hurry(self, group: str, sender: str, epoch: int, first: int, last: int, now_ms: float) -> None:
+        """The log waits for these messages: do not leave them to others."""
+        keys = ((group, sender, epoch, seq) for seq in range(first, last + 1))
+        for entry in [self.entries[key] for key in keys if key in self.entries]:
+            if entry.published_ms is None:
+                entry.due_ms = now_ms
+                self._due.append(entry)
+
+    # ── in the log ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def took(self, group: str, record: Record, now_ms: float) -> Entry | None:
+        """The log has this record; returns what was kept under its id."""
+        key = self._key_of(group, record)
+        if key is None:
+            return None
+        entry = self.entries.get(key)
+        if key[3] == BEAT and entry is not None and rank_of(entry.record) > rank_of(record):  # type: ignore[arg-type]
+            return None
+        if entry is not None:
+            if entry.published_ms is not None:
+                self.way_ms += (now_ms - entry.published_ms - self.way_ms) / 16
+            self._drop(entry)
+        return entry
+
+    def refused(self, group: str, record: Record, value: bytes) -> Entry | None:
+        """The log refused these bytes; returns what was kept, if it was the same."""
+        key = self._key_of(group, record)
+        entry = None if key is None else self.entries.get(key)
+        if entry is None or entry.value != value:
+            return None
+        self._drop(entry)
+        return entry
+
+    def ended(self, group: str) -> None:
+        """Somebody's epoch ended, or began, in the log: look again at what waits in this group."""
+        for entry in [one for one in self._waiting.get(group, []) if self._is_in_log(one.key, one.record)]:
+            self._drop(entry)
+        self._wake(group)
+
+    def _drop(self, entry: Entry) -> None:
+        entry.gone = True
+        key = entry.key
+        group, sender, epoch, seq = key
+        if self.entries.get(key) is entry:
+            del self.entries[key]
+            self.size -= entry.size
+        if self._flying.get(key) is entry:
+            del self._flying[key]
+            self._flying_bytes -= len(entry.value)
+        lane = self._lanes.get((group, sender))
+        if lane is not None:
+            if seq > 0:
+                lane.epochs[epoch] -= 1
+                if not lane.epochs[epoch]:
+                    del lane.epochs[epoch]
+            elif seq == JOIN:
+                lane.joins.pop(epoch, None)
+            elif seq == LEAVE:
+                lane.leaves.pop(epoch, None)
+            if lane.is_empty and (group, sender, 0, BEAT) not in self.entries and seq != BEAT:
+                del self._lanes[group, sender]
+        self._on_gone(entry)
+        if group in self._waiting:
+            self._wake(group)
+
+    def _wake(self, group: str) -> None:
+        self._due += self._waiting.pop(group, ())
+
+    # ── the spool, and looking ────────────────────────────────────────────────────────────────────────────────────
+
+    def unspooled(self, older_ms: float) -> Iterator[Entry]:
+        """What was heard before this time and is not on the disk."""
+        waiting = self._unspooled
+        while waiting and (waiting[0].gone or waiting[0].heard_ms <= older_ms):
+            entry = waiting.popleft()
+            if not entry.gone:
+                yield entry
+
+    @property
+    def flying(self) -> int:
+        """How many records are on their way into the log."""
+        return len(self._flying)
+
+    def deadline_ms(self) -> float | None:
+        """When `take` may have something, as far as known now."""
+        return self._later[0][0] if self._later else None

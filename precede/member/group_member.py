@@ -1,0 +1,67 @@
+"""What `Member` and `Peer` have in common, so that a program that is written for one runs on the other."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+from precede.member.arguments import as_name
+from precede.reading.delivery import IDLE_S, Delivery
+
+
+class Status(NamedTuple):
+    """How a member stands with its group."""
+
+    synced: bool
+    """Whether everything delivered so far was handed over, and the group waits for nothing."""
+    missing: int
+    """How many messages the group is known to wait for."""
+    given_up: int
+    """How many of the messages handed over so far were abandoned."""
+
+    def __str__(self) -> str:
+        said = "synced" if self.synced else f"{self.missing} missing" if self.missing else "behind"
+        return f"{said}, {self.given_up} given up" if self.given_up else said
+
+
+class GroupMember(ABC):
+    """One name in one group: it iterates over what is delivered."""
+
+    group: str
+    name: str
+    _patience_s: float | None
+    _records: bool
+
+    @property
+    @abstractmethod
+    def order(self) -> str:
+        """The group's order."""
+
+    @abstractmethod
+    def poll(self, timeout_s: float) -> Delivery | None:
+        """The next message, or None if none came in that time."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivery:
+        while True:
+            delivery = self.poll(IDLE_S if self._patience_s is None else self._patience_s)
+            if delivery is not None:
+                return delivery
+            if self._patience_s is not None:
+                raise StopIteration
+
+    def _is_wanted(self, delivery: Delivery) -> bool:
+        return self._records or (delivery.kind == "message" and delivery.status == "delivered")
+
+    def _destinations(self, to: Iterable[str] | None) -> list[str] | None:
+        order = self.order
+        if to is None:
+            if order == "causal_p2p":
+                raise ValueError("in causal_p2p a message needs `to`, the members it is for")
+            return None
+        if order not in ("causal_p2p", "object"):
+            raise ValueError(f"in {order} every message is for the whole group: leave `to` out")
+        if isinstance(to, str):
+            raise ValueError(f"`to` is a list of members: write [{to!r}]")
+        return [as_name("a member in `to`", name) for name in to]

@@ -1,0 +1,314 @@
+"""`precede.Segment` and `precede.Peer` over real sockets on loopback."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import msgspec
+import pytest
+
+import precede
+from precede.ingest.segment.sockets import SegmentSocket
+from precede.segments import inbox as inbox_module
+from precede.segments import process as process_module
+from precede.udfs.peers.events import RecordRefused
+from tests.door.peer_table import Table, kill, until
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+def table(stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    monkeypatch.setattr(process_module, "ALONE_S", 0.3)
+    return Table(stack, tmp_path)
+
+
+# ── Peer ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_two_peers_talk_without_kafka(table: Table) -> None:
+    ann = table.peer("ann")
+    bob = table.peer("bob")
+    asked = ann.send("Who comes along?")
+    question = next(bob)
+    assert (question.id, question.data, question.sender) == (asked, "Who comes along?", "ann")
+    answer = bob.send("I do.", after=question)
+    assert [next(ann).id, next(ann).id] == [asked, answer]
+    found = ann.find(answer)
+    assert found is not None
+    assert (found.data, found.after) == ("I do.", [asked])
+    assert ann.members == bob.members == ["ann", "bob"]
+    assert (ann.order, ann.conflicts) == ("s_b", [])
+
+
+def test_what_a_peer_delivers_has_the_form_of_the_log_s_but_no_position(table: Table) -> None:
+    ann = table.peer("ann", order="causal", records=True)
+    ann.send({"n": 1})
+    found = list(iter(lambda: ann.poll(1), None))
+    assert [one.kind for one in found] == ["create", "join", "message"]
+    for one in found:
+        assert isinstance(one, precede.Delivery)
+        assert {one.position, one.partition, one.offset, one.released_offset} == {None}
+        assert (one.order, one.status, one.destination) == ("causal", "delivered", None)
+    assert msgspec.json.decode(found[2].record)["data"] == {"n": 1}
+    assert found[2].held_ms == 0
+    assert ann.position is None
+
+
+@pytest.mark.parametrize("order", ["s_b", "fifo", "causal", "lamport", "two_clock", "object"])
+def test_peers_of_every_order_that_needs_no_log_deliver_everything(table: Table, order: str) -> None:
+    ann = table.peer("ann", order=order)
+    bob = table.peer("bob")
+    assert bob.order == order
+    said = {one.send(f"{one.name} {number}") for number in range(5) for one in (ann, bob)}
+    found = [[next(one).id for _ in said] for one in (ann, bob)]
+    assert set(found[0]) == set(found[1]) == said
+    if order == "lamport":
+        assert found[0] == found[1]
+    until(lambda: ann.status.synced and bob.status.synced)
+    assert str(ann.status) == "synced"
+
+
+def test_in_causal_p2p_a_message_goes_to_those_it_names(table: Table) -> None:
+    ann = table.peer("ann", order="causal_p2p")
+    bob = table.peer("bob")
+    cid = table.peer("cid")
+    with pytest.raises(ValueError, match="needs `to`"):
+        ann.send("for whom?")
+    id_ = ann.send("for bob", to=["bob"])
+    got = next(bob)
+    assert (got.id, got.destination) == (id_, "bob")
+    assert cid.poll(0.5) is None
+
+
+@pytest.mark.parametrize("order", ["total", "nothing"])
+def test_an_order_that_needs_the_log_is_refused_in_a_sentence(table: Table, order: str) -> None:
+    with pytest.raises(precede.Refused, match="needs the log" if order == "total" else "There is no order"):
+        table.peer("ann", order=order)
+
+
+def test_declared_conflicts_need_the_log(table: Table) -> None:
+    with pytest.raises(precede.Refused, match="declared conflicts need the log"):
+        table.segment("ann").create("travel", order="object", conflicts=[["add", "take"]])
+
+
+def test_a_group_that_has_another_order_is_not_joined(table: Table) -> None:
+    table.peer("ann", order="causal")
+    with pytest.raises(precede.Refused, match="The group travel has the order causal, not fifo"):
+        table.peer("bob", order="fifo")
+
+
+def test_a_message_answers_only_what_was_delivered_here(table: Table) -> None:
+    ann = table.peer("ann")
+    with pytest.raises(ValueError, match="has not been delivered to ann"):
+        ann.send("what?", after=("bob", 0, 1))
+    with pytest.raises(ValueError, match="an id must be"):
+        ann.send("what?", after=7)
+    with pytest.raises(ValueError, match="data must be a JSON value"):
+        ann.send(float("nan"))
+    with pytest.raises(precede.Refused, match="The record has .* bytes, and 524,288 are allowed"):
+        ann.send("x" * 600_000)
+    assert ann.send("well")[2] == 1, "a refused message uses no seq"
+
+
+def test_who_has_left_says_nothing_and_comes_back_with_a_new_epoch(table: Table) -> None:
+    ann = table.peer("ann")
+    bob = table.peer("bob")
+    before = bob.epoch
+    bob.leave()
+    with pytest.raises(precede.Refused, match="bob has left travel"):
+        bob.send("still here?")
+    with pytest.raises(precede.Refused, match="bob is not in travel"):
+        bob.leave()
+    until(lambda: ann.members == ["ann"])
+    bob.close()
+    again = table.peer("bob")
+    assert again.epoch > before
+    id_ = again.send("back")
+    assert next(ann).id == id_
+
+
+def test_a_newcomer_gets_what_the_others_keep(table: Table) -> None:
+    ann = table.peer("ann", order="causal")
+    said = [ann.send(number) for number in range(300)]
+    bob = table.peer("bob")
+    assert [next(bob).id for _ in said] == said
+
+
+def test_a_peer_ends_with_patience_and_says_what_it_missed(table: Table) -> None:
+    ann = table.peer("ann", patience_s=0.2)
+    assert list(ann) == []
+    with pytest.raises(ValueError, match="patience_s"):
+        table.peer("bob", patience_s=0)
+    with pytest.raises(ValueError, match="name must have 1 to 255 bytes"):
+        table.peer("")
+    with pytest.raises(ValueError, match="group must have 1 to 255 bytes"):
+        table.peer("bob", group="")
+
+
+# ── restarts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_peer_that_was_closed_goes_on_where_it_was(table: Table) -> None:
+    bob = table.peer("bob")
+    ann = table.peer("ann")
+    ids = [ann.send(1)]
+    epoch = ann.epoch
+    ann.close()
+    missed = bob.send("while ann was away")
+    ann = table.peer("ann")
+    ids.append(ann.send(2))
+    assert ann.epoch == epoch
+    assert [id_[2] for id_ in ids] == [1, 2]
+    assert [next(bob).id for _ in range(3)] == [ids[0], missed, ids[1]]
+    assert {next(ann).id for _ in range(2)} == {missed, ids[1]}, "what was handed over before is not handed over again"
+
+
+def test_a_peer_that_was_killed_uses_no_seq_twice_and_keeps_what_it_said(table: Table) -> None:
+    ann = table.peer("ann")
+    said = [ann.send(number) for number in range(3)]
+    until(ann._process.has_everyone_all)  # the datagrams are out, and what is sent is on disk before
+    kill(ann)
+    again = table.peer("ann")
+    assert again.epoch > said[0][1]
+    more = again.send("on")
+    assert more[2] == 1
+    bob = table.peer("bob")
+    assert {next(bob).id for _ in range(4)} == {*said, more}, "no one else had heard the first three"
+
+
+def test_a_peer_that_has_lost_its_state_takes_a_new_epoch(table: Table) -> None:
+    bob = table.peer("bob")
+    ann = table.peer("ann")
+    first = ann.send(1)
+    until(lambda: bob.find(first) is not None)
+    kill(ann)
+    again = table.peer("ann", state=table.folder / "another")
+    second = again.send(2)
+    assert (second[1] > first[1], second[2]) == (True, 1)
+    assert [next(bob).id, next(bob).id] == [first, second]
+
+
+def test_a_name_is_open_in_one_place(table: Table) -> None:
+    table.peer("ann")
+    with pytest.raises(precede.Refused, match="is in use: a peer can be open in only one place"):
+        table.peer("ann")
+
+
+# ── signatures and keys ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_peers_with_another_segment_key_are_not_there(table: Table) -> None:
+    keys = []
+    for number in (1, 2):
+        key = table.folder / f"segment{number}.key"
+        key.write_text(f"{number:064x}")
+        key.chmod(0o600)
+        keys.append(key)
+    ann = table.peer("ann", segment_key=keys[0])
+    bob = table.peer("bob", segment_key=keys[0])
+    eve = table.peer("eve", segment_key=keys[1])
+    ann.send("among us")
+    assert next(bob).data == "among us"
+    assert eve.poll(0.3) is None
+    assert (ann.members, eve.members) == (["ann", "bob"], ["eve"])
+
+
+def test_in_a_group_with_keys_only_signed_messages_count(table: Table) -> None:
+    from precede.ingest.signing import make_key, public_text
+
+    keys = {name: make_key(table.folder / f"{name}.key") for name in ("ann", "bob")}
+    ann = table.segment("ann", key=table.folder / "ann.key")
+    travel = ann.create("travel", order="fifo", keys={name: public_text(key) for name, key in keys.items()})
+    bob = table.peer("bob", key=table.folder / "bob.key")
+    id_ = travel.send("signed")
+    assert next(bob).id == id_
+    with pytest.raises(precede.Refused, match="travel accepts only signed records: open eve with its private key"):
+        table.peer("eve")
+
+
+def test_an_own_message_that_the_group_refuses_is_a_warning(table: Table) -> None:
+    ann = table.peer("ann")
+    told = RecordRefused("travel", ("ann", ann.epoch, 1), "late", "It came too late.")
+    with ann._process.use():
+        ann._process._segment.events.append(told)
+    with pytest.warns(UserWarning, match="was refused .late.: It came too late"):
+        assert ann.poll(0.2) is None
+
+
+# ── slow applications, broken networks ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_application_that_takes_nothing_slows_the_network_and_loses_nothing(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox_module, "EVENTS_MAX", 50)
+    ann = table.peer("ann", order="fifo")
+    bob = table.peer("bob")
+    said = [ann.send(number) for number in range(300)]
+    until(lambda: bob._process._link.is_paused)
+    sleep(0.5)
+    assert [next(bob).id for _ in said] == said
+    assert not bob._process._link.is_paused
+
+
+def test_a_network_without_multicast_is_a_sentence(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SegmentSocket, "receive", lambda _self: None)
+    with pytest.raises(precede.Refused, match="drops multicast"):
+        table.peer("ann")
+
+
+def test_an_error_of_precede_itself_is_told_by_every_call(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann = table.peer("ann")
+
+    def broken(_now_ms: float, **_more: bool) -> list[bytes]:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(ann._process._segment, "due", broken)
+    with pytest.raises(precede.PrecedeError, match="has stopped because of an error in precede .RuntimeError: broken"):
+        until(lambda: ann.poll(0.1) is not None)
+    with pytest.raises(precede.PrecedeError, match="has stopped"):
+        ann.send("anyone?")
+    ann.close()
+
+
+def test_ctrl_c_in_the_midst_of_a_record_costs_an_epoch_and_nothing_else(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann = table.peer("ann")
+    bob = table.peer("bob")
+    said = ann.send("before")
+    until(lambda: bob.find(said) is not None)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def listen() -> None:
+        for _ in range(10):
+            bob.send("more")
+            ann.poll(0.2)
+
+    monkeypatch.setattr(ann._process._segment, "receive", interrupted)
+    with pytest.raises((KeyboardInterrupt, precede.PrecedeError)):
+        listen()
+    ann.close()
+    again = table.peer("ann")
+    assert again.epoch > said[1]
+    assert next(again).data in ("before", "more")
+
+
+def test_nothing_is_warned_of_where_all_is_well(table: Table) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ann = table.peer("ann")
+        ann.send(1)
+        assert next(ann).data == 1

@@ -1,0 +1,280 @@
+"""Gateways between simulated segments and a simulated log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from precede.udfs.records.job_records import GapRecord
+from tests.kernel.gateways import World
+from tests.kernel.medium import Weather
+from tests.kernel.segments import GROUP
+
+
+def world(*names: str, gateways: int = 1, weather: Weather | None = None, seed: int = 1, **options: Any) -> World:
+    """One segment with gateways, and a group of these peers."""
+    made = World(seed=seed, weather=weather)
+    for number in range(gateways):
+        made.gateway(f"gate{number}")
+    for name in names:
+        made.segments[0].start(name)
+    made.run(3_000)
+    made.together(*names, **options)
+    return made
+
+
+def test_what_is_said_on_a_segment_is_in_the_log_byte_for_byte_and_once() -> None:
+    one = world("ann", "bob", order="fifo")
+    said = [one.say(name, "hello") for name in ("ann", "bob") for _ in range(10)]
+    one.run(1_000)
+    assert sorted(one.log.delivered(GROUP)) == sorted(said)
+    assert one.log.records("create")[0]["options"] == {"order": "fifo"}
+    assert {join["sender"] for join in one.log.records("join")} == {"ann", "bob"}
+    assert len(one.log.records("message")) == 20
+    assert one.log.dead() == []
+    values = {value for value, *_ in one.log.rows}
+    assert set(one.peer("ann").groups[GROUP].catching_up.kept.messages.values()) <= values
+
+
+def test_two_gateways_publish_hardly_anything_twice() -> None:
+    one = world("ann", "bob", gateways=2, order="fifo", weather=Weather(loss=0.02))
+    before = len(one.log.records("message"))
+    for _ in range(100):
+        one.say("ann", "a")
+        one.say("bob", "b")
+        one.run(10)
+    one.run(3_000)
+    assert len(one.log.delivered(GROUP)) == 200
+    assert len(one.log.records("message")) - before <= 1.2 * 200
+
+
+@pytest.mark.parametrize("order", ["s_b", "fifo", "causal", "lamport", "two_clock"])
+def test_two_segments_and_the_log_have_the_same_messages(order: str) -> None:
+    one = World(segments=2, weather=Weather(loss=0.05))
+    one.gateway("gate", at=(0, 1))
+    one.segments[0].start("ann")
+    one.segments[0].start("bob")
+    one.segments[1].start("cem")
+    one.segments[1].start("dan")
+    one.run(3_000)
+    one.together("ann", "cem", "bob", "dan", order=order)
+    said = []
+    for _ in range(20):
+        said += [one.say(name, "x") for name in ("ann", "bob", "cem", "dan")]
+        one.run(40)
+    one.until(lambda: all(len(one.delivered(name)) == len(said) for name in ("ann", "bob", "cem", "dan")))
+    one.until(lambda: len(one.log.delivered(GROUP)) == len(said))
+    assert one.log.dead() == []
+    if order == "lamport":
+        assert all(one.delivered(name) == one.log.delivered(GROUP) for name in ("ann", "bob", "cem", "dan"))
+    before = len(one.log.rows)
+    one.run(20_000)
+    assert len(one.log.rows) - before <= 40, "nothing runs in circles"
+
+
+def test_two_gateways_between_the_same_two_segments_make_no_loop() -> None:
+    one = World(segments=2)
+    one.gateway("gate0", at=(0, 1))
+    one.gateway("gate1", at=(0, 1))
+    one.segments[0].start("ann")
+    one.segments[1].start("bob")
+    one.run(3_000)
+    one.together("ann", "bob", order="causal")
+    said = [one.say(name, "x") for _ in range(30) for name in ("ann", "bob")]
+    one.until(lambda: len(one.delivered("ann")) == len(one.delivered("bob")) == len(said))
+    one.run(5_000)
+    assert len(one.log.records("message")) <= 1.2 * len(said)
+
+
+def test_what_is_heard_while_the_log_is_away_goes_up_later() -> None:
+    one = world("ann", "bob", gateways=2, order="fifo")
+    one.log.is_away = True
+    said = [one.say("ann", number) for number in range(50)]
+    one.run(5_000)
+    assert one.log.delivered(GROUP) == []
+    assert len(one.disks["gate0"].rows) == 50
+    one.log.is_away = False
+    one.until(lambda: one.log.delivered(GROUP) == said)
+    one.run(2_000)
+    assert one.disks["gate0"].rows == one.disks["gate1"].rows == {}
+
+
+def test_a_gateway_that_was_killed_publishes_what_its_disk_has_although_all_peers_are_gone() -> None:
+    one = world("ann", order="fifo")
+    one.log.is_away = True
+    said = [one.say("ann", number) for number in range(20)]
+    one.run(2_000)
+    one.segments[0].medium.crash("ann")
+    one.kill("gate0")
+    one.log.is_away = False
+    one.gateway("gate0")
+    one.until(lambda: one.log.delivered(GROUP) == said)
+
+
+def test_what_a_killed_gateway_did_not_publish_comes_from_the_peers_that_have_it() -> None:
+    one = world("ann", "bob", order="causal")
+    one.kill("gate0")
+    said = [one.say("ann", number) for number in range(20)]
+    one.run(500)
+    one.segments[0].medium.crash("ann")
+    one.disks.clear()
+    one.gateway("gate1")
+    one.until(lambda: one.log.delivered(GROUP) == said)
+
+
+def test_at_the_limit_nothing_more_is_kept_and_the_peers_keep_theirs() -> None:
+    one = World()
+    gate = one.gateway("gate", kept_bytes_max=20_000)
+    one.segments[0].start("ann")
+    one.run(3_000)
+    one.together("ann", order="fifo")
+    one.run(1_000)
+    one.log.is_away = True
+    said = []
+    for number in range(200):
+        said.append(one.say("ann", number))
+        one.run(10)
+    assert gate.bridge.is_full
+    assert len(one.disks["gate"].rows) < 100
+    assert any("no more is kept" in sentence for sentence in gate.said)
+    one.peer("ann").groups[GROUP].catching_up.kept.bytes_max = 0
+    one.log.is_away = False
+    one.until(lambda: one.log.delivered(GROUP) == said, 60_000)
+    one.until(lambda: one.peer("ann").groups[GROUP].logged.lacking == [])
+
+
+def test_a_message_whose_sender_is_gone_is_recovered_for_the_log_that_asks() -> None:
+    one = world("ann", "bob", order="fifo")
+    said = [one.say("ann", number) for number in range(3)]
+    one.until(lambda: one.log.delivered(GROUP) == said)
+    one.segments[0].medium.crash("ann")
+    one.log.rows = [row for row in one.log.rows if b'"seq":2' not in (row[0] or b"")]  # as if it had never come
+    rows, one.log.rows = one.log.rows, []
+    for value, *_ in rows:
+        one.log.write(value or b"")
+    one.kill("gate0")
+    gate = one.gateway("gate1")
+    gap = GapRecord(
+        kind="ask", group=GROUP, sender="ann", epoch=said[0][1], first=2, last=2,
+        asked=1, opened_ms=0, asked_ms=0, waited=[], partition=0, offset=0,
+    )  # fmt: skip
+    gate.bridge.answer(gap, one.now_ms)
+    one.until(lambda: one.log.delivered(GROUP) == said)
+
+
+def test_the_first_create_in_the_log_stands_for_both_segments() -> None:
+    one = World(segments=2)
+    one.gateway("gate0", at=(0,))
+    one.gateway("gate1", at=(1,))
+    one.segments[0].start("ann")
+    one.segments[1].start("bob")
+    one.run(3_000)
+    one.log.is_away = True
+    one.segments[0].create("ann", order="fifo")
+    one.segments[1].create("bob", order="causal")
+    one.run(1_000)
+    early = [one.say("ann", 1), one.say("bob", 2)]
+    one.run(1_000)
+    one.log.is_away = False
+    one.run(5_000)
+    late = [one.say("ann", 3), one.say("bob", 4)]
+    one.until(lambda: {*early, *late} <= {*one.delivered("ann")} and {*early, *late} <= {*one.delivered("bob")})
+    created = one.log.ordered().group(GROUP)
+    assert created is not None
+    for name in ("ann", "bob"):
+        assert one.peer(name).groups[GROUP].order.name == created.order.name
+    loser = "bob" if created.order.name == "fifo" else "ann"
+    assert "bad_stamp" in one.place(loser).refused(loser)
+    assert {*one.log.delivered(GROUP)} >= {*early, *late}
+
+
+def test_a_leave_goes_up_behind_what_it_counts() -> None:
+    one = world("ann", "bob", order="fifo")
+    one.log.is_away = True
+    said = [one.say("ann", number) for number in range(30)]
+    one.segments[0].leave("ann")
+    one.run(2_000)
+    one.log.is_away = False
+    one.until(lambda: one.log.records("leave") != [])
+    kinds = [b'"leave"' in (value or b"") for value, *_ in one.log.rows]
+    assert {row.count(b'"seq"') for row in (value or b"" for value, *_ in one.log.rows[kinds.index(True) :])} == {0}
+    assert one.log.delivered(GROUP) == said
+
+
+def test_nothing_of_a_group_is_in_the_log_before_its_create() -> None:
+    one = world("ann", "bob", gateways=2, order="fifo", weather=Weather(loss=0.3))
+    for number in range(20):
+        one.say("ann", number)
+    one.run(3_000)
+    assert b'"create"' in (one.log.rows[0][0] or b"")
+
+
+def test_evict_abandon_and_tick_of_a_segment_stay_there() -> None:
+    one = world("ann", "bob", order="fifo")
+    peer = one.peer("ann").groups[GROUP]
+    for fields in (
+        b'"kind":"evict","member":["bob",1],"cut":0',
+        b'"kind":"abandon","ids":[["bob",1,1,1]]',
+        b'"kind":"tick"',
+    ):
+        peer._say(b'{"group":"G",%b}' % fields, one.now_ms)
+    one.peer("ann")._settle(peer, one.now_ms)
+    one.segments[0].medium.poke("ann")
+    one.run(3_000)
+    assert one.log.records("evict") == one.log.records("abandon") == one.log.records("tick") == []
+
+
+def test_a_group_of_the_log_is_offered_and_a_newcomer_gets_its_messages() -> None:
+    one = World()
+    one.log.write(b'{"group":"G","kind":"create","options":{"order":"causal"},"members":["zoe"]}')
+    for seq in (1, 2, 3):
+        one.log.write(b'{"group":"G","sender":"zoe","seq":%d,"seen":[["zoe",0,%d]]}' % (seq, seq))
+    one.gateway("gate")
+    one.segments[0].start("ann")
+    one.until(lambda: one.segments[0].is_offered("ann"))
+    one.segments[0].join("ann")
+    one.until(lambda: len(one.delivered("ann")) == 3, 1_000)
+    one.log.write(b'{"group":"G","sender":"zoe","seq":4,"seen":[["zoe",0,4]]}')
+    one.until(lambda: len(one.delivered("ann")) == 4)
+    one.until(lambda: one.segments[0].joined("ann"))
+    said = one.say("ann", "hello")
+    one.until(lambda: said in one.log.delivered(GROUP))
+
+
+def test_what_the_log_fences_is_told_as_refused() -> None:
+    one = world("ann", "bob", order="fifo")
+    epoch = one.peer("bob").groups[GROUP].speaking.epoch
+    one.run(500)
+    one.log.write(b'{"group":"G","kind":"evict","member":["bob",%d],"cut":0}' % epoch)
+    one.say("bob", "too late")
+    one.run(3_000)
+    assert "fenced" in one.segments[0].refused("bob")
+    assert one.log.delivered(GROUP) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_joins_alone_on_a_segment_under_clocks_is_not_too_late_anywhere(seed: int) -> None:
+    one = World(seed=seed, segments=2)
+    one.gateway("gate0", at=(0,))
+    one.gateway("gate1", at=(1,))
+    for name in ("ann", "bob"):
+        one.segments[1].start(name)
+    one.segments[0].start("cem")
+    one.run(3_000)
+    one.together("ann", "bob", order="lamport")
+    one.until(lambda: one.segments[0].is_offered("cem"))
+    one.segments[0].join("cem")
+    while not one.segments[0].joined("cem"):
+        one.say("ann", "x")
+        one.say("bob", "y")
+        one.run(7)
+    said = one.say("cem", "hello")
+    for _ in range(20):
+        one.say("ann", "x")
+        one.run(7)
+    one.until(lambda: all(said in one.delivered(name) for name in ("ann", "bob")))
+    one.until(lambda: len(one.delivered("ann")) == len(one.delivered("bob")) == len(one.log.delivered(GROUP)))
+    assert one.log.dead() == []
+    assert one.delivered("ann") == one.delivered("bob") == one.log.delivered(GROUP)
+    assert one.segments[1].refused("ann") == one.segments[1].refused("bob") == []

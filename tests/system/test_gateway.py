@@ -1,0 +1,213 @@
+"""Gateways as processes: real segments on loopback, a real broker, and the real job in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precede.ingest.producer import Publisher
+from precede.local.embedded_broker import Broker
+from precede.udfs.records.messages import Id
+from tests.door.segment_links import GROUP, Linked, linked, loopback_url
+from tests.faults.running import Running
+from tests.system.stream import Stream, contiguous
+
+KEY = GROUP.encode()
+
+
+class Place:
+    """A stream with its job, one segment, and gateways on it."""
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        more: dict[str, Any] = {"engine": "process", "only": "order", "cache": str(folder / "cache"), "tick_s": 0.2}
+        self.stream = Stream(bootstrap, folder, ask_after_ms=500, **more)
+        self.folder = folder
+        self.url = loopback_url()
+        self.running: list[Running] = []
+
+    def job(self) -> Running:
+        one = Running(self.stream, folder=self.folder)
+        self.running.append(one)
+        return one
+
+    def gateway(self, name: str = "gate", *urls: str, variables: dict[str, str] | None = None) -> Running:
+        flags = [flag for url in urls or (self.url,) for flag in ("--segment", url)]
+        program = ("-m", "precede", "gateway", *flags, "--state", str(self.folder / name))
+        one = Running(self.stream, variables=variables, program=program)
+        self.running.append(one)
+        one.wait_for_output("Carrying between", 60)
+        return one
+
+    def write(self, **fields: Any) -> None:
+        """A client of the log writes a record."""
+        with Publisher(self.stream.settings.bootstrap, topic=self.stream.settings.raw_topic) as publisher:
+            publisher.publish(fields["group"], json.dumps(fields).encode())
+
+    def ordered(self, group: str = GROUP) -> list[dict[str, Any]]:
+        found = self.stream.ordered()
+        assert contiguous(found)
+        return [json.loads(value) for value in found.get(group.encode(), [])]
+
+    def delivered(self) -> list[Id]:
+        """The messages that the job has delivered, in order."""
+        messages = [one for one in self.ordered() if one.get("kind", "message") == "message"]
+        return [(one["sender"], one.get("epoch", 0), one["seq"]) for one in messages]
+
+    def kinds(self) -> list[str]:
+        return [one["kind"] for one in self.ordered() if "kind" in one]
+
+
+def until(met: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline, "not met in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def place(broker: Broker, tmp_path: Path) -> Iterator[Place]:
+    made = Place(broker.bootstrap, tmp_path)
+    yield made
+    for one in made.running:
+        one.kill()
+
+
+def together(segment: Linked, *names: str, **options: Any) -> None:
+    for name in names:
+        segment.open(name)
+    segment.create(names[0], **options)
+    for name in names[1:]:
+        segment.join(name)
+    assert segment.runner.wait_until(lambda _now_ms: all(segment.told[name].joined for name in names), 10)
+
+
+def test_a_group_of_a_segment_is_in_the_log_and_messages_of_the_log_come_down(place: Place) -> None:
+    place.job()
+    gateway = place.gateway()
+    with linked(place.url) as segment:
+        together(segment, "ann", "bob", order="causal")
+        said = [segment.say(name) for name in ("ann", "bob") for _ in range(5)]
+        until(lambda: sorted(place.delivered()) == sorted(said))
+        assert place.kinds().count("create") == 1
+        assert place.kinds().count("join") == 2
+        place.write(group=GROUP, sender="zoe", seq=1, seen=[["zoe", 0, 1]], data="from the log")
+        for name in ("ann", "bob"):
+            assert segment.until_delivered(name, ("zoe", 0, 1))
+        with segment.runner.use(segment.links["bob"]) as now_ms:
+            segment.links["bob"].segment.leave(GROUP, now_ms)
+        until(lambda: "leave" in place.kinds())
+    gateway.process.send_signal(signal.SIGTERM)
+    assert gateway.ends(20) == 0
+    assert gateway.said[-1].startswith("Stopped")
+    assert place.stream.dead() == []
+
+
+def test_a_group_of_the_log_is_offered_on_the_segment(place: Place) -> None:
+    place.job()
+    place.write(group=GROUP, kind="create", options={"order": "fifo"}, members=["zoe"])
+    place.write(group=GROUP, sender="zoe", seq=1, data="early")
+    until(lambda: len(place.delivered()) == 1)
+    place.gateway()
+    with linked(place.url) as segment:
+        segment.open("ann")
+        segment.join("ann")
+        assert segment.until_delivered("ann", ("zoe", 0, 1))
+        said = segment.say("ann")
+        until(lambda: said in place.delivered())
+        assert place.stream.dead() == []
+
+
+def test_two_gateways_publish_hardly_anything_twice_and_one_goes_on_when_the_other_is_killed(place: Place) -> None:
+    place.job()
+    first = place.gateway("first")
+    place.gateway("second")
+    with linked(place.url) as segment:
+        together(segment, "ann", "bob", order="fifo")
+        time.sleep(2.5)  # until each knows of the other
+        before = len(place.stream.raw())
+        said = []
+        for _ in range(100):
+            said += [segment.say("ann"), segment.say("bob")]
+            time.sleep(0.01)
+        until(lambda: len(place.delivered()) == len(said))
+        published = [row for row in place.stream.raw()[before:] if row[0] == KEY]
+        assert len(published) <= 1.2 * len(said)
+        os.kill(first.process.pid, signal.SIGKILL)
+        said += [segment.say(name) for name in ("ann", "bob") for _ in range(50)]
+        until(lambda: sorted(place.delivered()) == sorted(said))
+        assert place.stream.dead() == []
+
+
+def test_what_is_heard_while_kafka_is_away_survives_kill_9_and_goes_up_later(tmp_path: Path) -> None:
+    with Broker(data=tmp_path / "broker") as broker:
+        place = Place(broker.bootstrap, tmp_path)
+        try:
+            job = place.job()
+            gateway = place.gateway()
+            with linked(place.url) as segment:
+                together(segment, "ann", order="fifo")
+                said = [segment.say("ann")]
+                until(lambda: place.delivered() == said)
+                job.kill()
+                broker.stop()
+                said += [segment.say("ann") for _ in range(300)]
+                gateway.wait_for_output("does not answer", 40)
+                assert all(segment.until_delivered("ann", id_) for id_ in said)
+            os.kill(gateway.process.pid, signal.SIGKILL)  # and its only peer is gone, too
+            broker.start()
+            place.job()
+            again = place.gateway()
+            assert any("300 records that an earlier run heard" in line for line in again.said)
+            until(lambda: place.delivered() == said, 60)
+        finally:
+            for one in place.running:
+                one.kill()
+
+
+def test_what_the_job_asks_for_is_answered_although_its_sender_is_gone(place: Place) -> None:
+    place.job()
+    place.gateway()
+    with linked(place.url) as segment:
+        together(segment, "ann", "bob", order="fifo")
+        until(lambda: "join" in place.kinds())
+        # The log gets the third message of somebody; a peer has all three, from a time before there was a gateway.
+        values = [b'{"group":"G","sender":"cem","seq":%d,"data":%d}' % (seq, seq) for seq in (1, 2, 3)]
+        with segment.runner.use(segment.links["bob"]) as now_ms:
+            peer = segment.links["bob"].segment.groups[GROUP]
+            for value in values:
+                peer.take(value, now_ms)
+        place.write(**json.loads(values[2]))
+        cem = [("cem", 0, seq) for seq in (1, 2, 3)]
+        until(lambda: [id_ for id_ in place.delivered() if id_[0] == "cem"] == cem)
+
+
+def test_metrics_and_health_are_served(place: Place) -> None:
+    place.job()
+    gateway = place.gateway(variables={"PRECEDE_METRICS": "127.0.0.1:0"})
+    (line,) = [line for line in gateway.said if "Metrics and health" in line]
+    base = f"http://127.0.0.1:{line.split()[-1].rstrip('.')}"
+    until(lambda: json.loads(urllib.request.urlopen(f"{base}/health").read())["healthy"])
+    with linked(place.url) as segment:
+        together(segment, "ann", order="fifo")
+        said = segment.say("ann")
+        until(lambda: said in place.delivered())
+    text = urllib.request.urlopen(f"{base}/metrics").read().decode()
+    assert "precede_gateway_published_records_total 3.0" in text
+    assert "precede_healthy 1.0" in text
+
+
+def test_a_second_gateway_with_the_same_folder_is_refused(place: Place) -> None:
+    place.job()
+    place.gateway()
+    program = ("-m", "precede", "gateway", "--segment", place.url, "--state", str(place.folder / "gate"))
+    second = Running(place.stream, program=program)
+    assert second.ends(30) == 1
+    assert "give each its own (--state)" in second.said[-1]

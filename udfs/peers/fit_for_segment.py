@@ -1,0 +1,30 @@
+"""Which groups can be on a segment without a log."""
+
+from typing import Any
+
+from msgspec import UNSET
+
+from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
+from precede.udfs.orders import ORDERS
+from precede.udfs.records.messages import Create
+from precede.udfs.records.wire import read
+
+LIMITS = Limits()
+
+
+def check_create(create: bytes) -> None:
+    """Raise Refused if a group with this `create` record needs the log."""
+    record = read(create, LIMITS)
+    if isinstance(record, Create):
+        check_order("s_b" if record.options.order is UNSET else record.options.order, record.options.conflicts)
+
+
+def check_order(order: Any, conflicts: Any) -> None:
+    """Raise Refused if a group with this order and these conflicts needs the log."""
+    if order not in ORDERS:
+        raise Refused(f"There is no order {order!r}: choose one of {', '.join(ORDERS)}.")
+    if order == "total":
+        raise Refused("The order total is the log's own, so it needs the log: choose lamport for one sequence here.")
+    if order == "object" and conflicts not in (None, UNSET) and conflicts:
+        raise Refused("In the order object, declared conflicts need the log: leave them out, or use Kafka.")

@@ -1,0 +1,43 @@
+"""What a gateway does with a segment beside what all processes do; for `attend`, `inject` and `tell` see there."""
+
+from collections.abc import Iterable
+
+from precede.udfs.engine.runs import Runs
+from precede.udfs.peers.catching_up import GRACE_MS
+from precede.udfs.peers.segment import Segment
+from precede.udfs.records.messages import Who
+
+
+def learn(
+    segment: Segment,
+    group: str,
+    values: Iterable[bytes],
+    settled: Iterable[tuple[Who, Runs]],
+    *,
+    time: int,
+    now_ms: float,
+) -> None:
+    """Take in what the log had of a group before; `settled` is what no one need wait for any more."""
+    peer = segment.groups[group]
+    for value in values:
+        peer.take(value, now_ms, is_from_log=True, is_page=True)
+    peer.catching_up.kept.grow_old(now_ms + GRACE_MS)  # they are on their way to no one
+    peer.catching_up.note_forgotten(settled, time)
+
+
+def pause(segment: Segment, *, is_paused: bool, now_ms: float) -> None:
+    """Take in no records for a while, and then ask for those that came meanwhile."""
+    segment.is_paused = is_paused
+    if not is_paused:
+        for peer in segment.groups.values():
+            peer.catching_up.lacks(now_ms)
+
+
+def gateways(segment: Segment, now_ms: float) -> set[str]:
+    """The names of the other gateways that are there."""
+    return segment.announcing.gateways & present(segment, now_ms)
+
+
+def present(segment: Segment, now_ms: float) -> set[str]:
+    """The names of all that are known to be there."""
+    return segment.announcing.present(segment.broadcast.streams, now_ms) or set()
