@@ -63,7 +63,7 @@ class GatewayStatus:
         """All numbers in one line."""
         facts = self.facts()
         parts = [
-            f"{facts['groups']:,} groups",
+            f"{facts['groups']:,} group{'' if facts['groups'] == 1 else 's'}",
             f"{facts['heard']:,} heard",
             f"{facts['published']:,} published",
             f"{facts['told']:,} told",

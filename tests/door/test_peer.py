@@ -17,7 +17,9 @@ from precede.ingest.segment.sockets import SegmentSocket
 from precede.segments import inbox as inbox_module
 from precede.segments import process as process_module
 from precede.udfs.peers.events import RecordRefused
+from precede.udfs.peers.notes import InLog
 from tests.door.peer_table import Table, kill, until
+from tests.door.segment_links import linked
 
 
 @pytest.fixture
@@ -196,6 +198,33 @@ def test_a_peer_that_has_lost_its_state_takes_a_new_epoch(table: Table) -> None:
     second = again.send(2)
     assert (second[1] > first[1], second[2]) == (True, 1)
     assert [next(bob).id, next(bob).id] == [first, second]
+
+
+def test_where_a_gateway_is_known_own_messages_are_kept_until_the_log_has_them(table: Table) -> None:
+    ann = table.peer("ann")
+    with linked(table.url) as here:
+        gateway = here.open("gateway", is_gateway=True).segment
+        assert here.runner.wait_until(lambda _now_ms: "travel" in here.told["gateway"].offered, 5)
+
+        def tell(*have: tuple[str, int, int]) -> None:
+            with here.runner.use(here.links["gateway"]) as now_ms:
+                gateway.attend("travel", now_ms)
+                gateway.tell(InLog("travel", "gateway", None, list(have)), now_ms)
+
+        tell()
+        logged = ann._inside.logged
+        until(lambda: logged.is_known)
+        logged._bytes_max = 300
+        first = ann.send("x" * 200)
+        with pytest.raises(precede.Refused, match="a gateway or Kafka is away. Wait, and send it again"):
+            ann.send("y" * 200)
+        until(ann._process.has_everyone_all)
+        kill(ann)
+        again = table.peer("ann")
+        assert again._inside.logged.lacking == [first], "it came back from the disk"
+        tell((*first[:2], 1))
+        until(lambda: again._inside.logged.lacking == [])
+        assert again.send("z" * 200)[2] == 1
 
 
 def test_a_name_is_open_in_one_place(table: Table) -> None:

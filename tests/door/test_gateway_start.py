@@ -1,0 +1,80 @@
+"""What a gateway needs before it carries anything: its folder, and flags that mean something. No Kafka."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from precede.ingest.gateway.spool import FILE, Spool
+from precede.ingest.gateway.upward import Entry
+from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
+from precede.udfs.records.wire import encode_message, read
+from tests.door.command import precede
+
+
+def entry(seq: int) -> Entry:
+    value = encode_message("g", "ann", 0, seq, after=[])
+    return Entry(("g", "ann", 0, seq), value, read(value, Limits()), 0.0, 0.0)
+
+
+def test_what_was_kept_is_there_at_the_next_start_until_it_is_removed(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    entries = [entry(seq) for seq in (1, 2, 3)]
+    spool.add(entries)
+    spool.remove([row for one in entries[:1] if (row := one.row) is not None])
+    again = Spool(tmp_path)  # the first one was not closed, as after kill -9
+    assert [value for _, _, value in again.read()] == [one.value for one in entries[1:]]
+    assert again.count == 2
+    more = entry(4)
+    again.add([more])
+    assert more.row not in {one.row for one in entries}
+
+
+def test_a_name_that_was_drawn_once_stays(tmp_path: Path) -> None:
+    assert Spool(tmp_path).fact("name", "first") == Spool(tmp_path).fact("name", "second") == "first"
+
+
+def test_a_record_that_is_damaged_is_left_out_and_a_torn_file_is_refused(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.add([entry(1), entry(2)])
+    spool.close()
+    with sqlite3.connect(tmp_path / FILE) as base:
+        base.execute("UPDATE heard SET value = ? WHERE row = 1", (b"{}",))
+    base.close()
+    assert [value for _, _, value in Spool(tmp_path).read()] == [entry(2).value]
+    (tmp_path / FILE).write_bytes(b"this is no file of sqlite" * 1_000)
+    with pytest.raises(Refused, match="cannot be used"):
+        Spool(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "sentence"),
+    [
+        (["--segment", "udp://10.0.0.1:17080"], 2, "is not a multicast address"),
+        (["--segment", "239.255.70.80:17080"], 2, "is not the address of a segment"),
+        (["--segment", "udp://239.255.70.80:17080%nope"], 1, "There is no network interface nope"),
+        (["--segment", "udp://239.255.70.80:1%lo", "--segment", "udp://239.255.70.80:1%lo"], 2, "named twice"),
+        (["--segment", "udp://239.255.70.80:1%lo", "--segment-key", "/no/such/key"], 1, "cannot be read"),
+        (["--segment", "udp://239.255.70.80:1%lo", "--state", "/dev/null/folder"], 1, "cannot be made"),
+        (["--metrics", "many"], 2, "port, or host:port"),
+        (["--topic", "x"], 2, "No such option"),
+    ],
+)
+def test_flags_that_cannot_mean_anything_are_refused_in_a_sentence(
+    flags: list[str], status: int, sentence: str, tmp_path: Path
+) -> None:
+    state = [] if "--state" in flags else ["--state", str(tmp_path)]
+    found = precede("gateway", *flags, *state, "--bootstrap", "127.0.0.1:1", seconds=20)
+    assert found.returncode == status
+    (line,) = found.stderr.decode().splitlines()
+    assert sentence in line
+
+
+def test_a_kafka_that_does_not_answer_is_waited_for_and_then_named(tmp_path: Path) -> None:
+    flags = ["--segment", "udp://239.255.70.80:17080%lo", "--bootstrap", "127.0.0.1:1", "--state", str(tmp_path)]
+    found = precede("gateway", *flags, variables={"PRECEDE_PATIENCE_S": "1"}, seconds=40)
+    assert found.returncode == 1
+    assert "Cannot reach Kafka at 127.0.0.1:1; gave up after 1 s." in found.stderr.decode()
