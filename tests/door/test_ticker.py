@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+
 import pytest
 
-from precede.streaming.job import ticker
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.ticker import Ticker
 
@@ -13,11 +15,11 @@ from precede.streaming.job.ticker import Ticker
 def moments(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock, which the test moves."""
     now = [0.0]
-    monkeypatch.setattr(ticker.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
-def pauses(settings: Settings, now: list[float], held: int, seen: list[tuple[int, ...]]) -> list[float]:
+def pauses(settings: Settings, now: list[float], held: int, seen: Sequence[tuple[int, ...]]) -> list[float]:
     """The time between two ticks, one after the other, as long as these numbers are seen."""
     ticks = Ticker(settings, [])
     found = []
