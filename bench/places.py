@@ -138,4 +138,4 @@ def run(stage: Stage, quick: bool) -> Report:
 
 
 def _requests(what: str, value: float, target: float) -> Figure:
-    return Figure(what=f"requests {what}", value=round(value, 1), target=target, more_is_better=False)
+    return Figure(what=f"requests {what}", value=round(value, 1), unit="requests", target=target, more_is_better=False)

@@ -11,7 +11,7 @@ from bench.__main__ import BENCHMARKS
 from bench.figures import Results
 
 HOME = Path(__file__).resolve().parent.parent.parent
-LONG = {"idle", "neighbour"}
+LONG = {"idle", "neighbour", "places"}
 """These watch a job for minutes, even at their smallest."""
 
 
