@@ -13,7 +13,7 @@ CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo demo-peers test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system test-segments check format docs bench bench-peers soak dist clean
+.PHONY: help setup java demo demo-peers test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system test-segments test-cluster check format docs bench bench-peers soak dist clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test-spark: setup ## Test local Spark queries: minutes
 
 test-system: setup ## Test a real broker, the real stream and real Delta: minutes
 	@$(PYTEST) tests/system $(ARGS)
+
+test-cluster: setup ## Test files in stores and HDFS, and the job on a real cluster: minutes
+	@$(PYTEST) tests/cluster --long $(ARGS)
 
 test-segments: setup ## Play stories of peers and gateways on networks of their own, in every order: long; ARGS="--seeds 1 causal" plays one
 	@$(BIN)/python -m tests.segments $(ARGS)

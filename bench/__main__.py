@@ -31,6 +31,7 @@ from bench import (
     order_query,
     orders,
     partitions,
+    places,
     replay,
     restore,
     state,
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "engines": engines.run,
     "peers": peers.run,
     "jobs": jobs.run,
+    "places": places.run,
 }
 RESULTS = Path(__file__).with_name("figures.json")
 

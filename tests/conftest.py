@@ -51,11 +51,14 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also the tests that `make test` leaves out for their time")
     parser.addoption("--rewrite-scenarios", action="store_true", help="rewrite the traces in tests/scenarios")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its level and run fast levels first: a broken kernel shows before a broker starts."""
+    if not config.getoption("--long"):
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
     rank = {level: number for number, level in enumerate(LEVELS)}
     items.sort(key=lambda item: rank[level_of(item.path)])
     for item in items:

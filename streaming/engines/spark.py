@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ class SparkJob(Job):
         """A session that is given is used and left running."""
         super().__init__(settings, say, key)
         self.spark = spark
-        self.ended = threading.Event()
+        self._let_jvm_end: Callable[[], None] = lambda: None
         self.writes_history = settings.only != "order"
         self.planned = Checkpoint()
         """The checkpoint's file as it will be written."""
@@ -53,7 +54,7 @@ class SparkJob(Job):
         try:
             super().run()
         finally:
-            self.ended.set()
+            self._let_jvm_end()
 
     def run_queries(self, stack: ExitStack, /) -> None:
         spark = self.spark or self._start_spark(stack)
@@ -79,7 +80,7 @@ class SparkJob(Job):
         files = session.jars_for(self.settings, self.say)
         spark = session.start(self.settings, files, session.logs_folder(self.settings))
         stack.callback(_stop_spark, spark)
-        jvm_shutdown.stop_first(self.stopping, self.ended)
+        self._let_jvm_end = jvm_shutdown.stop_first(self.stopping)
         return spark
 
     # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
@@ -92,10 +93,9 @@ class SparkJob(Job):
             session.reach_stores(settings, self.spark, self.say)
         checkpoint.make_writable("checkpoint", folder)
         about = {"say": self.say, "lost": self._lost, "pause": self.stopping.wait}
-        if self.orders:
-            stack.enter_context(checkpoint.lock_part(folder, "order", **about))
+        parts = ["order"] * self.orders + ["history"] * self.writes_history
+        stack.enter_context(checkpoint.lock_parts(folder, *parts, **about))
         if self.writes_history:
-            stack.enter_context(checkpoint.lock_part(folder, "history", **about))
             checkpoint.make_writable("delta", settings.delta_place)
 
     def _lost(self, refusal: Refused) -> None:
@@ -145,7 +145,7 @@ class SparkJob(Job):
 
         settings = self.settings
         begin = partial(self._start_order, spark)
-        order = [QueryWatch("order", begin, self.say, settings.patience_s, self.observe, settings.trigger_ms / 1000)]
+        order = [QueryWatch("order", begin, self.say, settings.patience_s, self.observe, settings.pause_ms / 1000)]
         # Beside the order query, history is retried for ever: ordering continues, however long Delta is away.
         patience_s = math.inf if self.orders and not settings.once else settings.patience_s
         history = [

@@ -132,9 +132,9 @@ def set_aside(folder: Place) -> Place:
     return aside
 
 
-def lock_part(folder: Place, part: str, **about: Any) -> AbstractContextManager[None]:
-    """Keep other jobs from using that part of the checkpoint; refused where one is using it."""
-    return only_one(folder, part, refusal=f"Another job uses the {part} part of the checkpoint {folder}.", **about)
+def lock_parts(folder: Place, *parts: str, **about: Any) -> AbstractContextManager[None]:
+    """Keep other jobs from using these parts of the checkpoint; refused where one is using them."""
+    return only_one(folder, *parts, refusal=f"Another job uses the {{part}} part of the checkpoint {folder}.", **about)
 
 
 def _lock_file(folder: Place) -> AbstractContextManager[None]:

@@ -227,7 +227,9 @@ class Job(ABC):
             self.status.counts, self.status.is_kafka_away = self.sink.counts, self.sink.notices.is_kafka_away
             self.status.lacks_states = self.sink.coverage.lacks_states
         if self.sink is not None and self.sink.is_token_known and self.ticker is not None:
-            self.ticker.tick_if_due(self.sink.counts.held_now if self.sink.counts.held else None)
+            counts = self.sink.counts
+            seen = counts.delivered, counts.dead, counts.duplicates, counts.held_now, counts.gaps_now
+            self.ticker.tick_if_due(counts.held_now if counts.held else None, seen)
         self.status.batches |= {watch.name: watch.batch for watch in watches if watch.batch >= 0}
         line = self.status.line_if_due()
         if line:

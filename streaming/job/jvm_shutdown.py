@@ -1,14 +1,18 @@
 """Where the driver's JVM is told to end, as cluster managers do, the job stops between two batches first."""
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+from py4j.protocol import Py4JError
 
 PRIORITY = 1000
 SECONDS_MAX = 60
 
 
-def stop_first(stopping: threading.Event, ended: threading.Event) -> None:
-    """When the JVM is told to end, set `stopping`, and let it wait until `ended` is set.
+def stop_first(stopping: threading.Event) -> Callable[[], None]:
+    """When the JVM is told to end, set `stopping`, and let it wait until the returned function is called.
 
     Hadoop runs its hooks one after the other, those of a higher priority first. Spark's own, which ends the context, is
     one of them.
@@ -20,20 +24,28 @@ def stop_first(stopping: threading.Event, ended: threading.Event) -> None:
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     manager = gateway.jvm.org.apache.hadoop.util.ShutdownHookManager.get()
     seconds = gateway.jvm.java.util.concurrent.TimeUnit.SECONDS
-    thread = gateway.jvm.java.lang.Thread(_Hook(stopping, ended))  # Java asks for its hash, for example
+    hook = _Hook(stopping)
+    thread = gateway.jvm.java.lang.Thread(hook)  # Java asks for its hash, for example
     manager.addShutdownHook(thread, PRIORITY, SECONDS_MAX, seconds)
+
+    def end() -> None:
+        hook.ended.set()
+        with suppress(Py4JError, OSError):  # the JVM is just ending, or has ended
+            manager.removeShutdownHook(thread)
+
+    return end
 
 
 class _Hook:
     """What the JVM runs before it ends."""
 
-    def __init__(self, stopping: threading.Event, ended: threading.Event) -> None:
+    def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping
-        self._ended = ended
+        self.ended = threading.Event()
 
     def run(self) -> None:
         self._stopping.set()
-        self._ended.wait(SECONDS_MAX)
+        self.ended.wait(SECONDS_MAX)
 
     class Java:
         """Says to py4j what this is in Java."""

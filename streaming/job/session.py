@@ -106,6 +106,8 @@ def start(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str =
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     conf = SparkConf(_jvm=running.jvm).setAppName(name).setAll(list(values.items()))
+    if is_submitted() and conf.get("spark.log.level") is None:
+        conf.set("spark.log.level", "WARN")  # on standard error, where the job's own sentences are too
     master = str(conf.get("spark.master"))
     if conf.get("spark.sql.shuffle.partitions") is None and master.startswith("local"):
         conf.set("spark.sql.shuffle.partitions", str(_cores(master)))

@@ -37,6 +37,7 @@ SPARK_ONLY = (
     *("tasks", "jars", "master", "memory", "ui", "spark"),
 )
 """What the engine process does not need."""
+STORE_TRIGGER_MS = 5_000
 DAYS_MS_MAX = 365 * 86_400_000
 RECORD_BYTES_MAX = 2 * 1024 * 1024 - 64 * 1024
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -80,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     silent_ms: int = Patience().silent_ms  # how long a member that others wait for may be silent; 0: for ever
 
     history_every_s: float = 10.0
-    trigger_ms: int = 0
+    trigger_ms: int | None = None  # None: see `pause_ms`
     max_offsets_per_trigger: int = 200_000
     tasks: int = 0  # shuffle partitions, pinned by the checkpoint; 0 takes the number of cores at the first start
     patience_s: float = 1_800.0  # how long a broker may be away before the job gives up
@@ -164,6 +165,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def storage_options(self) -> dict[str, str]:
         """How delta-rs reaches the Delta tables."""
         return storage_options(self.storage, spark_table.hadoop_values(self.spark))
+
+    @property
+    def pause_ms(self) -> int:
+        """The least time between two batches; in a store each batch costs requests."""
+        if self.trigger_ms is not None:
+            return self.trigger_ms
+        return 0 if place.is_local(self.checkpoint) else STORE_TRIGGER_MS
 
     @property
     def needs_stores(self) -> bool:
@@ -395,7 +403,7 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
     ("loss", lambda name: name in ("abandon", "hold"), "abandon or hold"),
     ("silent_ms", _between(0, DAYS_MS_MAX), "from 0 to 31,536,000,000 milliseconds; 0 never evicts"),
     ("history_every_s", _between(0, 86_400), "from 0 to 86,400 seconds"),
-    ("trigger_ms", _between(0, 3_600_000), "from 0 to 3,600,000 milliseconds"),
+    ("trigger_ms", lambda value: value is None or 0 <= value <= 3_600_000, "from 0 to 3,600,000 milliseconds"),
     ("max_offsets_per_trigger", _between(1, 100_000_000), "a whole number from 1 to 100,000,000"),
     ("tasks", _between(0, 100_000), "a whole number from 0 to 100,000"),
     ("patience_s", _between(0, 30 * 86_400), "from 0 to 2,592,000 seconds"),

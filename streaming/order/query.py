@@ -134,4 +134,4 @@ def start(
     writer = writer.option("checkpointLocation", settings.order_checkpoint.location)
     if drain:
         return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
+    return writer.trigger(processingTime=f"{settings.pause_ms} milliseconds").start()

@@ -14,8 +14,8 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 
 import msgspec
 
@@ -24,7 +24,7 @@ from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused, TakenOver
 
 EXPIRES_S = 30.0
-RENEW_S = 10.0
+RENEW_S = 12.0
 LOOK_S = 2.0
 
 Say = Callable[..., object]
@@ -107,69 +107,108 @@ class Lease:
         _file(self._folder, self._number).replace(msgspec.json.encode(self._held), durable=False)
 
 
+class _Attempt:
+    """What a process that wants a lease has seen of it."""
+
+    def __init__(self, folder: Place, refusal: str | None, say: Say, lost: Callable[[Refused], object]) -> None:
+        self._folder = folder
+        self._refusal = refusal
+        self._say = say
+        self._lost = lost
+        self._waiting: Waiting | None = None
+        self._has_told = False
+
+    def take(self, now: float) -> Lease | None:
+        """The lease if it is free; raises the refusal where another process renews it."""
+        folder = self._folder
+        if self._waiting is None:
+            self._waiting = Waiting(now)
+        number = max(_numbers(folder), default=0)
+        content = _content(folder, number) if number else b""
+        if self._waiting.look(number, content, now):
+            held = Held(uuid.uuid4().hex, _own_name())
+            if _file(folder, number + 1).create(msgspec.json.encode(held)):
+                _remove_older(folder, number + 1)
+                return Lease(folder, number + 1, held, self._lost)
+            return None
+        holder = _read(content)
+        who = "another process" if holder is None else holder.who
+        if self._waiting.was_renewed and self._refusal is not None:
+            raise Refused(f"{self._refusal.rstrip('.')}: {who} renews its lease.")
+        if not self._has_told:
+            self._has_told = True
+            self._say(
+                f"A lease of {who} is in {folder}: waiting until it has not been renewed for {EXPIRES_S:.0f} s.",
+                level="warning",
+            )
+        return None
+
+
 def take(
-    folder: Place,
+    folders: Mapping[Place, str | None],
     *,
-    refusal: str | None,
     say: Say,
     lost: Callable[[Refused], object],
     pause: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Lease | None:
-    """Take the lease of this folder, or wait for it; with a refusal, raise it where another process renews it.
+) -> list[Lease]:
+    """Take the leases of these folders, or wait for them, for all at the same time.
 
-    Returns None where `pause` says by a true value that this process is to stop.
+    The value is the sentence with which a lease that another process renews is refused; None waits for it. Takes none
+    where `pause` says by a true value that this process is to stop.
     """
-    waiting = Waiting(clock())
-    has_told = False
-    while True:
-        number = max(_numbers(folder), default=0)
-        content = _content(folder, number) if number else b""
-        if waiting.look(number, content, clock()):
-            held = Held(uuid.uuid4().hex, _own_name())
-            if _file(folder, number + 1).create(msgspec.json.encode(held)):
-                _remove_older(folder, number + 1)
-                return Lease(folder, number + 1, held, lost)
-            continue
-        holder = _read(content)
-        who = "another process" if holder is None else holder.who
-        if waiting.was_renewed and refusal is not None:
-            raise Refused(f"{refusal.rstrip('.')}: {who} renews its lease.")
-        if not has_told:
-            has_told = True
-            say(
-                f"A lease of {who} is in {folder}: waiting until it has not been renewed for {EXPIRES_S:.0f} s.",
-                level="warning",
-            )
-        if pause(LOOK_S):
-            return None
+    taken: list[Lease] = []
+    attempts = [_Attempt(folder, refusal, say, lost) for folder, refusal in folders.items()]
+    try:
+        while True:
+            for attempt in attempts.copy():
+                lease = attempt.take(clock())
+                if lease is not None:
+                    taken.append(lease)
+                    attempts.remove(attempt)
+            if not attempts:
+                return taken
+            if pause(LOOK_S):
+                break
+    except BaseException:
+        _release(taken)
+        raise
+    _release(taken)
+    return []
+
+
+def _release(leases: list[Lease]) -> None:
+    for lease in leases:
+        lease.release()
 
 
 @contextmanager
 def only_one(
     folder: Place,
-    part: str,
-    *,
+    *parts: str,
     refusal: str | None = None,
     say: Say = lambda *_, **__: None,
     lost: Callable[[Refused], object] = lambda _: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[None]:
-    """Keep other processes from this part of the folder; with a refusal this raises it where one is using it.
+    """Keep other processes from these parts of the folder; with a refusal this raises it where one is using a part.
 
-    `lost` is told where another process took the part while this one slept. Where `pause` says that this process is to
-    stop, the part is not taken.
+    The refusal names the part as `{part}`. `lost` is told where another process took a part while this one slept. Where
+    `pause` says that this process is to stop, nothing is taken.
     """
+    sentences = {part: None if refusal is None else refusal.replace("{part}", part) for part in parts}
     if isinstance(folder, LocalPlace):
-        with locked(folder.path / f".{part}.lock", refusal=refusal):
+        with ExitStack() as stack:
+            for part, sentence in sentences.items():
+                stack.enter_context(locked(folder.path / f".{part}.lock", refusal=sentence))
             yield
         return
-    lease = take(folder / f".{part}.lease", refusal=refusal, say=say, lost=lost, pause=pause)
+    wanted = {folder / f".{part}.lease": sentence for part, sentence in sentences.items()}
+    leases = take(wanted, say=say, lost=lost, pause=pause)
     try:
         yield
     finally:
-        if lease is not None:
-            lease.release()
+        _release(leases)
 
 
 def _own_name() -> str:

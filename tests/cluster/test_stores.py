@@ -45,16 +45,17 @@ assert len(won) == 1, won
 LEASE = """
 from precede.streaming.places import lease
 quiet = lambda *_, **__: None
-taken = lease.take(place / "lease", refusal="Taken.", say=quiet, lost=quiet)
+wanted = {place / "lease": "Taken."}
+taken, = lease.take(wanted, say=quiet, lost=quiet)
 assert taken.renew()
 try:
-    lease.take(place / "lease", refusal="Taken.", say=quiet, lost=quiet, pause=lambda _: taken.renew() and None)
+    lease.take(wanted, say=quiet, lost=quiet, pause=lambda _: taken.renew() and None)
 except Refused as refusal:
     assert str(refusal).startswith("Taken: process "), refusal
 else:
     raise AssertionError("two hold one lease")
 taken.release()
-lease.take(place / "lease", refusal="Taken.", say=quiet, lost=quiet, pause=lambda _: 1 / 0).release()
+lease.take(wanted, say=quiet, lost=quiet, pause=lambda _: 1 / 0)[0].release()
 """
 STARTS = """
 from precede.streaming.job import checkpoint

@@ -10,7 +10,7 @@ import pytest
 
 from precede.streaming.places import lease
 from precede.streaming.places.lease import EXPIRES_S, Held, Lease, only_one, take
-from precede.streaming.places.place import LocalPlace
+from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused, TakenOver
 
 REFUSAL = "Another job uses it."
@@ -31,15 +31,13 @@ class Watcher:
         next(self.while_it_waits, None)
 
     def take(self, refusal: str | None = REFUSAL) -> Lease:
-        taken = take(
-            self.folder,
-            refusal=refusal,
+        (taken,) = take(
+            {self.folder: refusal},
             say=lambda sentence, **_: self.said.append(sentence),
             lost=self.lost.append,
             pause=self.pause,
             clock=lambda: self.now,
         )
-        assert taken is not None
         return taken
 
 
@@ -73,6 +71,29 @@ def test_the_lease_of_a_killed_holder_is_taken_after_thirty_seconds_without_a_re
     assert EXPIRES_S <= second.now <= EXPIRES_S + 2 * lease.LOOK_S
     assert "waiting until it has not been renewed for 30 s" in second.said[0]
     assert len(second.said) == 1
+
+
+def test_two_leases_of_a_killed_holder_expire_at_the_same_time(folder: LocalPlace) -> None:
+    both: dict[Place, str | None] = {folder / "order": REFUSAL, folder / "history": REFUSAL}
+    watcher = Watcher(folder)
+    about = {"say": lambda *_, **__: None, "lost": watcher.lost.append, "pause": watcher.pause}
+    for taken in take(both, **about):  # type: ignore[arg-type]
+        killed(taken)
+    for taken in take(both, clock=lambda: watcher.now, **about):  # type: ignore[arg-type]
+        taken.release()
+    assert watcher.now <= EXPIRES_S + 2 * lease.LOOK_S
+
+
+def test_where_one_of_two_leases_is_refused_the_other_is_given_back(folder: LocalPlace) -> None:
+    first, second = Watcher(folder / "history").take(), Watcher(folder)
+    second.while_it_waits = iter(first.renew, None)
+    both: dict[Place, str | None] = {folder / "order": REFUSAL, folder / "history": REFUSAL}
+    with pytest.raises(Refused):
+        take(both, say=lambda *_, **__: None, lost=second.lost.append, pause=second.pause, clock=lambda: second.now)
+    third = Watcher(folder / "order")
+    third.take().release()
+    assert third.now == 0.0
+    first.release()
 
 
 @pytest.mark.parametrize("now", [-10_000.0, 0.0, 86_400.0], ids=["behind", "equal", "ahead"])
@@ -187,8 +208,10 @@ def test_a_store_that_fails_for_a_while_does_not_cost_the_lease(
 
 def test_who_is_told_to_stop_while_it_waits_takes_nothing(folder: LocalPlace) -> None:
     first = Watcher(folder).take()
-    found = take(folder, refusal=REFUSAL, say=lambda *_, **__: None, lost=lambda _: None, pause=lambda _: True)
-    assert found is None
+    free = LocalPlace(folder.path / "free")
+    wanted: dict[Place, str | None] = {free: REFUSAL, folder: REFUSAL}
+    assert take(wanted, say=lambda *_, **__: None, lost=lambda _: None, pause=lambda _: True) == []
+    Watcher(free).take().release()
     assert first.renew()
     first.release()
 

@@ -283,11 +283,11 @@ def test_a_topic_that_is_not_there_is_refused(stream: Stream, tmp_path: Path) ->
 
 def test_a_second_job_with_the_same_checkpoint_is_refused(stream: Stream) -> None:
     with (
-        checkpoint.lock_part(stream.settings.checkpoint_place, "order"),
+        checkpoint.lock_parts(stream.settings.checkpoint_place, "order"),
         pytest.raises(Refused, match="Another job uses the order part of the checkpoint"),
     ):
         start(stream)
-    with checkpoint.lock_part(stream.settings.checkpoint_place, "order"), pytest.raises(SparkStarted):
+    with checkpoint.lock_parts(stream.settings.checkpoint_place, "order"), pytest.raises(SparkStarted):
         start(stream, only="history")
 
 
