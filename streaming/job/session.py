@@ -62,7 +62,7 @@ FIXED = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-    # Checkpoints are local files here; the default, made for object stores, doubles the time of a batch.
+    # The default doubles the time of a batch in a folder, and its requests in a store. Both write, then rename.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -107,6 +107,7 @@ def test_a_store_that_rejects_the_credentials_is_named(store: Store) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_store_that_throttles_every_fifth_request_is_worked_with(store: Store) -> None:
     store.fail(status=503, for_s=30, every=5)
     try:
