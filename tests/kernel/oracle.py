@@ -96,9 +96,14 @@ class Oracle:
             return oracle_giving_up.abandon(self, group, fields["ids"])
         if kind == "heartbeat":
             return oracle_by_clocks.heartbeat(self, group, fields)
+        about = about_of(fields)
+        if group.took_effect.get(about) == value:
+            self.duplicates += 1
+            return None
         code: str | None = getattr(self, f"_{kind}")(group, fields)
         if code is not None:
             return code
+        group.took_effect[about] = value
         group.accepted = True
         self._emit(group, value[:-1], "delivered", *self.now)
         if kind == "join":
@@ -447,3 +452,10 @@ class Oracle:
             for one in sorted(group.held, key=lambda one: (one.offset, one.rank))
             if one.value is not None
         ]
+
+
+def about_of(fields: Fields) -> tuple[Any, ...]:
+    """Which membership records repeat each other if they have the same bytes."""
+    kind = fields["kind"]
+    about = {"create": [], "join": [fields.get("sender")], "leave": [fields.get("sender"), fields.get("epoch")]}
+    return (kind, *about.get(kind, fields.get("member", [])))

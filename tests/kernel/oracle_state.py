@@ -48,6 +48,8 @@ class Group:
     fences: dict[Who, int] = field(default_factory=dict)
     members: dict[str, tuple[int, bool]] = field(default_factory=dict)
     joined: set[Who] = field(default_factory=set)
+    took_effect: dict[tuple[Any, ...], bytes] = field(default_factory=dict)
+    """The last membership record of each kind: of the group, of a name, or of a member and epoch."""
     placed_now: dict[Id, int] = field(default_factory=dict)
     clocks: Clocks = field(default_factory=Clocks)
     positions: dict[str, int] = field(default_factory=dict)
