@@ -457,5 +457,7 @@ class Oracle:
 def about_of(fields: Fields) -> tuple[Any, ...]:
     """Which membership records repeat each other if they have the same bytes."""
     kind = fields["kind"]
-    about = {"create": [], "join": [fields.get("sender")], "leave": [fields.get("sender"), fields.get("epoch")]}
-    return (kind, *about.get(kind, fields.get("member", [])))
+    if kind == "evict":
+        return (kind, *fields["member"])
+    names = {"create": [], "join": ["sender"], "leave": ["sender", "epoch"]}[kind]
+    return (kind, *[fields[name] for name in names])
