@@ -119,7 +119,8 @@ def test_a_membership_record_that_repeats_the_last_one_of_its_kind_byte_for_byte
     create: dict[str, Any] = {"kind": "create", "options": {"order": order}, "members": ["A", "B"]}
     leave: dict[str, Any] = {"kind": "leave", "sender": "A", "last": 0}
     evict: dict[str, Any] = {"kind": "evict", "member": ["B", 0], "cut": 0}
-    joins: list[dict[str, Any]] = [{"kind": "join", "sender": "A", "epoch": epoch, "time": 5 * epoch} for epoch in (1, 2)]
+    join: dict[str, Any] = {"kind": "join", "sender": "A"}
+    joins = [join | {"epoch": epoch, "time": 5 * epoch} for epoch in (1, 2)]
     tale = Tale(order)
     for record in (create, leave, evict, *joins):
         tale.take(**record)
