@@ -57,13 +57,12 @@ run_service() {
     rm -f "$mark"
     watch precede "$@"
     [ "$status" -eq "$TAKEN_OVER" ] || exit "$status"
-    trap 'kill "$child" 2>/dev/null || true; exit 0' TERM INT
+    trap 'kill "$!" 2>/dev/null || true; exit 0' TERM INT
     echo "Another job took over, so this container stays without one. Delete its pod if it shall take the topics back." >&2
     : > "$mark"
     while :; do
-        sleep 3600 &
-        child=$!
-        wait "$child" || true
+        sleep 3600 >/dev/null 2>&1 &
+        wait "$!" || true
     done
 }
 

@@ -16,6 +16,7 @@ from precede.udfs.engine.held import Held
 from precede.udfs.engine.snapshot import deadline_ms
 from precede.udfs.kept_groups import KeptGroups
 from precede.udfs.limits import Limits
+from precede.udfs.membership import copies
 from precede.udfs.membership.abandon import receive_abandon
 from precede.udfs.membership.heartbeats import receive_heartbeat
 from precede.udfs.membership.keyring import judge
@@ -220,6 +221,9 @@ class Holdback(KeptGroups):
 
     def _receive_control(self, group: Group, record: Record, value: bytes, offset: int, now_ms: int) -> None:
         """Membership, abandoning, signs of life."""
+        if copies.is_copy(group, record, value):
+            self.outbox.duplicates += 1
+            return
         refusal: Refusal | None
         match record:
             case Heartbeat():
@@ -239,6 +243,7 @@ class Holdback(KeptGroups):
             return
         group.deadline = None
         if not isinstance(record, Abandon | Heartbeat):
+            copies.note(group, record, value)
             group.begun = True
             group.release.deliver_control(value, offset, now_ms)
             if isinstance(record, Join):

@@ -10,7 +10,8 @@ read the log again from its beginning knows that parts of it were ordered by oth
 kernel knows whether it knows the rules.
 
     1  all releases before the partition of a group was a function of its key: none of them wrote a version
-    2  a record in another partition than its key says is `wrong_partition`
+    2  a record in another partition than its key says is `wrong_partition`; a membership record that repeats the last
+       one of its kind is a copy
 """
 
 RULES = 2

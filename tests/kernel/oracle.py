@@ -20,7 +20,7 @@ from tests.kernel.judge import SEQ_MAX, Fields
 from tests.kernel.oracle_by_clocks import who_of
 from tests.kernel.oracle_clocks import BY_CLOCKS
 from tests.kernel.oracle_orders import IN_TURN, KNOWN, id_of, named, waits_for
-from tests.kernel.oracle_state import Group, Id, Waiting, Who, buried, runs_of
+from tests.kernel.oracle_state import Group, Id, Waiting, Who, about_of, buried, end_of, runs_of
 
 
 class Oracle:
@@ -96,9 +96,13 @@ class Oracle:
             return oracle_giving_up.abandon(self, group, fields["ids"])
         if kind == "heartbeat":
             return oracle_by_clocks.heartbeat(self, group, fields)
+        if group.took_effect.get(about_of(fields)) == value:
+            self.duplicates += 1
+            return None
         code: str | None = getattr(self, f"_{kind}")(group, fields)
         if code is not None:
             return code
+        group.took_effect[about_of(fields)] = value
         group.accepted = True
         self._emit(group, value[:-1], "delivered", *self.now)
         if kind == "join":
@@ -107,7 +111,7 @@ class Oracle:
                 waited = [one for one in group.held if one.fields is not None and one.id[:2] == who_of(fields)]
                 group.clocks.time_max = max([group.clocks.time_max, *(oracle_clocks.key_of(one)[0] for one in waited)])
         elif kind in ("leave", "evict"):
-            name, epoch, cut = self._end_of(fields)
+            name, epoch, cut = end_of(fields)
             self._fence_older(group, name, epoch)
             self._fence(group, name, epoch, cut)
         self._settle(group)
@@ -366,14 +370,9 @@ class Oracle:
         return None
 
     def _leave(self, group: Group, fields: Fields) -> str | None:
-        return self._put_out(group, *self._end_of(fields))
+        return self._put_out(group, *end_of(fields))
 
     _evict = _leave
-
-    def _end_of(self, fields: Fields) -> tuple[str, int, int]:
-        if fields["kind"] == "leave":
-            return fields["sender"], fields["epoch"], fields["last"]
-        return (*fields["member"], fields["cut"])
 
     def _put_out(self, group: Group, name: str, epoch: int, cut: int) -> str | None:
         joined, is_in = group.members.get(name, (-1, False))

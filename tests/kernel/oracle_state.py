@@ -48,6 +48,8 @@ class Group:
     fences: dict[Who, int] = field(default_factory=dict)
     members: dict[str, tuple[int, bool]] = field(default_factory=dict)
     joined: set[Who] = field(default_factory=set)
+    took_effect: dict[tuple[Any, ...], bytes] = field(default_factory=dict)
+    """The last membership record of each kind: of the group, of a name, or of a member and epoch."""
     placed_now: dict[Id, int] = field(default_factory=dict)
     clocks: Clocks = field(default_factory=Clocks)
     positions: dict[str, int] = field(default_factory=dict)
@@ -98,3 +100,19 @@ def buried(value: bytes | None) -> dict[str, Any]:
             return {"value": head.decode(), **cut}
         except UnicodeDecodeError:
             head = head[:-1]
+
+
+def about_of(fields: Fields) -> tuple[Any, ...]:
+    """Which membership records repeat each other if they have the same bytes."""
+    kind = fields["kind"]
+    if kind == "evict":
+        return (kind, *fields["member"])
+    names = {"create": [], "join": ["sender"], "leave": ["sender", "epoch"]}[kind]
+    return (kind, *[fields[name] for name in names])
+
+
+def end_of(fields: Fields) -> tuple[str, int, int]:
+    """Name and epoch that a `leave` or `evict` ends, and the last seq that counts."""
+    if fields["kind"] == "leave":
+        return fields["sender"], fields["epoch"], fields["last"]
+    return (*fields["member"], fields["cut"])

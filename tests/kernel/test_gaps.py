@@ -379,7 +379,7 @@ def test_looking_changes_nothing() -> None:
         ({"kind": "evict", "member": ["X", 0], "cut": 0}, "unknown_member"),
         ({"kind": "leave", "sender": "A", "last": 10**9}, "seq_jump"),
         ({"kind": "join", "sender": "J", "epoch": 1}, "fenced"),
-        ({"kind": "join", "sender": "J", "epoch": 2}, "bad_stamp"),
+        ({"kind": "join", "sender": "J", "epoch": 2, "time": 1}, "bad_stamp"),
         ({"kind": "create", "options": {"give_up_ms": 1}}, "bad_stamp"),
     ],
 )

@@ -108,10 +108,34 @@ def test_join_of_who_is_in_is_bad_stamp_and_of_an_older_epoch_fenced(order: str)
     tale = group(order)
     assert tale.take(kind="join", sender="B").dead == ["bad_stamp"]
     tale.take(kind="join", sender="B", epoch=3)
-    assert tale.take(kind="join", sender="B", epoch=3).dead == ["bad_stamp"]
+    assert tale.take(kind="join", sender="B", epoch=3, time=7).dead == ["bad_stamp"]
     assert tale.take(kind="join", sender="B", epoch=2).dead == ["fenced"]
     tale.take(kind="leave", sender="B", epoch=3, last=0)
-    assert tale.take(kind="join", sender="B", epoch=3).dead == ["fenced"]
+    assert tale.take(kind="join", sender="B", epoch=3, time=7).dead == ["fenced"]
+
+
+@every_order
+def test_a_membership_record_that_repeats_the_last_one_of_its_kind_byte_for_byte_is_a_copy(order: str) -> None:
+    create: dict[str, Any] = {"kind": "create", "options": {"order": order}, "members": ["A", "B"]}
+    leave: dict[str, Any] = {"kind": "leave", "sender": "A", "last": 0}
+    evict: dict[str, Any] = {"kind": "evict", "member": ["B", 0], "cut": 0}
+    join: dict[str, Any] = {"kind": "join", "sender": "A"}
+    joins = [join | {"epoch": epoch, "time": 5 * epoch} for epoch in (1, 2)]
+    tale = Tale(order)
+    for record in (create, leave, evict, *joins):
+        tale.take(**record)
+        assert out(tale) == {record["kind"]}
+        assert is_copy(tale.restart(), record)
+    assert all(is_copy(tale, record) for record in (create, leave, evict, joins[1]))
+    assert tale.take(**joins[0]).dead == ["fenced"]  # another join of that name took effect since
+    assert tale.take(**create | {"members": ["A"]}).dead == ["bad_stamp"]
+
+
+def is_copy(tale: Tale, record: dict[str, Any]) -> bool:
+    """Whether a record is dropped and counted."""
+    before = tale.kernel.duplicates
+    tale.take(**record)
+    return (tale.out, tale.dead, tale.kernel.duplicates) == ([], [], before + 1)
 
 
 @every_order

@@ -24,7 +24,8 @@ for folder in Path("/proc").glob("[0-9]*"):
         line = (folder / "cmdline").read_bytes().decode(errors="replace").replace(chr(0), " ")
     except OSError:
         continue
-    if "org.apache.spark.deploy.SparkSubmit" in line and sys.argv[1] in line:
+    is_java = line.partition(" ")[0].endswith("java")
+    if is_java and "org.apache.spark.deploy.SparkSubmit" in line and sys.argv[1] in line:
         print("JVM", line)
 spark.stop()
 """

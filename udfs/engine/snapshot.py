@@ -62,6 +62,8 @@ class DumpedGroup(msgspec.Struct, array_like=True):
     keys: dict[str, list[tuple[int, bytes]]] = {}
     """What `join` records brought, by name, oldest first: the epoch a key counts from and the key."""
     repair_timers: DumpedRepairTimers | None = None
+    took_effect: list[tuple[int, str, int, int]] = []
+    """Kind, name and epoch of membership records, and a digest of the last one that took effect."""
 
 
 class Outline(msgspec.Struct, array_like=True):
@@ -97,6 +99,7 @@ def snapshot(group: Group, due_ms: int | None) -> bytes:
         group.release.dump(),
         {} if group.keyring is None else group.keyring.added,
         None if group.repair_timers is None else group.repair_timers.dump(),
+        [(*kind, digest) for kind, digest in group.took_effect.items()],
     )
     if due_ms is None:
         return bytes((VERSION,)) + _encode(dumped)
@@ -138,6 +141,7 @@ def _restore_1(key: bytes, blob: bytes, shared: Shared) -> Group:
     group.begun = True
     group.position = dumped.position
     group.members = dumped.members
+    group.took_effect = {(kind, name, epoch): digest for kind, name, epoch, digest in dumped.took_effect}
     for one in dumped.senders:
         group.add_sender(_load_sender(one))
     for held in dumped.held:

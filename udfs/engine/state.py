@@ -22,6 +22,9 @@ from precede.udfs.records.messages import Id, Identity, LogRecord, Options, Who
 
 NO_OPTIONS = Options()
 
+MembershipKind = tuple[int, str, int]
+"""Which membership records replace each other: the kind as a number, the name and the epoch, where they count."""
+
 
 class GroupState:
     """What is known of one group."""
@@ -49,6 +52,7 @@ class GroupState:
         "position",
         "repair_timers",
         "senders",
+        "took_effect",
         "waiting",
         "window",
     )
@@ -86,6 +90,8 @@ class GroupState:
         """Of each name the epochs above 0 that were seen, in order, without those that a later one has ended."""
         self.members: dict[str, tuple[int, bool]] = {}
         """Of each name the largest epoch that joined, and whether it is in."""
+        self.took_effect: dict[MembershipKind, int] = {}
+        """A digest of the last membership record of each kind that took effect, to tell its copies."""
         self.held: dict[Id, HeldMessage] = {}
         """All held messages, in the order they began to be held."""
         self.held_bytes = 0

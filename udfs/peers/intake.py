@@ -91,6 +91,10 @@ class Intake:
         """Take in a record of the group, from anyone who has it; returns whether it is new."""
         if not value or value[0] != OPENING or value[-1] != CLOSING:
             value = value.strip(SPACE)
+        if len(value) > LIMITS.record_bytes_max:
+            reason = f"The record has {len(value)} bytes, and {LIMITS.record_bytes_max} are allowed."
+            self._refuse(None, codes.OVERSIZE, reason)
+            return False
         try:
             record = read(value, LIMITS)
         except Malformed as error:
