@@ -8,7 +8,7 @@ import pytest
 from precede.ingest.kafka import topics
 from precede.streaming.job import settings
 from precede.streaming.job.settings import Settings
-from precede.streaming.job.watch import REFUSED, reason_of
+from precede.streaming.job.watch import REFUSED, reason_of, refusal_in
 from precede.udfs.errors import Refused
 from precede.udfs.ticks.patience import Patience
 
@@ -109,6 +109,16 @@ def test_the_reason_of_a_failed_query_is_one_line_and_what_no_retry_mends_is_tol
     timeout = "x\nCaused by: org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node.\n\tat y"
     assert reason_of(RuntimeError(timeout)) == "Timed out waiting for a node"
     assert REFUSED.search(timeout) is None
+
+
+def test_executors_without_the_package_are_named_with_what_to_do() -> None:
+    text = "Caused by: Traceback:\n  File 1\nModuleNotFoundError: No module named 'precede'\n\n\tat x"
+    sentence = refusal_in(text)
+    assert sentence is not None
+    assert sentence.startswith(
+        "The Python of Spark's executors has no module precede: send precede along with --py-files"
+    )
+    assert refusal_in("ConnectionError: away") is None
 
 
 def test_the_job_s_patience_is_what_the_settings_say() -> None:
