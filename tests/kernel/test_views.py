@@ -98,9 +98,9 @@ def test_in_the_log_a_member_leaves_and_comes_back_for_ever() -> None:
         for epoch in range(40):
             assert tale.take(sender="B", epoch=epoch, seq=1, after=[]).out == [short(("B", epoch, 1))]
             assert tale.take(kind="leave", sender="B", epoch=epoch, last=1).out == ["leave"]
-            assert tale.take(kind="join", sender="B", epoch=epoch).dead == ["fenced"]
+            assert tale.take(kind="join", sender="B", epoch=epoch, time=9).dead == ["fenced"]
             assert tale.take(kind="join", sender="B", epoch=epoch + 1).out == ["join"]
-            assert tale.take(kind="leave", sender="B", epoch=epoch, last=1).dead == ["fenced"]
+            assert tale.take(kind="leave", sender="B", epoch=epoch, last=0).dead == ["fenced"]
             assert tale.take(sender="B", epoch=epoch, seq=2, after=[]).dead == [
                 f"fenced {'B2' if not epoch else f'B2@{epoch}'}"
             ]
