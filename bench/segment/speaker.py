@@ -113,18 +113,18 @@ class Speaker:
 
     def listen(self, events: list[Event]) -> None:
         """Note when each message came."""
-        now_s = monotonic()
+        now_s = self.last_s = monotonic()
         delivered, times, own = self.delivered, self.times, self.task.name
         for event in events:
             if isinstance(event, Delivered):
                 record, value = event.record, event.value
                 if not isinstance(record, Message):
                     continue
-                if record.sender != own:
+                sender = record.sender
+                if sender != own:
                     at = value.find(DATA) + len(DATA)
                     times.append(now_s - int(value[at : at + STAMP_BYTES]) / 1e9)
-                delivered[record.sender] = delivered.get(record.sender, 0) + 1
-                self.last_s = now_s
+                delivered[sender] = delivered.get(sender, 0) + 1
             elif isinstance(event, Joined):
                 self.joined = True
             elif isinstance(event, Offered):
@@ -176,10 +176,14 @@ class Speaker:
                         last_s = monotonic()
                 except Refused:
                     refused += 1
-                    sleep(STEP_S)
-            else:
-                sleep(STEP_S)
+            self._drive(STEP_S)
         return sent, refused, last_s
+
+    def _drive(self, seconds: float) -> None:
+        """Spend this time on what arrives, as a program does that waits for messages."""
+        until = monotonic() + seconds
+        if not self.runner.drive(lambda: monotonic() >= until, seconds):
+            sleep(max(0.0, until - monotonic()))
 
     def _frame_bytes(self) -> int:
         """How many bytes a record has beside its data."""

@@ -87,7 +87,7 @@ class Side:
         log = self._log
         for event in events:
             if event.__class__ is Accepted:
-                group, value, record = event
+                group, value, record = event.group, event.value, event.record
                 if record.__class__ is not Message or not log.has(group, id_of(record)):
                     self._hear(group, value, record, now_ms)
             elif isinstance(event, Offered):

@@ -2,7 +2,8 @@
 
 A record is kept here from when it is heard until the log has it, or has refused it. Of several gateways that heard it,
 one publishes it at once; the others wait, and mostly see it in the log meanwhile. Which one is first is drawn from the
-names, for each sender.
+names, for each sender. The others go on waiting while the log takes, one after the other, what this sender said before:
+then somebody carries it, and is only late.
 
 What has to wait besides:
 
@@ -67,7 +68,7 @@ class Entry:
 class Lane:
     """What is kept of one sender in one group."""
 
-    __slots__ = ("beat_ms", "epochs", "joins", "leaves")
+    __slots__ = ("beat_ms", "carried", "carried_ms", "epochs", "joins", "leaves")
 
     def __init__(self) -> None:
         self.epochs: dict[int, int] = {}
@@ -76,6 +77,10 @@ class Lane:
         self.leaves: dict[int, Entry] = {}
         self.beat_ms = 0.0
         """When a heartbeat went up last."""
+        self.carried = (0, 0)
+        """Epoch and seq of the latest message that another gateway brought into the log."""
+        self.carried_ms: float | None = None
+        """When that was seen there."""
 
     @property
     def is_empty(self) -> bool:
@@ -125,13 +130,18 @@ class Upward:
             if key[3] != BEAT or rank_of(record) <= rank_of(known.record):  # type: ignore[arg-type]
                 return False
             self._drop(known)  # the later heartbeat says more
-        entry = Entry(key, value, record, now_ms, now_ms + rank * max(LATER_MS, 3 * self.way_ms))
+        entry = Entry(key, value, record, now_ms, now_ms + rank * self._patience_ms)
         self.entries[key] = entry
         self.size += entry.size
         self._note(entry)
         self._unspooled.append(entry)
         self._plan(entry, now_ms)
         return True
+
+    @property
+    def _patience_ms(self) -> float:
+        """How long to wait for each gateway that comes before this one."""
+        return max(LATER_MS, 3 * self.way_ms)
 
     def _plan(self, entry: Entry, now_ms: float) -> None:
         if entry.due_ms <= now_ms:
@@ -183,7 +193,9 @@ class Upward:
         later = self._later
         while later and later[0][0] <= now_ms:
             entry = heappop(later)[2]
-            if not entry.gone:
+            if not entry.gone and self._is_carried(entry, now_ms):
+                heappush(later, (now_ms + LATER_MS, next(self._ties), entry))
+            elif not entry.gone:
                 self._due.append(entry)
         taken: list[Entry] = []
         due = self._due
@@ -200,6 +212,14 @@ class Upward:
             else:
                 self._waiting.setdefault(entry.key[0], []).append(entry)
         return taken
+
+    def _is_carried(self, entry: Entry, now_ms: float) -> bool:
+        """Whether another gateway brings what this sender says into the log, and has not come to this message yet."""
+        group, sender, epoch, seq = entry.key
+        lane = self._lanes.get((group, sender))
+        if seq <= 0 or lane is None or lane.carried_ms is None or lane.carried_ms + self._patience_ms <= now_ms:
+            return False
+        return lane.carried < (epoch, seq)
 
     def _fly(self, entry: Entry, now_ms: float) -> None:
         entry.published_ms = now_ms
@@ -271,6 +291,10 @@ class Upward:
         if key is None:
             return None
         entry = self.entries.get(key)
+        if entry is not None and key[3] > 0 and entry.published_ms is None:
+            lane = self._lanes[key[:2]]
+            lane.carried = max(lane.carried, key[2:])
+            lane.carried_ms = now_ms
         if key[3] == BEAT and entry is not None and rank_of(entry.record) > rank_of(record):  # type: ignore[arg-type]
             return None
         if entry is not None:

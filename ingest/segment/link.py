@@ -97,8 +97,9 @@ class Link:
 
     def hand_on(self) -> None:
         """Tell what has happened."""
-        if self.segment.events:
-            self.listener(self.segment.take_events())
+        events = self.segment.take_events()
+        if events:
+            self.listener(events)
 
     def counts(self) -> dict[str, int]:
         """Everything that is counted: what was dropped by the protocol's code, and what the socket saw."""

@@ -25,6 +25,8 @@ from precede.udfs.peers.sending import LINGER_MS
 
 ECHO_S = 2.0
 """An own datagram comes back within this time, or the network drops multicast."""
+TURN_S = 0.001
+"""Turns begin at least so far apart: to take together what arrives meanwhile costs less than to wake up for each."""
 LOOK_S = 0.002
 YIELD_S = 0.000_05
 """A lock goes to the one who asks for it first, which would be this thread again."""
@@ -44,6 +46,8 @@ class SegmentRunner:
         self._links: list[Link] = []
         self._wakes_ms = 0.0
         """When the thread looks again by itself."""
+        self._turned_s = 0.0
+        """When the last turn began."""
         self._waiting = 0
         """How many threads wait for the lock, about; several may count at once."""
         self._driving = Lock()
@@ -219,6 +223,7 @@ class SegmentRunner:
 
     def _turn(self) -> float:
         """Give each link its turn; returns for how long there is nothing to do."""
+        self._turned_s = monotonic()
         with self._lock:
             for link in self._links:
                 link.turn()
@@ -226,6 +231,10 @@ class SegmentRunner:
             return max(0.0, self._wakes_ms - clock_ms()) / 1_000
 
     def _wait(self, timeout_s: float) -> None:
+        early_s = self._turned_s + TURN_S - monotonic()
+        if early_s > 0 and timeout_s > 0:
+            sleep(min(early_s, timeout_s))
+            timeout_s = max(0.0, timeout_s - early_s)
         files = [self._bell.fileno(), *(link.socket.fileno() for link in self._links if not link.is_paused)]
         files = [file for file in files if file >= 0]  # one that is removed just now has no file any more
         try:

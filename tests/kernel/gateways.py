@@ -31,13 +31,13 @@ class SimulatedLog:
         self.rows: list[RawRow] = []
         self.is_away = False
         self._random = Random(seed)
-        self._way_ms = way_ms
+        self.way_ms = way_ms
         self._coming: list[tuple[float, bytes, bytes]] = []
         self._last_ms: dict[str, float] = {}
 
     def publish(self, producer: str, key: bytes, value: bytes, now_ms: float) -> None:
         """One producer's records keep their order."""
-        arrives_ms = max(now_ms + self._random.uniform(*self._way_ms), self._last_ms.get(producer, 0.0))
+        arrives_ms = max(now_ms + self._random.uniform(*self.way_ms), self._last_ms.get(producer, 0.0))
         self._last_ms[producer] = arrives_ms
         self._coming.append((arrives_ms, key, value))
 

@@ -11,6 +11,7 @@ from precede.udfs.peers.broadcast import QUEUED_BYTES_MAX
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frame_store import FRAME_COST, FrameStore
 from precede.udfs.peers.frames import DATA, FRAGMENT, HEARTBEAT
+from precede.udfs.peers.sending import LINGER_MS
 from precede.udfs.peers.streams import FORGET_MS
 from tests.kernel.broadcasting import Broadcasters
 from tests.kernel.effort import effort
@@ -113,6 +114,31 @@ def test_a_frame_that_is_kept_anew_takes_its_room_once() -> None:
         store.put(b"origin", seq, DATA, bytes(200))
     assert store.size <= 10_000
     assert (store.get(b"origin", 10), store.get(b"origin", 100)) == (None, (DATA, bytes(200)))
+
+
+def test_a_bundle_may_be_kept_where_some_of_its_frames_are_kept_already() -> None:
+    store = FrameStore(10_000)
+    store.put(b"origin", 2, DATA, bytes(300))
+    store.put_next(b"origin", 1, [(DATA, bytes(200))] * 3)
+    store.put_next(b"origin", 4, [(DATA, bytes(200))] * 3)
+    assert store.size == 6 * (200 + FRAME_COST)
+    assert [store.get(b"origin", seq) for seq in range(1, 7)] == [(DATA, bytes(200))] * 6
+    store.put_next(b"origin", 7, [(DATA, bytes(200))] * 100)
+    assert store.size <= 10_000
+    assert store.first_kept(b"origin") == 106 - store.size // (200 + FRAME_COST) + 1
+
+
+def test_who_says_little_waits_little_and_who_says_much_fills_the_datagrams() -> None:
+    little, much = Broadcasters(2), Broadcasters(2)
+    little.medium.run(100)
+    sent = little.medium.nodes["p0"].sent
+    little.say("p0", b"x" * 125)
+    assert little.medium.run_until(little.all_have_all, 5, step_ms=0.1) <= LINGER_MS + 0.7
+    assert little.medium.nodes["p0"].sent == sent + 1
+    much.talk(["p0"], per_second=5_000, seconds=0.5)
+    much.medium.run(500)
+    assert much.medium.run_until(much.all_have_all, 10, step_ms=0.1) <= 2 * LINGER_MS + 0.7
+    assert much.peer("p0").sending.sent_frames / much.medium.nodes["p0"].sent > 8
 
 
 def test_a_record_of_the_largest_size_arrives_soon_and_whole() -> None:

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
+from precede.ingest.gateway.log_kernel import LogKernel
+from precede.ingest.gateway.upward import Upward
+from precede.ingest.live.live_kernel import KernelState
+from precede.udfs.limits import Limits
 from precede.udfs.records.job_records import GapRecord
-from tests.kernel.gateways import World
+from precede.udfs.records.wire import encode_message, read
+from tests.kernel.gateways import STREAM, World
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP
 
@@ -47,6 +52,30 @@ def test_two_gateways_publish_hardly_anything_twice() -> None:
     one.run(3_000)
     assert len(one.log.delivered(GROUP)) == 200
     assert len(one.log.records("message")) - before <= 1.2 * 200
+
+
+def test_two_gateways_publish_hardly_anything_twice_while_the_log_falls_behind() -> None:
+    one = world("ann", "bob", gateways=2, order="fifo")
+    before = len(one.log.records("message"))
+    for number in range(400):
+        one.log.way_ms = (3.0 * number, 3.0 * number + 6)
+        one.say("ann", "a")
+        one.run(10)
+    one.run(3_000)
+    assert len(one.log.delivered(GROUP)) == 400
+    assert len(one.log.records("message")) - before <= 1.2 * 400
+
+
+def test_another_gateway_is_waited_for_while_it_carries_and_not_for_what_it_has_passed_over() -> None:
+    upward = Upward(LogKernel(STREAM, KernelState({0: 0}, {}, {})), lambda _: None)
+    records = [read(encode_message(GROUP, "ann", 1, seq), Limits()) for seq in range(1, 5)]
+    for record in records:
+        assert upward.hear(GROUP, b"{}", record, 1, 0.0)
+    upward.took(GROUP, records[0], 200.0)
+    assert upward.take(300.0) == []  # it carries what ann says, and has not come to the others yet
+    upward.took(GROUP, records[2], 500.0)
+    assert [entry.record for entry in upward.take(600.0)] == [records[1]]
+    assert [entry.record for entry in upward.take(1_000.0)] == [records[3]]  # nothing came any more
 
 
 @pytest.mark.parametrize("order", ["s_b", "fifo", "causal", "lamport", "two_clock"])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
-from precede.udfs.peers.events import Delivered, Held, ViewChanged
+from precede.udfs.peers.events import Delivered, Event, Held, ViewChanged
 from precede.udfs.peers.segment_state import decode_state, encode_state
-from precede.udfs.records.messages import Id
+from precede.udfs.records.messages import Id, Message
 from tests.kernel.effort import effort
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP, Segments
@@ -49,6 +49,30 @@ def test_a_group_is_created_discovered_offered_and_joined_and_its_messages_reach
     segments.run(50)
     assert segments.delivered("ann") == segments.delivered("bob") == [question, answer]
     assert list(segments["ann"].groups[GROUP].members) == ["ann", "bob"]
+
+
+def test_what_is_said_in_a_row_is_delivered_once_in_order_and_reaches_all() -> None:
+    segments = Segments("ann", "bob")
+    segments.together("ann", "bob", order="fifo")
+    segments.run(100)
+    ann, now_ms = segments["ann"], segments.medium.now_ms
+    said = [ann.send(GROUP, b'"x"', now_ms=now_ms) for _ in range(150)]
+    assert not ann.is_confirmed(now_ms)
+    assert ann.deadline_ms() <= now_ms
+    assert [id_of(event) for event in ann.take_events()] == said
+    said.append(ann.send(GROUP, b'"y"', now_ms=now_ms))
+    assert ann.dump()["groups"][GROUP]["speaking"]["stamps"]["seq"] == 151
+    segments.medium.poke("ann")
+    segments.run(200)
+    assert segments.delivered("bob") == said
+    assert segments.delivered("ann") == said[150:]
+    assert ann.is_confirmed(segments.medium.now_ms)
+
+
+def id_of(event: Event) -> Id:
+    assert isinstance(event, Delivered)
+    assert isinstance(event.record, Message)
+    return event.record.sender, event.record.epoch, event.record.seq  # type: ignore[return-value]
 
 
 def test_a_raw_record_travels_byte_for_byte() -> None:

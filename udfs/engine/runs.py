@@ -48,6 +48,18 @@ class Runs:
             return number > 0
         return bisect_right(self.beyond, number) & 1 == 1
 
+    @property
+    def largest(self) -> int:
+        """The largest number in the set; 0 where there is none."""
+        return self.beyond[-1] - 1 if self.beyond else self.prefix
+
+    def extend(self, count: int) -> None:
+        """Insert so many numbers after the largest one."""
+        if self.beyond:
+            self.beyond[-1] += count
+        else:
+            self.prefix += count
+
     def run_count(self) -> int:
         """How many runs there are."""
         return len(self.beyond) // 2 + (self.prefix > 0)

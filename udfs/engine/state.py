@@ -140,12 +140,11 @@ class GroupState:
     def turn(self, id_: Id) -> Id | None:
         """Where each sender's order is kept: the sender's previous id if that is not settled yet."""
         name, epoch, seq = id_
-        if seq == 1:
+        before = seq - 1
+        sender = self.senders.get((name, epoch) if epoch else name)
+        if before == 0 or (sender is not None and (before <= sender.prefix or before in sender)):
             return None
-        sender = self.senders.get(sender_key(name, epoch))
-        if sender is not None and seq - 1 in sender:
-            return None
-        return (name, epoch, seq - 1)
+        return (name, epoch, before)
 
     def missing_of(self, name: str, epoch: int, first: int, last: int) -> Iterator[int]:
         """The seqs of this stretch that are not settled."""

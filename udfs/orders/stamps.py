@@ -25,9 +25,13 @@ class Stamps:
 
     def stamp(self, *, after: list[Id] | None = None, to: list[str] | None = None, clock_ms: int = 0) -> dict[str, Any]:
         """Take the next seq for a draft and return the fields of its record, without `group` and `data`."""
-        self.seq += 1
-        fields = self.fields(after=after or [], to=to or [], clock_ms=clock_ms)
+        fields = self.next_fields(after=after or [], to=to or [], clock_ms=clock_ms)
         return {"sender": self.name, "epoch": self.epoch, "seq": self.seq, **fields}
+
+    def next_fields(self, *, after: list[Id], to: list[str], clock_ms: int) -> dict[str, Any]:
+        """Take the next seq for a draft and return the fields that its record has beside its id."""
+        self.seq += 1
+        return self.fields(after=after, to=to, clock_ms=clock_ms)
 
     def fields(self, *, after: list[Id], to: list[str], clock_ms: int) -> dict[str, Any]:
         """The stamp of the message that has the seq just taken."""

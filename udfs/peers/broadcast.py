@@ -27,7 +27,9 @@ from precede.udfs.peers.frames import (
     VECTOR_ENTRY,
     Chance,
     Codec,
+    Frame,
     FrameFault,
+    claims_origin,
     frame_bytes,
     read_heartbeat,
     read_repair,
@@ -85,6 +87,8 @@ class Broadcast:
         self._next_named = 0
         self._peers = 1
         self._padding = 0
+        self._hears_itself = False
+        """Whether an own datagram has come back, and was verified."""
         self._housekeeping_ms = now_ms + HOUSEKEEPING_MS
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,12 +189,16 @@ class Broadcast:
 
     def receive(self, datagram: bytes, now_ms: float) -> list[Arrival]:
         """Take in a datagram; returns the payloads that are complete now."""
+        if self._hears_itself and claims_origin(datagram, self.origin):
+            self._count("own")
+            return []
         try:
             origin, frames = self._codec.decode(datagram)
         except FrameFault as fault:
             self._count(fault.code)
             return []
         if origin == self.origin:
+            self._hears_itself = True
             self._count("own")
             return []
         stream = self.streams.get(origin)
@@ -202,8 +210,8 @@ class Broadcast:
             if stream.datagrams == PROVEN_DATAGRAMS:
                 self._peers += 1
         stream.earn(len(datagram))
-        arrived: list[Arrival] = []
-        for kind, number, body in frames:
+        arrived = self._take_next(stream, frames, now_ms)
+        for kind, number, body in frames[len(arrived) :] if arrived else frames:
             try:
                 if kind in SEQUENCED:
                     self._take(stream, kind, number, body, arrived, now_ms)
@@ -217,6 +225,28 @@ class Broadcast:
                     assert kind == PADDING
             except FrameFault as fault:
                 self._count(fault.code)
+        return arrived
+
+    def _take_next(self, stream: Stream, frames: list[Frame], now_ms: float) -> list[Arrival]:
+        """The usual case: all goes on where the origin was, and nothing is missing. Takes the frames that do so."""
+        runs = stream.runs
+        if not stream.begun or runs.beyond or stream.wanted:
+            return []
+        origin = stream.origin
+        first = seq = runs.prefix + 1
+        arrived: list[Arrival] = []
+        for kind, number, body in frames:
+            if number != seq or kind not in PAYLOADS:
+                break
+            arrived.append((origin, kind, body))
+            seq += 1
+        if not arrived:
+            return []
+        self._store.put_next(origin, first, [(kind, body) for _, kind, body in arrived])
+        stream.advance(seq - first, sum([len(body) for _, _, body in arrived]))
+        if stream.noticed < stream.highest:
+            self.asking.notice(stream, now_ms)
+        self._owe(stream, len(arrived), now_ms)
         return arrived
 
     def _take(self, stream: Stream, kind: int, seq: int, body: bytes, arrived: list[Arrival], now_ms: float) -> None:
@@ -260,10 +290,15 @@ class Broadcast:
                 stream.noticed = seq
         if stream.noticed < stream.highest:
             self.asking.notice(stream, now_ms)
-        stream.unacked += 1
+        self._owe(stream, 1, now_ms)
+
+    def _owe(self, stream: Stream, count: int, now_ms: float) -> None:
+        """So many frames have to be confirmed: after a while, or now if they are many."""
+        before = stream.unacked
+        stream.unacked += count
         if self._ack_ms is None:
             self._ack_ms = now_ms + ACK_MS * max(1.0, self._peers / PEERS_USUAL)
-        elif stream.unacked == ACK_FRAMES:
+        elif before < ACK_FRAMES <= stream.unacked:
             self._ack_ms = now_ms
 
     def _take_heartbeat(self, stream: Stream, next_seq: int, body: bytes, now_ms: float) -> None:

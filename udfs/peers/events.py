@@ -2,11 +2,13 @@
 
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from precede.udfs.peers.directory import GroupInfo
 from precede.udfs.records.messages import Id, Record
 
 
-class Delivered(NamedTuple):
+class Delivered(msgspec.Struct, frozen=True, gc=False):
     """A record of a group, in its turn."""
 
     group: str
@@ -60,7 +62,7 @@ class Offered(NamedTuple):
     info: GroupInfo
 
 
-class Accepted(NamedTuple):
+class Accepted(msgspec.Struct, frozen=True, gc=False):
     """For a gateway: a record of a group is new, and was not refused; its bytes may go up."""
 
     group: str

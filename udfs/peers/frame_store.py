@@ -16,12 +16,14 @@ FRAME_COST = 200
 class _Kept:
     """The frames of one origin."""
 
-    __slots__ = ("age", "frames", "size")
+    __slots__ = ("age", "frames", "highest", "size")
 
     def __init__(self) -> None:
         self.frames: dict[int, Stored] = {}
         self.age: deque[int] = deque()
         """Their seqs in the order in which they came."""
+        self.highest = 0
+        """The largest seq that was ever kept."""
         self.size = 0
 
 
@@ -40,18 +42,40 @@ class FrameStore:
 
     def put(self, origin: bytes, seq: int, kind: int, body: bytes) -> None:
         """Keep a frame; what was kept under its seq, before its origin was forgotten for a while, makes room."""
-        kept = self._kept.get(origin)
-        if kept is None:
-            kept = self._kept[origin] = _Kept()
+        kept = self._of(origin)
         before = kept.frames.get(seq)
         if before is None:
             kept.age.append(seq)
         kept.frames[seq] = (kind, body)
+        kept.highest = max(kept.highest, seq)
         size = len(body) + FRAME_COST if before is None else len(body) - len(before[1])
         kept.size += size
         self.size += size
         if self.size > self._bytes_max:
             self._make_room()
+
+    def put_next(self, origin: bytes, first: int, frames: list[Stored]) -> None:
+        """Keep frames of consecutive seqs."""
+        kept = self._of(origin)
+        if first <= kept.highest:
+            for seq, (kind, body) in enumerate(frames, first):
+                self.put(origin, seq, kind, body)
+            return
+        seqs = range(first, first + len(frames))
+        kept.frames.update(zip(seqs, frames, strict=True))
+        kept.age += seqs
+        kept.highest = seqs[-1]
+        size = sum([len(body) for _, body in frames]) + len(frames) * FRAME_COST
+        kept.size += size
+        self.size += size
+        if self.size > self._bytes_max:
+            self._make_room()
+
+    def _of(self, origin: bytes) -> _Kept:
+        kept = self._kept.get(origin)
+        if kept is None:
+            kept = self._kept[origin] = _Kept()
+        return kept
 
     def first_kept(self, origin: bytes) -> int | None:
         """The first seq of an origin whose frames were put in order of seq, as one's own are."""

@@ -27,6 +27,7 @@ KEY_BYTES_MAX: Final = 64
 HEADER = Struct(">2sBBI12s")
 FRAME = Struct(">BHQ")
 ORIGIN = Struct(">8sI")
+ORIGIN_AT: Final = slice(8, 20)
 REQUEST_ENTRY = Struct(">12sQH")
 """origin, first seq, how many."""
 REPAIR_HEAD = Struct(">12sB")
@@ -126,6 +127,11 @@ def segment_number(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4, person=b"precede-segment").digest())
 
 
+def claims_origin(datagram: bytes, origin: bytes) -> bool:
+    """Whether a datagram says that it is of this origin, which nothing has verified."""
+    return datagram[ORIGIN_AT] == origin
+
+
 def frame_bytes(kind: int, number: int, body: bytes) -> bytes:
     """One frame, ready to be put into a datagram."""
     return FRAME.pack(kind, len(body), number) + body
@@ -171,20 +177,21 @@ class Codec:
         elif flags:
             raise FrameFault(UNEXPECTED_CHECKSUM)
         frames: list[Frame] = []
+        unpack, head_bytes = FRAME.unpack_from, FRAME.size
         at = HEADER.size
         while at < end:
-            if at + FRAME.size > end:
+            begin = at + head_bytes
+            if begin > end:
                 raise FrameFault(TRUNCATED)
-            kind, length, number = FRAME.unpack_from(datagram, at)
-            at += FRAME.size
-            if at + length > end:
+            kind, length, number = unpack(datagram, at)
+            at = begin + length
+            if at > end:
                 raise FrameFault(TRUNCATED)
             if kind not in KIND_NAMES:
                 raise FrameFault(UNKNOWN_KIND)
             if number > SEQ_MAX or (number == 0 and kind in SEQUENCED):
                 raise FrameFault(BAD_NUMBER)
-            frames.append((kind, number, datagram[at : at + length]))
-            at += length
+            frames.append((kind, number, datagram[begin:at]))
         return origin, frames
 
     def _checksum(self, content: bytes) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from precede.udfs import codes
-from precede.udfs.holdback import CLOSING, OPENING, SPACE
+from precede.udfs.holdback import SPACE
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.peers.catching_up import CatchingUp
@@ -21,7 +21,7 @@ from precede.udfs.peers.joining import Joining
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.logged import Logged
 from precede.udfs.peers.membership_records import MembershipRecords
-from precede.udfs.peers.ordering import LIMITS, Ordering
+from precede.udfs.peers.ordering import LIMITS, Ordering, Outcome
 from precede.udfs.peers.speaking import Signer, Speaking
 from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record
@@ -66,6 +66,8 @@ class Intake:
         """What to tell the application; all groups of a process share it."""
         self.out: list[tuple[int, bytes]] = []
         """What to broadcast, as kind and payload."""
+        self.said: list[bytes] = []
+        """Own messages that are neither taken in nor sent yet."""
         self.counts: dict[str, int] = {}
         self.is_gateway = False
         """Whether to tell of each record that is new, and to leave answers to joins to the caller."""
@@ -89,22 +91,45 @@ class Intake:
 
     def take(self, value: bytes, now_ms: float, *, is_from_log: bool = False, is_page: bool = False) -> bool:
         """Take in a record of the group, from anyone who has it; returns whether it is new."""
-        if not value or value[0] != OPENING or value[-1] != CLOSING:
+        return self.take_all([value], now_ms, is_from_log=is_from_log, is_page=is_page) > 0
+
+    def take_all(self, values: list[bytes], now_ms: float, *, is_from_log: bool = False, is_page: bool = False) -> int:
+        """Take in records that came together, in this order; returns how many are new."""
+        news = 0
+        texts: list[bytes] = []
+        messages: list[Message] = []
+        for value in values:
             value = value.strip(SPACE)
+            record = self._read(value)
+            if messages and not _follows(record, messages[-1]):
+                news += self._take_messages(texts, messages, now_ms)
+                texts, messages = [], []
+            if isinstance(record, Message):
+                texts.append(value)
+                messages.append(record)
+            elif record is not None:
+                news += self._take_other(value, record, now_ms, is_from_log=is_from_log, is_page=is_page)
+        if messages:
+            news += self._take_messages(texts, messages, now_ms)
+        return news
+
+    def _read(self, value: bytes) -> Record | None:
+        """A record of this group; else it is refused."""
         if len(value) > LIMITS.record_bytes_max:
             reason = f"The record has {len(value)} bytes, and {LIMITS.record_bytes_max} are allowed."
             self._refuse(None, codes.OVERSIZE, reason)
-            return False
+            return None
         try:
             record = read(value, LIMITS)
         except Malformed as error:
             self._refuse(None, codes.MALFORMED, error.reason)
-            return False
-        if isinstance(record, Message) and record.group == self.group:
-            return self._take_message(value, record, now_ms)
+            return None
         if record.group != self.group:
             self._refuse(None, codes.WRONG_KEY, "The record is of another group than its frame says.")
-            return False
+            return None
+        return record
+
+    def _take_other(self, value: bytes, record: Record, now_ms: float, *, is_from_log: bool, is_page: bool) -> bool:
         match record:
             case Heartbeat():
                 self._take_heartbeat(value, record, now_ms)
@@ -117,6 +142,29 @@ class Intake:
         self._count("ticks")
         return False
 
+    def _take_messages(self, values: list[bytes], messages: list[Message], now_ms: float) -> int:
+        """Take in messages of one sender that follow each other; returns how many are new."""
+        name, epoch, first = messages[0].sender, messages[0].epoch, messages[0].seq
+        assert isinstance(epoch, int)  # the reader has set it
+        who = name, epoch
+        kept = self.catching_up.kept
+        news = at = 0
+        while at < len(values) and kept.is_next(who, first + at):  # the usual case
+            delivered, other = self.ordering.feed_messages(values[at:], messages[at:], now_ms)
+            if delivered:
+                self._deliver_at_once(delivered, now_ms)
+                kept.store_next(who, values[at : at + len(delivered)], now_ms)
+                at += len(delivered)
+                news += len(delivered)
+            if other is not None:
+                id_ = (*who, first + at)
+                refused = self._tell(values[at], messages[at], other, now_ms, id_)
+                news += self._keep(id_, values[at], refused, now_ms)
+                at += 1
+        for value, message in zip(values[at:], messages[at:], strict=True):
+            news += self._take_message(value, message, now_ms)
+        return news
+
     def _take_message(self, value: bytes, record: Message, now_ms: float) -> bool:
         id_: Id = (record.sender, record.epoch, record.seq)  # type: ignore[assignment]  # the reader has set the epoch
         kept = self.catching_up.kept
@@ -126,7 +174,11 @@ class Intake:
         if not kept.has_room_for(id_):
             self._refuse(id_, codes.BACKPRESSURE, "No more senders and gaps of this group can be told to other peers.")
             return False
-        refused = self._feed(value, record, now_ms, id_)
+        return self._keep(id_, value, self._feed(value, record, now_ms, id_), now_ms)
+
+    def _keep(self, id_: Id, value: bytes, refused: str | None, now_ms: float) -> bool:
+        """Keep a message for others unless it was refused under this code; returns whether it is new."""
+        kept = self.catching_up.kept
         if refused is None:
             return kept.store(id_, value, now_ms=now_ms)
         if refused in GONE_FOR_GOOD:
@@ -212,8 +264,12 @@ class Intake:
 
     def _feed(self, value: bytes, record: Record, now_ms: float, id_: Id | None = None) -> str | None:
         """Give a record to the kernel; returns the code under which it was refused. `id_` is that of a message."""
+        return self._tell(value, record, self.ordering.feed(value, record, now_ms), now_ms, id_)
+
+    def _tell(self, value: bytes, record: Record, outcome: Outcome, now_ms: float, id_: Id | None) -> str | None:
+        """Tell what the kernel made of a record; returns the code under which it was refused."""
         before = len(self.events)
-        delivered, refused = self.ordering.feed(value, record, now_ms)
+        delivered, refused = outcome
         if delivered:
             self._deliver(delivered)
         code = None
@@ -232,6 +288,17 @@ class Intake:
 
     def join_taken(self, join: Join) -> None:
         """A join is taken into account here, now or before."""
+
+    def _deliver_at_once(self, delivered: list[Delivered], now_ms: float) -> None:
+        """These messages were new, and each was delivered as it came."""
+        if self.is_gateway:
+            self.events += [Accepted(self.group, one.value, one.record) for one in delivered]
+        if self.speaking.observes:
+            for one in delivered:
+                self.speaking.delivered(one)
+                self.speaking.accepted(one.record, now_ms)
+            self.catching_up.kept.time = self.speaking.knowledge.time
+        self.events += delivered
 
     def _deliver(self, delivered: Iterable[Delivered]) -> None:
         for one in delivered:
@@ -280,6 +347,16 @@ class Intake:
             if isinstance(record, Create | Join | Leave | Evict | Abandon):
                 self.records.keep(record, value)
         self.catching_up.kept.set_controls(self.records.all())
+
+
+def _follows(record: Record | None, last: Message) -> bool:
+    """Whether a record is the next message of the same sender."""
+    return (
+        isinstance(record, Message)
+        and record.seq == last.seq + 1
+        and record.sender == last.sender
+        and record.epoch == last.epoch
+    )
 
 
 def _is_new(one: Delivered, before: Ordering) -> bool:

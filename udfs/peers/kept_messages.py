@@ -36,7 +36,8 @@ class KeptMessages:
         """All that was ever here."""
         self._gone: dict[Who, Runs] = {}
         """What of that is kept no longer."""
-        self._young: deque[tuple[float, Id]] = deque()
+        self._young: deque[tuple[float, Who, int, int]] = deque()
+        """Since when these of a sender, from first to last, may be sent."""
         self._have_bytes = 0
 
     def has_room_for(self, id_: Id) -> bool:
@@ -54,9 +55,12 @@ class KeptMessages:
     def highest(self, who: Who) -> int:
         """The largest seq of a sender that was ever here."""
         runs = self._have.get(who)
-        if runs is None:
-            return 0
-        return runs.beyond[-1] - 1 if runs.beyond else runs.prefix
+        return 0 if runs is None else runs.largest
+
+    def is_next(self, who: Who, seq: int) -> bool:
+        """Whether this is the next message after the largest of a sender that was ever here."""
+        runs = self._have.get(who)
+        return runs is not None and 0 < runs.largest == seq - 1
 
     def store(self, id_: Id, value: bytes, *, now_ms: float = 0) -> bool:
         """Store a message of the group; returns whether it is new."""
@@ -69,11 +73,26 @@ class KeptMessages:
         self._have_bytes += BOUND_COST * (len(runs.beyond) - bounds)
         self.messages[id_] = value
         self.size += len(value) + KEPT_COST
+        self._note_young(who, id_[2], id_[2], now_ms)
+        return True
+
+    def store_next(self, who: Who, values: list[bytes], now_ms: float) -> None:
+        """Store the messages that come after the largest of a sender; each of them `is_next`."""
+        runs = self._have[who]
+        first = runs.largest + 1
+        runs.extend(len(values))
+        name, epoch = who
+        messages = self.messages
+        for seq, value in enumerate(values, first):
+            messages[name, epoch, seq] = value
+        self.size += sum(map(len, values)) + KEPT_COST * len(values)
+        self._note_young(who, first, runs.largest, now_ms)
+
+    def _note_young(self, who: Who, first: int, last: int, now_ms: float) -> None:
         if self.grace_ms:
-            self._young.append((now_ms + self.grace_ms, id_))
+            self._young.append((now_ms + self.grace_ms, who, first, last))
             if self._young[0][0] <= now_ms:
                 self.grow_old(now_ms)
-        return True
 
     def note_gone(self, who: Who, first: int, last: int) -> None:
         """These messages need not come: they were refused for good, or are kept by no one any more."""
@@ -141,7 +160,7 @@ class KeptMessages:
     def not_in(self, have: dict[Who, Runs]) -> Iterator[Id]:
         """The messages that are kept here, and not among these."""
         nothing = Runs()
-        young = {id_ for _, id_ in self._young}
+        young = {(*who, seq) for _, who, first, last in self._young for seq in range(first, last + 1)}
         for who, runs in self._have.items():
             theirs, gone = have.get(who, nothing), self._gone.get(who, nothing)
             for low, high in runs.runs():

@@ -5,7 +5,8 @@ pass here: no peer releases by time.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -23,6 +24,10 @@ LIMITS = Limits()
 POSITION = b',"position":'
 ABANDONED = b'"status":"abandoned"'
 STAMPS = ("seen", "sent", "to", "time")
+
+
+Outcome: TypeAlias = tuple[list[Delivered], list[RecordRefused]]
+"""What one record made the kernel deliver and refuse."""
 
 
 class _Letter(msgspec.Struct):
@@ -66,22 +71,34 @@ class Ordering:
         self._held_before = 0
         """How much the kernel held before the last record."""
 
-    def feed(self, value: bytes, record: Record, now_ms: float) -> tuple[list[Delivered], list[RecordRefused]]:
+    def feed(self, value: bytes, record: Record, now_ms: float) -> Outcome:
         """Take in a record; returns what is delivered here, and what is refused."""
         self._offset += 1
-        kernel = self.kernel
-        self._held_before = kernel.held_growth
-        if self._reads_once and isinstance(record, Message) and kernel.receive_read(record, value, self._offset):
-            ordered = kernel.ordered
-            if not kernel.dead and (
-                not ordered or (len(ordered) == 1 and ordered[0].startswith(value[:-1] + POSITION))
-            ):
-                delivered = [Delivered(self.group, value, record, False, 0.0)] if ordered else []  # the usual case
-                kernel.clear()
-                return delivered, []
-        else:
-            kernel.receive(value, self._key, 0, self._offset, 0)
+        self._held_before = self.kernel.held_growth
+        self.kernel.receive(value, self._key, 0, self._offset, 0)
         return self._take(now_ms, value, record)
+
+    def feed_messages(
+        self, values: list[bytes], records: list[Message], now_ms: float
+    ) -> tuple[list[Delivered], Outcome | None]:
+        """Take in messages, up to the first one that is not delivered at once.
+
+        Returns those that were, and what became of the one after them, where there is one.
+        """
+        kernel = self.kernel
+        if not self._reads_once or not kernel.takes_read(self.group):
+            return [], self.feed(values[0], records[0], now_ms)
+        self._held_before = kernel.held_growth
+        count = kernel.receive_read(values, records, self._offset + 1)
+        self._offset += min(count + 1, len(values))
+        group = self.group
+        pairs = islice(zip(values, records, strict=True), count)
+        delivered = [Delivered(group, value, record, False, 0.0) for value, record in pairs]
+        if count == len(values):
+            kernel.clear()
+            return delivered, None
+        del kernel.ordered[:count]
+        return delivered, self._take(now_ms, values[count], records[count])
 
     def pass_over(
         self, settled: Iterable[tuple[Who, Runs]], time: int, now_ms: float
@@ -141,9 +158,7 @@ class Ordering:
     def held_count(self) -> int:
         return len(self._arrived_ms)
 
-    def _take(
-        self, now_ms: float, value: bytes = b"", record: Record | None = None
-    ) -> tuple[list[Delivered], list[RecordRefused]]:
+    def _take(self, now_ms: float, value: bytes = b"", record: Record | None = None) -> Outcome:
         kernel = self.kernel
         delivered: list[Delivered] = []
         for entry in kernel.ordered:

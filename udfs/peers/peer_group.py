@@ -41,10 +41,11 @@ class PeerGroup(Intake):
             raise errors.Refused(f"{self.name} has left {self.group}: join it again to come back.")
         if not self.joining.joined:
             raise errors.Refused(f"{self.name} is not in {self.group} yet: wait until its join counts.")
-        if to is None and self.order.name == "causal_p2p":
+        order = self.order.name
+        if to is None and order == "causal_p2p":
             raise ValueError("in causal_p2p a message needs `to`, the members it is for")
-        if to is not None and self.order.name not in ("causal_p2p", "object"):
-            raise ValueError(f"in {self.order.name} every message is for the whole group: leave `to` out")
+        if to is not None and order not in ("causal_p2p", "object"):
+            raise ValueError(f"in {order} every message is for the whole group: leave `to` out")
         if self.ordering.held_count >= LIMITS.held_max * 9 // 10:
             raise errors.Congested(f"{self.group} holds {self.ordering.held_count:,} messages: wait until some go.")
         for id_ in after:
@@ -55,8 +56,16 @@ class PeerGroup(Intake):
         self.logged.check_room(len(data))
         id_, value = self.speaking.message(data, after, to, object_, clock_ms)
         self.logged.said(id_, len(value))
-        self._say(value, now_ms)
+        self.said.append(value)
+        if self.speaking.observes:
+            self.take_said(now_ms)  # the next stamp depends on it
         return id_
+
+    def take_said(self, now_ms: float) -> None:
+        """Take in what this peer has said, as one bundle, and send it to all."""
+        values, self.said = self.said, []
+        self.take_all(values, now_ms)
+        self.out += [(DATA, write_data(self.key, value)) for value in values]
 
     def _has(self, id_: Id) -> bool:
         """Whether a message was delivered here, or is an own one."""

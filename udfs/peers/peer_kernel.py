@@ -12,16 +12,25 @@ from precede.udfs.records.messages import Id, Message, Who
 class PeerKernel(Holdback):
     """Takes messages that were read before, and passes over what others have settled and forgotten."""
 
-    def receive_read(self, record: Message, value: bytes, offset: int) -> bool:
-        """Take a message that the caller has read and trimmed; False where it has to go by `receive`.
+    def takes_read(self, group: str) -> bool:
+        """Whether messages of this group may go by `receive_read`: the group is there, and nothing is verified."""
+        known = self._groups.get(group)
+        return known is not None and known.plain_partition == 0
 
-        A peer must read a record before it knows whether to take it. Partition and time are 0.
+    def receive_read(self, values: list[bytes], records: list[Message], offset: int) -> int:
+        """Take messages of one group, from this offset on, as long as each is delivered at once; returns how many.
+
+        The one after these was taken too, and had another end: the entries of `ordered` beyond so many are its.
+        A peer must read a record, and trim it, before it knows whether to take it. Partition and time are 0.
         """
-        group = self._groups.get(record.group)
-        if group is None or group.plain_partition != 0:
-            return False
-        group.receive_message(record, value, offset, 0)
-        return True
+        group = self._groups[records[0].group]
+        receive, ordered, dead = group.receive_message, self.ordered, self.dead
+        for count, (value, record) in enumerate(zip(values, records, strict=True)):
+            receive(record, value, offset + count, 0)
+            held = group.held
+            if len(ordered) != count + 1 or dead or (held and (record.sender, record.epoch, record.seq) in held):
+                return count
+        return len(values)
 
     def is_settled(self, group: str, id_: Id) -> bool:
         """Whether a message was delivered or abandoned, at all its destinations."""

@@ -12,6 +12,7 @@ Duties of the caller, beside those of the broadcast (broadcast.py):
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from precede.udfs.engine.held import Held
@@ -39,6 +40,8 @@ from precede.udfs.records.wire import read
 LIMITS = Limits()
 OFFERED_BYTES_MAX = 64 * 1024 * 1024
 """What the groups that are offered may take in memory."""
+SAID_MAX = 64
+"""So many messages of one group are said before they are taken in."""
 REFUSALS_MAX = 1_000
 """So many refusals of the log are remembered, so that each is told once."""
 
@@ -76,6 +79,9 @@ class Segment:
         self._signer = signer
         self._kept_bytes_max = kept_bytes_max
         self._unsent: list[tuple[int, bytes]] = []
+        self._speakers: list[PeerGroup] = []
+        """The groups in which something was said that is neither taken in nor sent yet."""
+        self._said_ms = now_ms
         self._lost = 0
         self._offered_bytes = 0
         self.is_paused = False
@@ -170,6 +176,7 @@ class Segment:
 
     def forget(self, group: str) -> None:
         """Have nothing to do with a group any more."""
+        self._take_said()
         self.groups.pop(group, None)
         self._by_key.pop(group.encode(), None)
 
@@ -187,11 +194,19 @@ class Segment:
 
         Congested, which is a Refused, means that it can be a little later.
         """
-        peer = self._peer(group)
+        peer = self.groups.get(group)
+        if peer is None:
+            raise _not_in(self.name, group)
         if self._unsent or not self.broadcast.has_room(len(data)):
             raise Congested("The peers of the segment cannot follow: wait, and send it again.")
         id_ = peer.send(data, after=list(after), to=to, object_=object_, clock_ms=self._clock_ms(now_ms), now_ms=now_ms)
-        self._settle(peer, now_ms)
+        if not peer.said:
+            self._settle(peer, now_ms)
+        elif len(peer.said) == 1:
+            self._speakers.append(peer)
+            self._said_ms = now_ms
+        elif len(peer.said) == SAID_MAX:
+            self._take_said()
         return id_
 
     def inject(self, group: str, value: bytes, now_ms: float) -> None:
@@ -226,23 +241,26 @@ class Segment:
 
     def take_events(self) -> list[Event]:
         """What happened since the last call."""
+        self._take_said()
         events = self.events.copy()
         self.events.clear()
         return events
 
     def is_confirmed(self, now_ms: float) -> bool:
         """Whether all that was said is with every present peer."""
-        return not self._unsent and self.broadcast.is_confirmed(now_ms)
+        return not self._speakers and not self._unsent and self.broadcast.is_confirmed(now_ms)
 
     def dump(self) -> dict[str, Any]:
         """Everything that a later start needs, as plain data; groups that were left are not in it."""
+        self._take_said()
         groups = {group: dump_group(peer) for group, peer in self.groups.items() if not peer.joining.left}
         return {"v": 1, "name": self.name, "groups": groups}
 
     def _peer(self, group: str) -> PeerGroup:
+        self._take_said()
         peer = self.groups.get(group)
         if peer is None:
-            raise Refused(f"{self.name} is not in {group}: join it first.")
+            raise _not_in(self.name, group)
         return peer
 
     def _add(self, group: str) -> PeerGroup:
@@ -261,16 +279,25 @@ class Segment:
 
     def receive(self, datagram: bytes, now_ms: float) -> None:
         """Take in a datagram."""
-        for arrival in self.broadcast.receive(datagram, now_ms):
+        self._take_said()
+        arrivals = self.broadcast.receive(datagram, now_ms)
+        at = 0
+        while at < len(arrivals):
+            taken = 1
             try:
-                self._dispatch(arrival, now_ms)
+                if arrivals[at][1] == DATA:
+                    taken = self._take_data(arrivals, at, now_ms)
+                else:
+                    self._dispatch(arrivals[at], now_ms)
             except FrameFault as fault:
                 self._count(fault.code)
             except PeerFault:
                 self._count("peer_fault")
+            at += taken
 
     def due(self, now_ms: float, *, is_drained: bool = True) -> list[bytes]:
         """The datagrams to send now; `is_drained` says whether all that has arrived was handed over."""
+        self._take_said()
         if self.announcing.due_ms <= now_ms:
             here = [(group, peer) for group, peer in self.groups.items() if not peer.joining.left]
             mine = [GroupNote(group, peer.records.create, peer.speaking.knowledge.view) for group, peer in here]
@@ -290,23 +317,38 @@ class Segment:
 
     def deadline_ms(self) -> float:
         """When to call `due` next, as far as known now."""
+        if self._speakers:
+            return self._said_ms
         times = [self.broadcast.deadline_ms(), self.announcing.due_ms]
         return min(times + [time for peer in self.groups.values() if (time := peer.deadline_ms()) is not None])
+
+    def _take_data(self, arrivals: list[Arrival], at: int, now_ms: float) -> int:
+        """Take in the records from here on that are of one origin and one group; returns how many."""
+        origin, _, payload = arrivals[at]
+        key, value = notes.read_data(payload)
+        head = payload[: -len(value)]
+        values = [value]
+        for other, kind, payload in islice(arrivals, at + 1, None):
+            if kind != DATA or other != origin or not payload.startswith(head) or len(payload) == len(head):
+                break
+            values.append(payload[len(head) :])
+        peer = self._by_key.get(key)
+        if self.is_paused:
+            self._count("paused")
+        elif peer is not None:
+            peer.take_all(values, now_ms, is_from_log=self.announcing.is_gateways(origin))
+            self._settle(peer, now_ms)
+        elif self.is_gateway:
+            self._miss(key.decode(errors="replace"))
+        return len(values)
 
     def _dispatch(self, arrival: Arrival, now_ms: float) -> None:
         origin, kind, payload = arrival
         stream = self.broadcast.streams.by_origin[origin]
         is_from_log = self.announcing.is_gateways(origin)
         peer: PeerGroup | None = None
-        if kind in (DATA, PAGE) and self.is_paused:
+        if kind == PAGE and self.is_paused:
             self._count("paused")
-        elif kind == DATA:
-            key, value = notes.read_data(payload)
-            peer = self._by_key.get(key)
-            if peer is not None:
-                peer.take(value, now_ms, is_from_log=is_from_log)
-            elif self.is_gateway:
-                self._miss(key.decode(errors="replace"))
         elif kind == ANNOUNCEMENT:
             peer = self._take_note(origin, notes.read_note(payload), now_ms)
         elif kind == SYNC:
@@ -411,6 +453,14 @@ class Segment:
         """The names of all others that are heard; None while some of them are not known."""
         return self.announcing.present(self.broadcast.streams, now_ms)
 
+    def _take_said(self) -> None:
+        """Take in what the application has said since the last call, and send it: one bundle costs less."""
+        if self._speakers:
+            speakers, self._speakers = self._speakers, []
+            for peer in speakers:
+                peer.take_said(self._said_ms)
+                self._settle(peer, self._said_ms)
+
     def _settle(self, peer: PeerGroup, now_ms: float) -> None:
         """Pass on what a group has to send."""
         if peer.out:
@@ -435,6 +485,10 @@ class Segment:
 
     def _count(self, code: str) -> None:
         self.broadcast.counts[code] = self.broadcast.counts.get(code, 0) + 1
+
+
+def _not_in(name: str, group: str) -> Refused:
+    return Refused(f"{name} is not in {group}: join it first.")
 
 
 def _size_of(info: GroupInfo) -> int:

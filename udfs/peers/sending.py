@@ -6,6 +6,7 @@ they have crashed, are cut off, or lie.
 """
 
 from collections import deque
+from itertools import islice
 
 from precede.udfs.peers.frame_store import FrameStore
 from precede.udfs.peers.frames import BUNDLE_BYTES_MAX, FRAME, frame_bytes
@@ -16,6 +17,8 @@ LINGER_MS = 1.0
 What a datagram costs its receivers is paid once by each of them.
 """
 PEERS_USUAL = 4
+BUSY_FRAMES = 4
+"""After a datagram of so many frames the next one waits twice as long: the more is said, the more share a datagram."""
 LINGER_MS_MAX = 4.0
 PER_MS_MAX = 32
 """The pace: so many frames in a millisecond, and twice as many at once."""
@@ -24,6 +27,8 @@ WINDOW_IN_ALL = 3_000
 """The window of one peer is this, divided by the number of peers, but at most WINDOW_MAX."""
 STALL_MS = 500.0
 ROOM = BUNDLE_BYTES_MAX - 36
+USABLE_BYTES = 64
+"""Where less room is left than this, a datagram is full."""
 
 
 class _Follower:
@@ -48,7 +53,11 @@ class Sending:
         """The last seq that was sent."""
         self._queue: deque[tuple[int, bytes]] = deque()
         self.queued_bytes = 0
-        self._flush_ms: float | None = None
+        self._flush_ms = 0.0
+        """When what waits goes out at the latest, be its datagram full or not."""
+        self._not_before_ms = 0.0
+        self._bundled = 0
+        """How many frames the last time that any were sent."""
         self._tokens = float(2 * PER_MS_MAX)
         self._refilled_ms = 0.0
         self._followers: dict[bytes, _Follower] = {}
@@ -57,9 +66,13 @@ class Sending:
     def put(self, frames: list[tuple[int, bytes]], peers: int, now_ms: float) -> None:
         """Queue frames, each as kind and body."""
         if not self._queue:
-            self._flush_ms = now_ms + min(LINGER_MS * max(1.0, peers / PEERS_USUAL), LINGER_MS_MAX)
+            self._flush_ms = now_ms + self._linger_ms(peers)
         self._queue += frames
         self.queued_bytes += sum(len(body) for _, body in frames)
+
+    def _linger_ms(self, peers: int) -> float:
+        linger_ms = LINGER_MS * max(1.0, peers / PEERS_USUAL)
+        return min(2 * linger_ms if self._bundled >= BUSY_FRAMES else linger_ms, LINGER_MS_MAX)
 
     def confirm(self, origin: bytes, prefix: int, now_ms: float) -> bool:
         """Another peer has all frames up to this one; returns whether that can be true."""
@@ -98,39 +111,60 @@ class Sending:
 
     def deadline_ms(self) -> float | None:
         """When to call `due`; where the window is full, a confirmation comes first or a peer stops counting."""
-        if not self._queue or self._flush_ms is None:
+        if not self._queue:
             return None
-        return self._flush_ms
+        return self._not_before_ms if self.queued_bytes >= ROOM else max(self._flush_ms, self._not_before_ms)
 
     def due(self, peers: int, now_ms: float) -> list[list[bytes]]:
         """What may be sent now, as the frames of one datagram each; the last may have room for more."""
         queue = self._queue
-        if not queue or self._flush_ms is None:
-            return []
-        if now_ms < self._flush_ms and self.queued_bytes < ROOM:
+        is_early = now_ms < self._flush_ms
+        if not queue or now_ms < self._not_before_ms or (is_early and self.queued_bytes < ROOM):
             return []
         count = self._room(peers, now_ms)
+        if is_early:
+            count = self._in_full_datagrams(count)
         if count <= 0:
-            self._flush_ms = now_ms + LINGER_MS
+            self._not_before_ms = now_ms + LINGER_MS
             return []
         for follower in self._followers.values():
             if follower.confirmed == self.seq:
                 follower.moved_ms = now_ms  # nothing was under way to it, so nothing was overdue
+        frames = [queue.popleft() for _ in range(min(count, len(queue)))]
+        datagrams = self._number(frames)
+        self._tokens -= len(frames)
+        self._bundled = len(frames)
+        self.sent_frames += len(frames)
+        self._flush_ms = now_ms + self._linger_ms(peers)
+        return datagrams
+
+    def _in_full_datagrams(self, count: int) -> int:
+        """How many of the next frames fill their datagrams, where so many may go."""
+        full = 0
+        room = ROOM
+        for taken, (_, body) in enumerate(islice(self._queue, max(0, count))):
+            size = len(body) + FRAME.size
+            if size > room:
+                full = taken
+                room = ROOM
+            room -= size
+            if room < USABLE_BYTES:
+                full = taken + 1
+        return full
+
+    def _number(self, frames: list[tuple[int, bytes]]) -> list[list[bytes]]:
+        """Give these their seqs, and keep them; returns them as the frames of one datagram each."""
+        first = self.seq + 1
+        self.seq += len(frames)
+        self._store.put_next(self._own, first, frames)
         datagrams: list[list[bytes]] = []
         room = 0
-        while queue and count:
-            kind, body = queue.popleft()
-            count -= 1
-            self._tokens -= 1
+        for seq, (kind, body) in enumerate(frames, first):
             self.queued_bytes -= len(body)
-            self.seq += 1
-            self._store.put(self._own, self.seq, kind, body)
             size = len(body) + FRAME.size
             if size > room:
                 datagrams.append([])
                 room = ROOM
-            datagrams[-1].append(frame_bytes(kind, self.seq, body))
+            datagrams[-1].append(frame_bytes(kind, seq, body))
             room -= size
-            self.sent_frames += 1
-        self._flush_ms = now_ms + LINGER_MS if queue else None
         return datagrams

@@ -44,6 +44,7 @@ class Speaking:
         self.knowledge = Knowledge()
         self.stamps: Stamps = order.stamps_of(name, epoch)
         self.signer = signer
+        self._head = self._head_of_messages()
         self.promised = 0
         """The least time of the next own message, as the others know it."""
         self.heartbeat_ms: float | None = None
@@ -53,6 +54,11 @@ class Speaking:
     def time(self) -> int:
         """The own linear time; 0 if the order has none."""
         return self.stamps.time if isinstance(self.stamps, LamportStamps) else 0
+
+    @property
+    def observes(self) -> bool:
+        """Whether what is delivered or accepted moves the own stamps."""
+        return self.stamps.__class__ is not Stamps
 
     def adopt_order(self, order: type[Order]) -> None:
         """The group has another order than it seemed: stamp by that one, with what was kept so far."""
@@ -69,6 +75,7 @@ class Speaking:
         self.stamps.load(kept)
         self.stamps.seq = 0
         self.promised = 0
+        self._head = self._head_of_messages()
 
     # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -78,14 +85,17 @@ class Speaking:
         """The next own message. Raises Refused, and then no seq is used, if it would be too large."""
         size = len(data) + 400 * (len(after) + len(to or ())) + 2_000
         kept = self.stamps.dump() if size > LIMITS.record_bytes_max else None
-        stamp = self.stamps.stamp(after=after, to=to or [], clock_ms=clock_ms)
+        stamp = self.stamps.next_fields(after=after, to=to or [], clock_ms=clock_ms)
         if after:
             stamp.setdefault("after", after)
         if to is not None:
             stamp["to"] = to
         if object_ is not None:
             stamp["object"] = object_
-        value = self.control(stamp, data)
+        stamp_text = b"," + msgspec.json.encode(stamp)[1:-1] if stamp else b""
+        value = b'%b%d%b,"data":%b}' % (self._head, self.stamps.seq, stamp_text, data)
+        if self.signer is not None:
+            value = self.signer(value)
         if len(value) > LIMITS.record_bytes_max:
             if kept is not None:
                 self.stamps.load(kept)
@@ -95,12 +105,15 @@ class Speaking:
         self.promised = max(self.promised, self.time)
         return (self.name, self.epoch, self.stamps.seq), value
 
-    def control(self, fields: dict[str, Any], data: bytes | None = None) -> bytes:
+    def control(self, fields: dict[str, Any]) -> bytes:
         """A record of these fields, signed if the member has a key."""
         value = msgspec.json.encode({"group": self.group, **fields})
-        if data is not None:
-            value = value[:-1] + b',"data":' + data + b"}"
         return value if self.signer is None else self.signer(value)
+
+    def _head_of_messages(self) -> bytes:
+        """What all messages of this epoch begin with."""
+        fields = {"group": self.group, "sender": self.name, "epoch": self.epoch}
+        return msgspec.json.encode(fields)[:-1] + b',"seq":'
 
     def join(self) -> bytes:
         """The record by which this member enters."""
@@ -129,9 +142,9 @@ class Speaking:
         record = one.record
         if not isinstance(record, Message):
             return
+        if not self.observes:
+            return
         stamps = self.stamps
-        if stamps.__class__ is Stamps:
-            return  # these keep nothing of what is delivered
         if isinstance(stamps, LamportStamps):
             if record.time is not UNSET and record.time > self.knowledge.time:
                 self.knowledge.time = record.time
@@ -178,3 +191,4 @@ class Speaking:
         self.knowledge.load(dumped["knowledge"])
         self.stamps.load(dumped["stamps"])
         self.epoch = self.stamps.epoch = dumped["epoch"]
+        self._head = self._head_of_messages()

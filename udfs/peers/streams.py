@@ -96,6 +96,13 @@ class Stream:
         self.repair_credit = min(self.repair_credit + earned, CREDIT_BYTES_MAX)
         self.page_credit = min(self.page_credit + earned, PAGE_CREDIT_BYTES_MAX)
 
+    def advance(self, count: int, size: int) -> None:
+        """The next frames are here, so many of so many bytes in all, and nothing was missing before them."""
+        seq = self.runs.prefix = self.runs.prefix + count
+        self.highest = max(self.highest, seq)
+        self.noticed = max(self.noticed, seq)
+        self.mean_bytes += (size / count - self.mean_bytes) * min(count, 16) / 16
+
     def claim(self, highest: int) -> None:
         """Frames up to this one exist, somebody says."""
         highest = min(highest, self.runs.prefix + LOOKAHEAD)
@@ -106,8 +113,7 @@ class Stream:
         """The origin itself says that this seq is not used yet: what others claimed beyond it does not exist."""
         if self.highest < next_seq:
             return
-        beyond = self.runs.beyond
-        self.highest = max(next_seq - 1, beyond[-1] - 1 if beyond else self.runs.prefix)
+        self.highest = max(next_seq - 1, self.runs.largest)
         self.noticed = min(self.noticed, self.highest)
         for seq in [seq for seq in self.wanted if seq > self.highest]:
             del self.wanted[seq]
@@ -119,8 +125,7 @@ class Stream:
     def entry(self) -> VectorEntry:
         """What is here, for a heartbeat."""
         runs = self.runs
-        highest = runs.beyond[-1] - 1 if runs.beyond else runs.prefix
-        return VectorEntry(self.origin, runs.prefix, highest)
+        return VectorEntry(self.origin, runs.prefix, runs.largest)
 
 
 class Streams:
