@@ -262,7 +262,7 @@ class SegmentProcess:
                     if self._keeper.trouble is not None:
                         raise Refused(self._keeper.trouble)
                     id_ = self._segment.send(group, data, now_ms=now_ms, after=after, to=to, object_=object_)
-                    value = self._segment.groups[group].catching_up.kept.messages.get(id_)
+                    value = self._segment.record_of(group, id_)
                     if value is not None:
                         self._keeper.said((group, id_[1], id_[2], value))
                     return id_

@@ -30,6 +30,11 @@ class Joining:
         """Whether this peer is a member, or becomes one: then it answers those that join."""
         return not self.left and (self.joined or self.record is not None)
 
+    @property
+    def waits(self) -> bool:
+        """Whether the own join is said and does not count yet."""
+        return self.record is not None and not self.joined
+
     def begin(self, record: bytes, now_ms: float) -> None:
         """The own join goes out."""
         self.record = record

@@ -160,15 +160,26 @@ class KeptMessages:
     def not_in(self, have: dict[Who, Runs]) -> Iterator[Id]:
         """The messages that are kept here, and not among these."""
         nothing = Runs()
-        young = {(*who, seq) for _, who, first, last in self._young for seq in range(first, last + 1)}
+        too_young = self._young_stretches()
         for who, runs in self._have.items():
             theirs, gone = have.get(who, nothing), self._gone.get(who, nothing)
+            young = too_young.get(who, ())
             for low, high in runs.runs():
                 for first, last in theirs.gaps(low, high):
                     for seq in gone.missing(first, last):
                         id_ = (*who, seq)
-                        if id_ in self.messages and id_ not in young:
+                        if id_ in self.messages and not any(one <= seq <= other for one, other in young):
                             yield id_
+
+    def _young_stretches(self) -> dict[Who, list[tuple[int, int]]]:
+        """Which messages of each sender are too young to be sent, as (first, last)."""
+        found: dict[Who, list[tuple[int, int]]] = {}
+        for _, who, first, last in self._young:
+            stretches = found.setdefault(who, [])
+            if stretches and stretches[-1][1] + 1 == first:
+                first = stretches.pop()[0]
+            stretches.append((first, last))
+        return found
 
     def gone_and_not_in(self, have: dict[Who, Runs]) -> list[Have]:
         """The forgotten messages that are not among these; beyond SETTLED_MAX runs, the rest is told the next time."""

@@ -192,6 +192,7 @@ class Segment:
     ) -> Id:
         """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument.
 
+        The next call of anything else takes in all that was said, as one bundle, and tells of it.
         Congested, which is a Refused, means that it can be a little later.
         """
         peer = self.groups.get(group)
@@ -234,6 +235,10 @@ class Segment:
         peer = self.groups.get(group)
         if peer is not None and peer.take(value, now_ms):
             peer.logged.said((self.name, epoch, seq), len(value))
+
+    def record_of(self, group: str, id_: Id) -> bytes | None:
+        """The raw record of a message, if it is kept here."""
+        return self._peer(group).catching_up.kept.messages.get(id_)
 
     def held(self, group: str) -> list[Held]:
         """What waits for its turn in a group, and for what."""
@@ -307,10 +312,10 @@ class Segment:
             self._lost = self.broadcast.lost
             for peer in self.groups.values():
                 peer.catching_up.lacks(now_ms)
-        present = self.present(now_ms)
         for peer in self.groups.values():
             peer.due(self._clock_ms(now_ms), now_ms)
-            peer.check_join(present, self.announcing.gateways, now_ms)
+            if peer.joining.waits:
+                peer.check_join(self.present(now_ms), self.announcing.gateways, now_ms)
             self._settle(peer, now_ms)
         self._flush(now_ms)
         return self.broadcast.due(now_ms, is_drained=is_drained)
@@ -469,6 +474,8 @@ class Segment:
             self._flush(now_ms)
 
     def _flush(self, now_ms: float) -> None:
+        if not self._unsent:
+            return
         sent = 0
         try:
             for kind, payload in self._unsent:

@@ -68,7 +68,8 @@ class Sending:
         if not self._queue:
             self._flush_ms = now_ms + self._linger_ms(peers)
         self._queue += frames
-        self.queued_bytes += sum(len(body) for _, body in frames)
+        for _, body in frames:
+            self.queued_bytes += len(body)
 
     def _linger_ms(self, peers: int) -> float:
         linger_ms = LINGER_MS * max(1.0, peers / PEERS_USUAL)
