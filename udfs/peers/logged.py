@@ -3,7 +3,6 @@
 Where a gateway is known, a peer keeps its own messages until the log has them. At the limit it says nothing more.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
 from precede.udfs.engine.runs import Runs
@@ -24,7 +23,7 @@ class Logged:
         self._name = name
         self._bytes_max = bytes_max
         self._have: dict[Who, Runs] = {}
-        self._lacking: OrderedDict[Id, int] = OrderedDict()
+        self._lacking: dict[Id, int] = {}
         """The own messages that the log is not known to have, with their sizes."""
         self.size = 0
 
@@ -47,8 +46,6 @@ class Logged:
         if not self.has(id_):
             self._lacking[id_] = size
             self.size += size
-            while not self.is_known and self.size > self._bytes_max:
-                self.size -= self._lacking.popitem(last=False)[1]  # no log is known that could lack it
 
     def drop(self, ids: Iterable[Id]) -> None:
         """These need no keeping: the log has them, or refused them."""

@@ -123,8 +123,9 @@ class Sending:
         if not queue or now_ms < self._not_before_ms or (is_early and self.queued_bytes < ROOM):
             return []
         count = self._room(peers, now_ms)
-        if is_early:
-            count = self._in_full_datagrams(count)
+        full = self._in_full_datagrams(count)
+        if full or is_early:
+            count = full  # the rest waits for more
         if count <= 0:
             self._not_before_ms = now_ms + LINGER_MS
             return []
@@ -136,7 +137,7 @@ class Sending:
         self._tokens -= len(frames)
         self._bundled = len(frames)
         self.sent_frames += len(frames)
-        self._flush_ms = now_ms + self._linger_ms(peers)
+        self._flush_ms = now_ms + self._linger_ms(peers)  # the youngest frames are left
         return datagrams
 
     def _in_full_datagrams(self, count: int) -> int:
