@@ -46,19 +46,21 @@ def test_application_masters_and_executors_are_killed_and_nothing_is_lost(
     driver = submit(yarn, job, "spark.yarn.maxAppAttempts=4")
     try:
         stream.send_part(driver, "the first messages")
+        yarn.application_master().terminate()
+        stream.send_part(driver, "messages after the application master was told to end")
+        assert "Stopped: " in yarn.said(attempt=1)
+        assert LEASE not in yarn.said(attempt=2), "the driver that was told to end gave its leases back"
         kill(yarn.application_master())
         stream.send_part(driver, "messages after the application master was killed")
+        assert LEASE in yarn.said(attempt=3)
         kill(yarn.executors()[0])
         stream.send_part(driver, "messages after an executor was killed")
         master = yarn.application_master()
         for one in [*master.children(recursive=True), master]:
             kill(one)
-        stream.send_part(driver, "messages after the application master and its Python were killed")
-        assert LEASE in yarn.said(attempt=3)
-        yarn.application_master().terminate()
-        driver.wait_for(lambda: " batches, " in yarn.said(attempt=4), "the attempt after one that was told to end")
-        assert "Stopped: " in yarn.said(attempt=3)
-        assert LEASE not in yarn.said(attempt=4), "the driver that was told to end gave its leases back"
+        driver.wait_for(
+            lambda: " batches, " in yarn.said(attempt=4), "the attempt after all of the last one was killed"
+        )
         yarn.kill_application()
         assert driver.process.wait(WAIT_S) == 1
         assert "Stopped: " in yarn.said(attempt=4)
