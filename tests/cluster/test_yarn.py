@@ -47,6 +47,7 @@ def test_application_masters_and_executors_are_killed_and_nothing_is_lost(
     try:
         stream.send_part(driver, "the first messages")
         yarn.application_master().terminate()
+        driver.wait_for(lambda: " batches, " in yarn.said(attempt=2), "an attempt after one that was told to end")
         stream.send_part(driver, "messages after the application master was told to end")
         assert "Stopped: " in yarn.said(attempt=1)
         assert LEASE not in yarn.said(attempt=2), "the driver that was told to end gave its leases back"
