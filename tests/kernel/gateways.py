@@ -62,9 +62,13 @@ class SimulatedLog:
 
     def delivered(self, group: str) -> list[Id]:
         """The messages that the job delivers, in order."""
+        return [id_ for id_, _ in self.places(group)]
+
+    def places(self, group: str) -> list[tuple[Id, str | None]]:
+        """The same, each with its destination where the order has them."""
         found = [json.loads(value) for value in self.ordered().ordered]
         return [
-            (one["sender"], one.get("epoch", 0), one["seq"])
+            ((one["sender"], one.get("epoch", 0), one["seq"]), one.get("destination"))
             for one in found
             if one["group"] == group and one.get("kind", "message") == "message" and one["status"] == "delivered"
         ]

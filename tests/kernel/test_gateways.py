@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from precede.udfs.records.job_records import GapRecord
+from precede.udfs.records.messages import Id
 from tests.kernel.gateways import World
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP
+from tests.signing import Signs, publics
 
 
 def world(*names: str, gateways: int = 1, weather: Weather | None = None, seed: int = 1, **options: Any) -> World:
@@ -71,6 +74,62 @@ def test_two_segments_and_the_log_have_the_same_messages(order: str) -> None:
     before = len(one.log.rows)
     one.run(20_000)
     assert len(one.log.rows) - before <= 40, "nothing runs in circles"
+
+
+def on_two_segments(*, order: str, keys: Sequence[str] = (), loss: float = 0.05) -> World:
+    """Four peers on two segments, with a gateway of each, in one group; with keys, each signs by its own."""
+    one = World(segments=2, weather=Weather(loss=loss))
+    one.gateway("gate0", at=(0,))
+    one.gateway("gate1", at=(1,))
+    for name, at in (("ann", 0), ("bob", 0), ("cem", 1), ("dan", 1)):
+        one.segments[at].start(name, signer=Signs(name) if keys else None)
+    one.run(3_000)
+    one.together("ann", "cem", "bob", "dan", order=order, **({"keys": publics(*keys)} if keys else {}))
+    return one
+
+
+FOUR = ("ann", "bob", "cem", "dan")
+
+
+def test_in_causal_p2p_each_member_gets_what_is_for_it_from_another_segment_too_as_the_log_says() -> None:
+    one = on_two_segments(order="causal_p2p")
+    said: dict[Id, list[str]] = {}
+    for turn in range(20):
+        for at, name in enumerate(FOUR):
+            to = sorted({FOUR[(at + 1 + turn % 3) % 4], FOUR[(at + 1 + turn % 2) % 4]})
+            said[one.say(name, "x", to=to)] = to
+        one.run(40)
+    for name in FOUR:
+        mine = sorted(id_ for id_, to in said.items() if name in to)
+        one.until(lambda name=name, mine=mine: sorted(one.delivered(name)) == mine)  # type: ignore[misc]
+    places = sorted((id_, to) for id_, whom in said.items() for to in whom)
+    one.until(lambda: sorted(one.log.places(GROUP)) == places)
+    assert one.log.dead() == []
+
+
+def test_in_an_object_group_what_a_message_depends_on_comes_first_on_both_segments_and_in_the_log() -> None:
+    one = on_two_segments(order="object")
+    follows: dict[Id, list[Id]] = {}
+    for _ in range(20):
+        for name in FOUR:
+            before = one.delivered(name)[-2:]
+            follows[one.say(name, "x", after=before)] = before
+        one.run(40)
+    one.until(lambda: all(len(one.delivered(name)) == len(follows) for name in FOUR))
+    one.until(lambda: len(one.log.delivered(GROUP)) == len(follows))
+    for sequence in (one.log.delivered(GROUP), *(one.delivered(name) for name in FOUR)):
+        assert all(set(before) <= set(sequence[: sequence.index(id_)]) for id_, before in follows.items())
+    assert one.log.dead() == []
+
+
+@pytest.mark.parametrize("order", ["s_b", "causal", "lamport"])
+def test_signed_records_of_two_segments_are_in_the_log_as_they_were_signed(order: str) -> None:
+    one = on_two_segments(order=order, keys=FOUR)
+    said = [one.say(name, "x") for _ in range(10) for name in FOUR]
+    one.until(lambda: all(sorted(one.delivered(name)) == sorted(said) for name in FOUR))
+    one.until(lambda: sorted(one.log.delivered(GROUP)) == sorted(said))
+    assert one.log.dead() == []
+    assert all("signature" in record for record in one.log.records("message"))
 
 
 def test_two_gateways_between_the_same_two_segments_make_no_loop() -> None:
