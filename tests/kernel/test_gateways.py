@@ -301,6 +301,61 @@ def test_a_group_of_the_log_is_offered_and_a_newcomer_gets_its_messages() -> Non
     one.until(lambda: said in one.log.delivered(GROUP))
 
 
+STAMPS = {"s_b": b'"after":[]', "fifo": b'"data":1', "causal": b'"seen":[["zoe",0,1]]'}
+
+
+@pytest.mark.parametrize("order", STAMPS)
+@pytest.mark.parametrize("runs_before", [False, True])
+def test_a_group_that_the_log_began_without_a_create_is_offered_under_the_order_of_the_log(
+    order: str, runs_before: bool
+) -> None:
+    one = World(order=order)
+    first = b'{"group":"G","sender":"zoe","seq":1,%b}' % STAMPS[order]
+    if runs_before:
+        one.log.write(first)
+    one.gateway("gate")
+    one.segments[0].start("ann")
+    one.run(3_000)
+    if not runs_before:
+        one.log.write(first)
+    one.until(lambda: one.segments[0].is_offered("ann"), 1_000)
+    one.segments[0].join("ann")
+    one.until(lambda: one.delivered("ann") == [("zoe", 0, 1)], 2_000)
+    assert one.peer("ann").groups[GROUP].order.name == order
+    one.until(lambda: one.segments[0].joined("ann"))
+    said = one.say("ann", "hello")
+    one.until(lambda: one.log.delivered(GROUP) == [("zoe", 0, 1), said])
+    one.segments[0].start("bob")
+    one.until(lambda: one.segments[0].is_offered("bob"), 1_000)
+    one.segments[0].join("bob")
+    one.until(lambda: one.delivered("bob") == [("zoe", 0, 1), said])
+    assert one.log.dead() == []
+    assert one.log.records("create") == []
+
+
+@pytest.mark.parametrize("order", ["total", "lamport"])
+def test_a_group_without_a_create_that_needs_the_log_is_not_offered(order: str) -> None:
+    one = World(order=order)
+    one.gateway("gate")
+    one.segments[0].start("ann")
+    one.log.write(b'{"group":"G","sender":"zoe","seq":1,"time":1}')
+    one.run(3_000)
+    assert not one.segments[0].is_offered("ann")
+
+
+def test_a_group_made_on_a_segment_has_its_order_in_a_log_with_another_default_too() -> None:
+    one = World(order="causal")
+    one.gateway("gate")
+    one.segments[0].start("ann")
+    one.run(3_000)
+    one.together("ann")
+    said = one.say("ann", "hello")
+    one.until(lambda: one.log.delivered(GROUP) == [said])
+    created = one.log.ordered().group(GROUP)
+    assert created is not None
+    assert created.order.name == one.peer("ann").groups[GROUP].order.name == "s_b"
+
+
 def test_what_the_log_fences_is_told_as_refused() -> None:
     one = world("ann", "bob", order="fifo")
     epoch = one.peer("bob").groups[GROUP].speaking.epoch
