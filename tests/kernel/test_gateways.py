@@ -84,7 +84,8 @@ def on_two_segments(*, order: str, keys: Sequence[str] = (), loss: float = 0.05)
     for name, at in (("ann", 0), ("bob", 0), ("cem", 1), ("dan", 1)):
         one.segments[at].start(name, signer=Signs(name) if keys else None)
     one.run(3_000)
-    one.together("ann", "cem", "bob", "dan", order=order, **({"keys": publics(*keys)} if keys else {}))
+    more: dict[str, Any] = {"keys": publics(*keys)} if keys else {}
+    one.together("ann", "cem", "bob", "dan", order=order, **more)
     return one
 
 
