@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 DOCS_STAMP := $(VENV)/installed-docs
 PYTEST = $(BIN)/python -m pytest
-# Two at a time; the tests with a broker or Spark keep to one process (tests/conftest.py), for they share these.
+# Two at a time; tests that share a broker or a cluster keep to one process (tests/conftest.py).
 BOTH_CORES = -n 2 --dist loadgroup
 CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links in precede/ lead to the other rooms
 

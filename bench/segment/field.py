@@ -5,17 +5,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bench.segment.speaker import Found, Task
+from tests.door.segment_links import free_port
 from tests.segments.network import Network
 
 HOME = Path(__file__).resolve().parent.parent.parent
-PORTS = count(17_100)
 HEAD_START_S = 0.3
 CUT, CUT_S = 1.0, 5.0
 
@@ -61,7 +60,7 @@ def perform(
 
 def tasks(peers: int, *, interface: str = "lo", **more: Any) -> list[Task]:
     """The same task for each of these peers, at an address that nobody else uses."""
-    url = f"udp://239.255.70.80:{next(PORTS)}%{interface}"
+    url = f"udp://239.255.70.80:{free_port()}%{interface}"
     return [Task(url=url, name=f"peer-{number}", peers=peers, is_first=number == 0, **more) for number in range(peers)]
 
 

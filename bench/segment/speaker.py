@@ -103,13 +103,13 @@ class Speaker:
         self.times = array("d")
         self.delivered: dict[str, int] = {}
         self.last_s = 0.0
+        self.offered = False
+        self.joined = False
         self.runner = SegmentRunner()
         key = None if task.segment_key is None else task.segment_key.encode()
         signer = None if task.key is None else Signing(task.key)
         self.link: Link = open_link(read_address(task.url), task.name, self.listen, key=key, signer=signer)
-        self.runner.add(self.link)
-        self.offered = False
-        self.joined = False
+        self.runner.add(self.link)  # the listener is told from here on
 
     def listen(self, events: list[Event]) -> None:
         """Note when each message came."""
@@ -142,8 +142,9 @@ class Speaker:
                 segment.create(GROUP, options, now_ms)
         else:
             while not self.offered:
-                assert monotonic() < until, "no group was offered"
-                sleep(0.05)
+                assert monotonic() < until, f"no group was offered to {task.name}"
+                self.runner.check()
+                sleep(0.02)
             with self.runner.use(self.link) as now_ms:
                 segment.join(GROUP, now_ms)
         while not (self.joined and len(segment.groups[GROUP].members) == task.peers):

@@ -13,6 +13,7 @@ from precede.ingest.live.live_kernel import QUIET, KernelState, RawRow, Stream
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import Sender
+from precede.udfs.engine.snapshot import outline
 from precede.udfs.engine.state import NO_OPTIONS
 from precede.udfs.holdback import SPACE, Holdback
 from precede.udfs.limits import Limits
@@ -175,13 +176,11 @@ class LogKernel:
 
     def has_begun(self, group: str) -> bool:
         """Whether anything of the group was accepted; from then on no `create` counts any more."""
-        found = self._holdback.look(group)
-        return found is not None and found.begun
+        return self._holdback.has_begun(group)
 
     def is_created(self, group: str) -> bool:
         """Whether the group has a `create` record in the log, known here or not."""
-        found = self._holdback.look(group)
-        return found is not None and found.options is not NO_OPTIONS
+        return self._holdback.is_created(group)
 
     def has_join(self, group: str, name: str, epoch: int) -> bool:
         """Whether this member joined with this epoch, or a larger one."""
@@ -220,7 +219,7 @@ class LogKernel:
 
     def groups(self) -> list[str]:
         """All groups of which anything was accepted."""
-        return [key.decode() for key, _ in self._holdback.homes()]
+        return self._holdback.names()
 
     def held_values(self, group: str) -> list[bytes]:
         """The held messages of a group, in the order in which they came."""
@@ -265,6 +264,24 @@ class _Looking(Holdback):
             return found
         key = name.encode()
         return self._group(key, 0) if key in self._blobs else None
+
+    def names(self) -> list[str]:
+        """The groups of which anything was accepted, by name."""
+        names = [key.decode() for key in self._keys()]
+        return [name for name in names if self.has_begun(name)]
+
+    def has_begun(self, name: str) -> bool:
+        """Whether anything of a group was accepted; it is not decoded for that."""
+        found = self._groups.get(name) or self._resting.get(name)
+        return name.encode() in self._blobs if found is None else found.begun
+
+    def is_created(self, name: str) -> bool:
+        """Whether a `create` record began a group; it is not decoded for that."""
+        found = self._groups.get(name) or self._resting.get(name)
+        if found is not None:
+            return found.options is not NO_OPTIONS
+        key = name.encode()
+        return key in self._blobs and outline(key, self._blobs[key]).options is not None
 
     def is_covered(self, key: bytes, offset: int) -> bool:
         """Whether the state that was loaded has this record already."""

@@ -8,6 +8,7 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from precede.local.embedded_broker import Broker
 from precede.udfs.records.messages import Id
 from tests.door.segment_links import GROUP, Linked, linked, loopback_url
 from tests.faults.running import Running
-from tests.system.stream import Stream, contiguous
+from tests.signing import Signs, publics
+from tests.system.stream import Stream
 
 KEY = GROUP.encode()
 
@@ -52,9 +54,11 @@ class Place:
             publisher.publish(fields["group"], json.dumps(fields).encode())
 
     def ordered(self, group: str = GROUP) -> list[dict[str, Any]]:
-        found = self.stream.ordered()
-        assert contiguous(found)
-        return [json.loads(value) for value in found.get(group.encode(), [])]
+        found = [json.loads(value) for value in self.stream.ordered().get(group.encode(), [])]
+        for place in {one.get("destination") for one in found}:
+            positions = [one["position"] for one in found if one.get("destination") == place]
+            assert positions == list(range(1, len(positions) + 1))
+        return found
 
     def delivered(self) -> list[Id]:
         """The messages that the job has delivered, in order."""
@@ -108,6 +112,77 @@ def test_a_group_of_a_segment_is_in_the_log_and_messages_of_the_log_come_down(pl
     assert gateway.ends(20) == 0
     assert gateway.said[-1].startswith("Stopped")
     assert place.stream.dead() == []
+
+
+FOUR = ("ann", "bob", "cem", "dan")
+
+
+@contextmanager
+def two_segments(place: Place, *, signs: bool = False, **options: Any) -> Iterator[tuple[Linked, Linked]]:
+    """Two segments with two peers each, a gateway for each, and one group."""
+    place.job()
+    with linked(place.url) as here, linked() as there:
+        place.gateway("here", place.url)
+        place.gateway("there", str(there.address))
+        for segment, names in ((here, FOUR[:2]), (there, FOUR[2:])):
+            for name in names:
+                segment.open(name, signer=Signs(name) if signs else None)
+        here.create("ann", **options)
+        here.join("bob")
+        for name in FOUR[2:]:
+            there.join(name)
+        yield here, there
+
+
+def delivered(segments: tuple[Linked, Linked], name: str) -> list[Id]:
+    return next(one for one in segments if name in one.told).told[name].delivered
+
+
+def say(segments: tuple[Linked, Linked], name: str, **more: Any) -> Id:
+    return next(one for one in segments if name in one.told).say(name, **more)
+
+
+@pytest.mark.parametrize("order", ["s_b", "lamport"])
+def test_a_group_with_keys_is_the_same_on_two_segments_and_in_the_log(place: Place, order: str) -> None:
+    with two_segments(place, signs=True, order=order, keys=publics(*FOUR)) as segments:
+        said = [say(segments, name) for _ in range(5) for name in FOUR]
+        until(lambda: all(sorted(delivered(segments, name)) == sorted(said) for name in FOUR))
+        until(lambda: sorted(place.delivered()) == sorted(said))
+        place.write(group=GROUP, sender="ann", epoch=said[0][1], seq=6, after=[], time=100, data="forged")
+        until(lambda: len(place.stream.dead()) == 1)
+        assert [json.loads(letter)["code"] for letter in place.stream.dead()] == ["forged"]
+        if order == "lamport":
+            assert all(delivered(segments, name) == place.delivered() for name in FOUR)
+
+
+def test_causal_p2p_brings_each_member_what_is_for_it_across_segments_and_the_log(place: Place) -> None:
+    with two_segments(place, order="causal_p2p") as segments:
+        said: dict[Id, list[str]] = {}
+        for turn in range(8):
+            for at, name in enumerate(FOUR):
+                to = sorted({FOUR[(at + 1 + turn % 3) % 4], FOUR[(at + 1 + turn % 2) % 4]})
+                said[say(segments, name, to=to)] = to
+            time.sleep(0.02)
+        for name in FOUR:
+            mine = sorted(id_ for id_, to in said.items() if name in to)
+            until(lambda name=name, mine=mine: sorted(delivered(segments, name)) == mine)  # type: ignore[misc]
+        until(lambda: sorted(place.delivered()) == sorted(id_ for id_, to in said.items() for _ in to))
+        assert place.stream.dead() == []
+
+
+def test_an_object_group_keeps_what_depends_on_what_across_segments_and_the_log(place: Place) -> None:
+    with two_segments(place, order="object") as segments:
+        follows: dict[Id, list[Id]] = {}
+        for _ in range(8):
+            for name in FOUR:
+                before = delivered(segments, name)[-2:]
+                follows[say(segments, name, after=before)] = before
+            time.sleep(0.02)
+        until(lambda: all(len(delivered(segments, name)) == len(follows) for name in FOUR))
+        until(lambda: len(place.delivered()) == len(follows))
+        for sequence in (place.delivered(), *(delivered(segments, name) for name in FOUR)):
+            assert all(set(before) <= set(sequence[: sequence.index(id_)]) for id_, before in follows.items())
+        assert place.stream.dead() == []
 
 
 def test_a_group_of_the_log_is_offered_on_the_segment(place: Place) -> None:

@@ -64,20 +64,23 @@ class Announcing:
 
     def write(self, mine: Iterable[GroupNote], now_ms: float) -> list[bytes]:
         """What to tell now, where these are the own groups."""
+        mine = [note for note in mine if self._told.get(note.group) != note]
+        asks, self._asks = self._asks, False
+        self._told.clear()
+        self.due_ms = now_ms + self._chance.uniform(*ANNOUNCE_MS)
+        return self.tell_of(mine, asks=asks)
+
+    def tell_of(self, notes: Iterable[GroupNote], *, asks: bool = False) -> list[bytes]:
+        """The announcements of these groups."""
         parts: list[list[GroupNote]] = [[]]
         size = 0
-        for note in mine:
-            if self._told.get(note.group) == note:
-                continue
-            told = note if len(encode(note)) <= NOTE_BYTES_MAX else GroupNote(note.group, note.create, {})
+        for note in notes:
+            told = note if len(encode(note)) <= NOTE_BYTES_MAX else GroupNote(note.group, note.create, {}, note.order)
             if parts[-1] and size + len(encode(told)) > NOTE_BYTES_MAX:
                 parts.append([])
                 size = 0
             parts[-1].append(told)
             size += len(encode(told))
-        asks, self._asks = self._asks, False
-        self._told.clear()
-        self.due_ms = now_ms + self._chance.uniform(*ANNOUNCE_MS)
         return [encode(Announcement(self.name, self.is_gateway, asks and part is parts[0], part)) for part in parts]
 
     def is_gateways(self, origin: bytes) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.catching_up import GRACE_MS
+from precede.udfs.peers.notes import GroupNote
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.messages import Who
 
@@ -23,6 +24,14 @@ def learn(
         peer.take(value, now_ms, is_from_log=True, is_page=True)
     peer.catching_up.kept.grow_old(now_ms + GRACE_MS)  # they are on their way to no one
     peer.catching_up.note_forgotten(settled, time)
+
+
+def advertise(segment: Segment, notes: Iterable[GroupNote], now_ms: float) -> None:
+    """Offer groups of the log, now and to all who come later."""
+    new = {note.group: note for note in notes if note.group not in segment.groups}
+    segment.advertised.update(new)
+    if new:
+        segment.announce(segment.announcing.tell_of(new.values()), now_ms)
 
 
 def pause(segment: Segment, *, is_paused: bool, now_ms: float) -> None:

@@ -16,6 +16,7 @@ from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.peers.catching_up import CatchingUp
 from precede.udfs.peers.events import Accepted, Delivered, Event, Held, RecordRefused, ViewChanged
+from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER
 from precede.udfs.peers.frames import Chance
 from precede.udfs.peers.joining import Joining
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
@@ -52,15 +53,18 @@ class Intake:
         chance: Chance,
         events: list[Event],
         *,
+        order: str = DEFAULT_ORDER,
         signer: Signer | None = None,
         kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
+        """`order` is the one that counts where no `create` record names another."""
         self.group = group
         self.name = name
         self.key = group.encode()
         self.records = MembershipRecords()
-        self.ordering = Ordering(group, name, "s_b")
-        self.speaking = Speaking(group, name, epoch, ORDERS["s_b"], signer)
+        self.default_order = order
+        self.ordering = Ordering(group, name, order)
+        self.speaking = Speaking(group, name, epoch, ORDERS[order], signer)
         self.catching_up = CatchingUp(name, epoch, group, chance, bytes_max=kept_bytes_max)
         self.events = events
         """What to tell the application; all groups of a process share it."""
@@ -242,7 +246,7 @@ class Intake:
     def _adopt_order(self) -> None:
         """The `create` record says what the order is."""
         knowledge = self.speaking.knowledge
-        order = ORDERS[knowledge.order or "s_b"]
+        order = ORDERS[knowledge.order or self.default_order]
         self.ordering.adopt_order(order)
         self.speaking.adopt_order(order)
 
@@ -261,7 +265,7 @@ class Intake:
             reason = "The group was created elsewhere before, and that counts; it is ordered again under that."
             self._refuse(None, codes.BAD_STAMP, reason)
         self.records = MembershipRecords()
-        self.ordering = Ordering(self.group, self.name, "s_b")
+        self.ordering = Ordering(self.group, self.name, self.default_order)
         self.speaking.knowledge = Knowledge()
         first = len(self.events)
         kept.clear()

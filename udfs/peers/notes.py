@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER
 from precede.udfs.peers.frames import BAD_BODY, FrameFault
 from precede.udfs.peers.sync_messages import Have, SyncAnswer, SyncRequest
 from precede.udfs.peers.views import View
@@ -21,8 +22,10 @@ class GroupNote(msgspec.Struct, frozen=True, array_like=True):
 
     group: str
     create: bytes | None
-    """Its `create` record; None if it has none, and then it has the default order."""
+    """Its `create` record; None if it has none."""
     view: View
+    order: str = DEFAULT_ORDER
+    """The order where the `create` record names none: the default of the log that the group is from."""
 
 
 class Announcement(msgspec.Struct, frozen=True, tag="here"):

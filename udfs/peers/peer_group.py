@@ -12,7 +12,7 @@ from precede.udfs import errors
 from precede.udfs.peers.events import Joined, JoinHeard, Synced
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA
 from precede.udfs.peers.intake import Intake
-from precede.udfs.peers.notes import JoinAnswer, encode, write_data
+from precede.udfs.peers.notes import GroupNote, JoinAnswer, encode, write_data
 from precede.udfs.peers.ordering import LIMITS
 from precede.udfs.peers.speaking import HEARTBEAT_MS
 from precede.udfs.peers.streams import Stream
@@ -23,6 +23,11 @@ from precede.udfs.records.messages import Id, Join
 
 class PeerGroup(Intake):
     """A group that this peer is in, or is entering."""
+
+    @property
+    def note(self) -> GroupNote:
+        """What this peer announces of the group."""
+        return GroupNote(self.group, self.records.create, self.speaking.knowledge.view, self.default_order)
 
     # ── saying ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,6 +14,7 @@ def dump_group(peer: PeerGroup) -> dict[str, Any]:
     own = [[*id_, value] for id_, value in kept.messages.items() if id_[0] == peer.name]
     return {
         "epoch": peer.speaking.epoch,
+        "default_order": peer.default_order,
         "speaking": peer.speaking.dump(),
         "ordering": peer.ordering.dump(),
         "controls": peer.records.all(),
