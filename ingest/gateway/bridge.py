@@ -130,7 +130,7 @@ class Bridge:
         group, value, record, is_copy = verdict
         self.upward.took(group, record, now_ms)
         if not is_copy:
-            self.past.note(group, value, record)
+            self.past.note(group, value, record, at_ms=self.log.time_ms)
         for side in self.sides:
             side.take(verdict, now_ms)
         if isinstance(record, Join | Leave | Evict):

@@ -80,6 +80,8 @@ class LogKernel:
         )
         self._holdback.load(state.groups, state.covered)
         self.default_order = stream.order
+        self.time_ms = 0
+        """The time of the log at the last record."""
         self.limits = stream.limits
         self.reached = dict(state.starts)
         """Per raw partition, the next offset."""
@@ -105,7 +107,7 @@ class LogKernel:
         return found
 
     def _take(self, row: RawRow) -> Iterator[Verdict]:
-        value, key, partition, offset, _ = row
+        value, key, partition, offset, self.time_ms = row
         holdback = self._holdback
         copies = holdback.duplicates
         covered = key is not None and holdback.is_covered(key, offset)

@@ -273,8 +273,38 @@ def records_to_end(
     """
     upto = [end for _, end in ends(bootstrap, topic, partitions, committed=False)] if settled else [0] * partitions
     reader = TopicReader(bootstrap, patient=False, wait_ms=10)
+    offsets = dict.fromkeys(range(partitions), 0)
+    yield from _to_end(reader, bootstrap, topic, offsets, dict(enumerate(upto)), settled=settled)
+
+
+def records_from(bootstrap: Address | str, topic: str, offsets: Mapping[int, int]) -> Iterator[LogRecord]:
+    """Every committed record from these offsets on, in log order per partition."""
+    reader = TopicReader(bootstrap, patient=False, wait_ms=10)
+    yield from _to_end(reader, bootstrap, topic, dict(offsets), dict.fromkeys(offsets, 0), settled=False)
+
+
+def offsets_since(bootstrap: Address | str, topic: str, partitions: int, time_ms: int) -> dict[int, int | None]:
+    """In each partition the offset of the first record that is dated at this time or later, if there is one."""
+    reader = TopicReader(bootstrap)
     try:
-        yield from reader.to_end(topic, dict.fromkeys(range(partitions), 0), upto=dict(enumerate(upto)))
+        return reader.offsets_at(topic, range(partitions), time_ms, REQUEST_S)
+    except KafkaException as error:
+        raise Unreachable(f"Cannot read the ends of {topic} from Kafka at {bootstrap}.") from error
+    finally:
+        reader.close()
+
+
+def _to_end(
+    reader: TopicReader,
+    bootstrap: Address | str,
+    topic: str,
+    offsets: Mapping[int, int],
+    upto: Mapping[int, int],
+    *,
+    settled: bool,
+) -> Iterator[LogRecord]:
+    try:
+        yield from reader.to_end(topic, offsets, upto=upto)
     except TimeoutError as error:
         hides = settled and reader.at_end()
         why = " to its end: a transaction is open in it" if hides else ""

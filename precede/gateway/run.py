@@ -14,10 +14,12 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, TypeVar
 
 from precede.gateway.pages import GatewayPages
+from precede.gateway.past_keeping import PastKeeping
 from precede.gateway.status import GatewayStatus
 from precede.ingest.files import locked
 from precede.ingest.gateway.bridge import Bridge
 from precede.ingest.gateway.log_kernel import LogKernel
+from precede.ingest.gateway.past_file import PastFile
 from precede.ingest.gateway.raw_topic import RawTopic
 from precede.ingest.gateway.spool import Spool
 from precede.ingest.gateway.start import GatewayStart, find_gateway_start
@@ -52,6 +54,8 @@ RETRY_S = 1.0
 ROWS_MAX = 250
 """So many records of the log are taken before the segments have their turn."""
 COLLECT_S = 10.0
+KEEP_S_MAX = 2.0
+"""So long the end reads on, so that the next start need not read it."""
 END_S_MAX = 10.0
 """So long the end waits for the log to take one more of the records that were heard."""
 PUBLISH_PAUSE_MS = 5_000.0
@@ -85,6 +89,8 @@ class Gateway:
             stack.enter_context(locked(folder / LOCK, refusal=refusal))
             self.spool = Spool(folder)
             stack.callback(self.spool.close)
+            self.past_file = PastFile(folder)
+            stack.callback(self.past_file.close)
             self.broker = BrokerWatch(settings)
             self.broker.start()
             stack.callback(self.broker.stop)
@@ -113,7 +119,9 @@ class Gateway:
         has_told = False
         while True:
             found = self._patiently(
-                lambda: find_gateway_start(settings.bootstrap, settings.ordered_topic, settings.progress_topic)
+                lambda: find_gateway_start(
+                    settings.bootstrap, settings.ordered_topic, settings.progress_topic, self.past_file
+                )
             )
             if not isinstance(found, NotYet):
                 return found
@@ -151,6 +159,7 @@ class Gateway:
             settings.bootstrap, topic=live.stream.raw_topic, linger_ms=1, partitioner=live.stream.partitioner
         )
         self._catch_up(live.raw_ends)
+        self.keeping = PastKeeping(start, self.log, self.past_file, self.say)
         for row, group, value in self.spool.read():
             self.bridge.take_spooled(group, value, row, clock_ms())
         self._open_segments()
@@ -209,6 +218,7 @@ class Gateway:
             self.bridge.reads_to_end = self.log.at_end
             self.bridge.step(now_ms)
         self.pages.turned_at = time.monotonic()
+        self.keeping.step()
         self._collect()
 
     def _read(self, timeout_s: float) -> list[tuple[bytes | None, bytes | None, int, int, int]]:
@@ -262,6 +272,11 @@ class Gateway:
         """Take in no more, publish what was heard, and keep the rest on the disk."""
         with self._lock() as now_ms:
             self.bridge.pause(now_ms)
+        if not self.status.is_away:
+            self.keeping.ask()
+        deadline = time.monotonic() + KEEP_S_MAX
+        while self.keeping.is_waiting and time.monotonic() < deadline:
+            self._turn(POLL_S)
         least = len(self.bridge.upward.entries)
         deadline = time.monotonic() + END_S_MAX
         while self.bridge.upward.entries and time.monotonic() < deadline and not self.status.is_away:
