@@ -101,10 +101,19 @@ class LogKernel:
                 found += self._take(row)
         self._since_rest += len(rows)
         if self._since_rest >= REST_RECORDS:
-            self._since_rest = 0
-            self._holdback.rest()
+            self.rest()
         self._holdback.forget_changes()
         return found
+
+    def rest(self) -> None:
+        """Put away the groups that no record reached since the last call but one."""
+        self._since_rest = 0
+        self._holdback.rest()
+
+    @property
+    def decoded(self) -> int:
+        """How many groups are decoded now; the others are kept as bytes."""
+        return self._holdback.decoded
 
     def _take(self, row: RawRow) -> Iterator[Verdict]:
         value, key, partition, offset, self.time_ms = row

@@ -63,10 +63,10 @@ class RawTopic:
     def ends_of(self, topic: str, partitions: int) -> dict[int, int] | None:
         """Where each partition of a topic ends; None where the broker does not say it at once."""
         try:
-            places = [TopicPartition(topic, at) for at in range(partitions)]
-            return {one.partition: self._consumer.get_watermark_offsets(one, timeout=ENDS_S)[1] for one in places}
+            found = reading.ends_by(self._consumer, topic, range(partitions), ENDS_S)
         except KafkaException:
             return None
+        return {at: end for at, (_, end) in found.items()}
 
     @property
     def at_end(self) -> bool:

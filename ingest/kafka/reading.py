@@ -42,6 +42,11 @@ def end_of(message: Message) -> End | None:
     return End(cast(int, message.partition()), cast(int, message.offset()))
 
 
+def ends_by(consumer: Consumer, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, tuple[int, int]]:
+    """The first and the next offset of each of these partitions, as this consumer sees them."""
+    return {at: consumer.get_watermark_offsets(TopicPartition(topic, at), timeout=timeout_s) for at in partitions}
+
+
 FEW = {"queued.min.messages": 1, "fetch.message.max.bytes": 16 * 1024}
 """For a reader of single records."""
 
@@ -102,10 +107,7 @@ class TopicReader:
 
     def ends(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, tuple[int, int]]:
         """The first and the next offset of each of these partitions."""
-        return {
-            partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
-            for partition in partitions
-        }
+        return ends_by(self._consumer, topic, partitions, timeout_s)
 
     def offsets_at(
         self, topic: str, partitions: Iterable[int], time_ms: int, timeout_s: float

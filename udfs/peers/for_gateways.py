@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.catching_up import GRACE_MS
+from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import GroupNote
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.messages import Who
@@ -40,6 +41,21 @@ def pause(segment: Segment, *, is_paused: bool, now_ms: float) -> None:
     if not is_paused:
         for peer in segment.groups.values():
             peer.catching_up.lacks(now_ms)
+
+
+def keep_within(segments: Iterable[Segment], bytes_max: int) -> None:
+    """Let all groups together keep so many bytes of messages for others; beyond that, those that keep most keep less."""
+    kept = [peer.catching_up.kept for segment in segments for peer in segment.groups.values()]
+    level = KEPT_BYTES_MAX
+    left = bytes_max
+    for number, size in enumerate(sorted(one.size for one in kept)):
+        share = left // (len(kept) - number)
+        if size > share:
+            level = min(level, share)
+            break
+        left -= size
+    for one in kept:
+        one.bytes_max = level
 
 
 def gateways(segment: Segment, now_ms: float) -> set[str]:
