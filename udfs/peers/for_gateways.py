@@ -44,7 +44,7 @@ def pause(segment: Segment, *, is_paused: bool, now_ms: float) -> None:
 
 
 def keep_within(segments: Iterable[Segment], bytes_max: int) -> None:
-    """Let all groups together keep so many bytes of messages for others; beyond that, those that keep most keep less."""
+    """Let all groups together keep so many bytes of messages for others; beyond it, those that keep most keep less."""
     kept = [peer.catching_up.kept for segment in segments for peer in segment.groups.values()]
     level = KEPT_BYTES_MAX
     left = bytes_max
