@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from precede.ingest.live.collection import without_collection
-from precede.ingest.live.live_kernel import QUIET, KernelState, RawRow, Stream
+from precede.ingest.live.live_kernel import KernelState, RawRow, Stream, open_kernel
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import Sender
@@ -71,14 +71,7 @@ class LogKernel:
     """What the log has of each group."""
 
     def __init__(self, stream: Stream, state: KernelState) -> None:
-        self._holdback = _Looking(
-            order=stream.order,
-            limits=stream.limits,
-            patience=QUIET,
-            partitions=stream.partitions,
-            partitioner=stream.partitioner,
-        )
-        self._holdback.load(state.groups, state.covered)
+        self._holdback = open_kernel(_Looking, stream, state)
         self.default_order = stream.order
         self.time_ms = 0
         """The time of the log at the last record."""

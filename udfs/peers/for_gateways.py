@@ -32,7 +32,7 @@ def advertise(segment: Segment, notes: Iterable[GroupNote], now_ms: float) -> No
     new = {note.group: note for note in notes if note.group not in segment.groups}
     segment.advertised.update(new)
     if new:
-        segment.announce(segment.announcing.tell_of(new.values()), now_ms)
+        segment.announce(new.values(), now_ms)
 
 
 def pause(segment: Segment, *, is_paused: bool, now_ms: float) -> None:
