@@ -49,6 +49,8 @@ class Announcing:
         """The last group of an answer that had no room for all: the next one goes on behind it."""
         self._asks = True
         self._asks_until_ms = now_ms + ASKS_ON_MS
+        self._ask_on_ms = inf
+        """When to ask for more."""
         self._padding = 0
         """How much to say beside the next question."""
         self._heard: set[str] = set()
@@ -69,7 +71,7 @@ class Announcing:
     @property
     def due_ms(self) -> float:
         """When to call `write`."""
-        return min(self._own_ms, self._answer_ms)
+        return min(self._own_ms, self._answer_ms, self._ask_on_ms)
 
     def take(self, origin: bytes, note: Announcement, streams: Streams, now_ms: float) -> None:
         """Take in what another process tells of itself."""
@@ -102,22 +104,26 @@ class Announcing:
             padding = int(min(PADDING_BYTES - self._padding, teller.ask_credit))
             teller.ask_credit -= padding
             self._padding += padding
-            self._asks = True
-            self._own_ms = min(self._own_ms, now_ms + self._chance.uniform(0, ANSWER_MS))
+            self._ask_on_ms = min(self._ask_on_ms, now_ms + self._chance.uniform(0, ANSWER_MS))
 
     def write(self, mine: Iterable[GroupNote], now_ms: float) -> list[Out]:
         """What to tell now, where these are the own groups."""
+        out: list[Out] = []
+        if self._ask_on_ms <= now_ms:
+            self._ask_on_ms = inf
+            out = [(PADDING, bytes(self._padding)), *self.tell_of([], asks=True)]
+            self._padding = 0
+        if min(self._own_ms, self._answer_ms) > now_ms:
+            return out
         notes = [note for note in mine if self._told.get(note.group) != note]
         self._told.clear()
         self._answer_ms = inf
         askers, self._askers = list(self._askers.values()), {}
         if self._own_ms > now_ms:
-            return self._answer(notes, askers)
+            return out + self._answer(notes, askers)
         asks, self._asks = self._asks, False
         self._own_ms = now_ms + self._chance.uniform(*ANNOUNCE_MS)
-        padding, self._padding = self._padding, 0
-        said = [(PADDING, bytes(padding))] if padding else []
-        return said + self.tell_of(notes, asks=asks)
+        return out + self.tell_of(notes, asks=asks)
 
     def _answer(self, notes: list[GroupNote], askers: list[Stream]) -> list[Out]:
         """Tell those who asked as much as they have earned; of the rest the next time."""
