@@ -38,7 +38,7 @@ class Announcement(msgspec.Struct, frozen=True, tag="here"):
     """Whether all others should say what they are in."""
     groups: list[GroupNote]
     has_more: bool = False
-    """Whether whoever asked has not earned to be told of all groups yet."""
+    """Whether those who asked have not earned to be told of all groups yet."""
 
 
 class JoinAnswer(msgspec.Struct, frozen=True, tag="welcome"):
