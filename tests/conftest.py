@@ -31,8 +31,8 @@ LEVELS = {
     "cluster": 300,
 }
 
-ONE_PROCESS = ("spark", "system", "segments", "cluster")
-"""Levels whose tests share a broker and a Spark session, or whose times count: one process runs them all."""
+TOGETHER = {"spark": "stream", "system": "stream", "segments": "edge", "cluster": "edge"}
+"""Levels that one process runs: their tests share a broker, a Spark session or a cluster, or their times count."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """No JVM of a test lives long enough to earn back the full compilation that it would spend its first minute on."""
@@ -64,8 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         level = level_of(item.path)
         item.add_marker(level)
-        if level in ONE_PROCESS:
-            item.add_marker(pytest.mark.xdist_group("stream"))
+        if level in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(TOGETHER[level]))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LEVELS[level]))
 

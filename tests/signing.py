@@ -7,6 +7,8 @@ from hashlib import sha256
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from precede.udfs.records.signatures import sign
+
 
 def private(word: str) -> Ed25519PrivateKey:
     """The private key derived from a word."""
@@ -26,3 +28,14 @@ def public(word: str) -> str:
 def publics(*words: str) -> dict[str, str]:
     """The public keys of senders, derived from their names."""
     return {word: public(word) for word in words}
+
+
+class Signs:
+    """A peer's signer: it signs with the key derived from a name."""
+
+    def __init__(self, name: str) -> None:
+        self.public_key = public(name)
+        self._private = private(name)
+
+    def __call__(self, record: bytes) -> bytes:
+        return sign(record, self._private)

@@ -9,10 +9,11 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from precede.ingest.live.collection import without_collection
-from precede.ingest.live.live_kernel import QUIET, KernelState, RawRow, Stream
+from precede.ingest.live.live_kernel import KernelState, RawRow, Stream, open_kernel
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import Sender
+from precede.udfs.engine.snapshot import outline
 from precede.udfs.engine.state import NO_OPTIONS
 from precede.udfs.holdback import SPACE, Holdback
 from precede.udfs.limits import Limits
@@ -70,15 +71,10 @@ class LogKernel:
     """What the log has of each group."""
 
     def __init__(self, stream: Stream, state: KernelState) -> None:
-        self._holdback = _Looking(
-            order=stream.order,
-            limits=stream.limits,
-            patience=QUIET,
-            partitions=stream.partitions,
-            partitioner=stream.partitioner,
-        )
-        self._holdback.load(state.groups, state.covered)
+        self._holdback = open_kernel(_Looking, stream, state)
         self.default_order = stream.order
+        self.time_ms = 0
+        """The time of the log at the last record."""
         self.limits = stream.limits
         self.reached = dict(state.starts)
         """Per raw partition, the next offset."""
@@ -98,13 +94,22 @@ class LogKernel:
                 found += self._take(row)
         self._since_rest += len(rows)
         if self._since_rest >= REST_RECORDS:
-            self._since_rest = 0
-            self._holdback.rest()
+            self.rest()
         self._holdback.forget_changes()
         return found
 
+    def rest(self) -> None:
+        """Put away the groups that no record reached since the last call but one."""
+        self._since_rest = 0
+        self._holdback.rest()
+
+    @property
+    def decoded(self) -> int:
+        """How many groups are decoded now; the others are kept as bytes."""
+        return self._holdback.decoded
+
     def _take(self, row: RawRow) -> Iterator[Verdict]:
-        value, key, partition, offset, _ = row
+        value, key, partition, offset, self.time_ms = row
         holdback = self._holdback
         copies = holdback.duplicates
         covered = key is not None and holdback.is_covered(key, offset)
@@ -175,13 +180,11 @@ class LogKernel:
 
     def has_begun(self, group: str) -> bool:
         """Whether anything of the group was accepted; from then on no `create` counts any more."""
-        found = self._holdback.look(group)
-        return found is not None and found.begun
+        return self._holdback.has_begun(group)
 
     def is_created(self, group: str) -> bool:
         """Whether the group has a `create` record in the log, known here or not."""
-        found = self._holdback.look(group)
-        return found is not None and found.options is not NO_OPTIONS
+        return self._holdback.is_created(group)
 
     def has_join(self, group: str, name: str, epoch: int) -> bool:
         """Whether this member joined with this epoch, or a larger one."""
@@ -220,7 +223,7 @@ class LogKernel:
 
     def groups(self) -> list[str]:
         """All groups of which anything was accepted."""
-        return [key.decode() for key, _ in self._holdback.homes()]
+        return self._holdback.names()
 
     def held_values(self, group: str) -> list[bytes]:
         """The held messages of a group, in the order in which they came."""
@@ -265,6 +268,24 @@ class _Looking(Holdback):
             return found
         key = name.encode()
         return self._group(key, 0) if key in self._blobs else None
+
+    def names(self) -> list[str]:
+        """The groups of which anything was accepted, by name."""
+        names = [key.decode() for key in self._keys()]
+        return [name for name in names if self.has_begun(name)]
+
+    def has_begun(self, name: str) -> bool:
+        """Whether anything of a group was accepted; it is not decoded for that."""
+        found = self._groups.get(name) or self._resting.get(name)
+        return name.encode() in self._blobs if found is None else found.begun
+
+    def is_created(self, name: str) -> bool:
+        """Whether a `create` record began a group; it is not decoded for that."""
+        found = self._groups.get(name) or self._resting.get(name)
+        if found is not None:
+            return found.options is not NO_OPTIONS
+        key = name.encode()
+        return key in self._blobs and outline(key, self._blobs[key]).options is not None
 
     def is_covered(self, key: bytes, offset: int) -> bool:
         """Whether the state that was loaded has this record already."""

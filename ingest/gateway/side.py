@@ -6,6 +6,7 @@ What somebody said on this segment is not told again there, unless this gateway 
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
 from zlib import crc32
@@ -19,7 +20,8 @@ from precede.udfs.limits import Limits
 from precede.udfs.peers import for_gateways
 from precede.udfs.peers.directory import GROUPS_MAX
 from precede.udfs.peers.events import Accepted, Event, JoinHeard, Missed, Offered
-from precede.udfs.peers.notes import InLog, JoinAnswer, RefusedByLog, in_notes
+from precede.udfs.peers.fit_for_segment import check_group
+from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, RefusedByLog, in_notes, newest_members
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.messages import Create, Heartbeat, Message, Record, Tick, Who
@@ -69,7 +71,7 @@ class Side:
         self._changed: dict[str, set[Who]] = {}
         self._changed_since_all: set[str] = set()
         self._tell_ms = self._tell_all_ms = 0.0
-        self._joins: dict[tuple[str, str], int] = {}
+        self._joins: dict[tuple[str, str], JoinHeard] = {}
         self._answers: dict[tuple[str, str], float] = {}
         """When to answer a join that the log has."""
         self._new: set[str] = set()
@@ -77,8 +79,14 @@ class Side:
         self._not_here: set[str] = set()
         """Groups that need the log, and cannot be on a segment."""
         self._others: set[bytes] = set()
+        self._seen_in_log: set[str] = set()
+        """Groups of the log that are offered here, or cannot be on a segment."""
+        self._new_in_log: list[GroupNote] = []
+        """Groups of the log that are not offered yet."""
         for group in log.groups():
-            self.advertise(group)
+            self._note_new(group)
+        segment.advertised.update({note.group: note for note in self._new_in_log})  # the first announcement has them
+        self._new_in_log.clear()
 
     # ── from the segment ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -95,7 +103,7 @@ class Side:
             elif isinstance(event, Missed):
                 self.attend(event.group, now_ms)
             elif isinstance(event, JoinHeard) and event.name in for_gateways.present(self.segment, now_ms):
-                self._joins[event.group, event.name] = event.epoch
+                self._joins[event.group, event.name] = event
 
     def _hear(self, group: str, value: bytes, record: Record, now_ms: float) -> None:
         if group in self._new and not isinstance(record, Create):
@@ -117,11 +125,8 @@ class Side:
         if create is None and log.is_created(group):
             self._leave_out(group, "its `create` record is not in the ordered topic any more")
             return None
-        if create is None and log.has_begun(group) and log.default_order != "s_b":
-            self._leave_out(group, f"it has no `create` record, and the stream orders it by {log.default_order}")
-            return None
         try:
-            peer = self.segment.attend(group, now_ms, create=create)
+            peer = self.segment.attend(group, now_ms, create=create, order=log.default_order)
         except Refused as error:
             self._leave_out(group, str(error).rstrip("."))
             return None
@@ -169,12 +174,18 @@ class Side:
 
     # ── from the log ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def advertise(self, group: str) -> None:
-        """Offer a group of the log to the peers."""
-        if group not in self._not_here and len(self.segment.advertised) < GROUPS_MAX:
-            create = self._past.create_of(group)
-            if create is not None or (not self._log.is_created(group) and self._log.default_order == "s_b"):
-                self.segment.advertised[group] = create
+    def _note_new(self, group: str) -> None:
+        """A group of the log is to be offered to the peers, if it can be on a segment."""
+        count = len(self.segment.advertised) + len(self._new_in_log)
+        if group in self._seen_in_log or group in self._not_here or count >= GROUPS_MAX:
+            return
+        self._seen_in_log.add(group)
+        create, order = self._past.create_of(group), self._log.default_order
+        if create is None and self._log.is_created(group):
+            return
+        with suppress(Refused):  # it is said once somebody here is in it
+            check_group(create, order)
+            self._new_in_log.append(GroupNote(group, create, {}, order))
 
     def take(self, took: Took, now_ms: float) -> None:
         """The log has a record."""
@@ -182,8 +193,7 @@ class Side:
         peer = self.segment.groups.get(group)
         record = took.record
         if peer is None:
-            if group not in self.segment.advertised:
-                self.advertise(group)
+            self._note_new(group)
             return
         if isinstance(record, Message):
             name, epoch, _ = id_ = id_of(record)
@@ -229,7 +239,7 @@ class Side:
         while self._later and self._later[0][0] <= now_ms:
             self._down.append(heappop(self._later)[2])
         self._tell_down(now_ms)
-        for group, name in [one for one, epoch in self._joins.items() if self._log.has_join(*one, epoch)]:
+        for group, name in [one for one, join in self._joins.items() if self._log.has_join(*one, join.epoch)]:
             answer_ms = self._answers.setdefault((group, name), now_ms + self._settles_in_ms(group, name, now_ms))
             if answer_ms <= now_ms:
                 self._answer_join(group, name, now_ms)
@@ -238,6 +248,9 @@ class Side:
             for group in list(self._new):
                 self._check_create(group, now_ms)
             self._tell_changed(now_ms)
+            if self._new_in_log:
+                for_gateways.advertise(self.segment, self._new_in_log, now_ms)
+                self._new_in_log.clear()
 
     def _tell_down(self, now_ms: float) -> None:
         down, segment = self._down, self.segment
@@ -262,12 +275,13 @@ class Side:
         return max(ELSEWHERE_MS, 4 * self._upward.way_ms)
 
     def _answer_join(self, group: str, name: str, now_ms: float) -> None:
-        epoch = self._joins.pop((group, name))
+        join = self._joins.pop((group, name))
         del self._answers[group, name]
         if group in self.segment.groups and self._log.waits_for_members(group):
             log = self._log
-            own = self.segment.name
-            self.segment.tell(JoinAnswer(group, name, epoch, own, log.time(group), log.members(group)), now_ms)
+            named = newest_members(log.members(group), group, join.size)
+            answer = JoinAnswer(group, name, join.epoch, self.segment.name, log.time(group), named)
+            self.segment.tell(answer, now_ms)
 
     def _tell_changed(self, now_ms: float) -> None:
         changed, self._changed = self._changed, {}

@@ -8,7 +8,7 @@ import msgspec
 from precede.ingest.extras import need
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.log_readers import open_reader
-from precede.streaming.places.delta import files_of, open_table
+from precede.reading.delta_rows import DeltaRows
 from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
 from precede.udfs.member.knowledge import read_without_data
@@ -99,20 +99,16 @@ def catalogue_of_delta(root: Place, storage: Mapping[str, str]) -> Catalogue:
     """The same from the table `deliveries`, which keeps what the topic may have dropped."""
     need("delta", "Reading Delta tables")
     from deltalake.exceptions import DeltaError
-    from pyarrow import Table, dataset
 
     folder = root / "deliveries"
     try:
-        table = open_table(folder, storage).to_pyarrow_dataset(filesystem=files_of(folder))
+        table = DeltaRows(folder, storage)
     except (DeltaError, OSError) as error:
         raise Refused(f"There is no readable table {folder}; name the `delta` folder of the job.") from error
     catalogue = Catalogue()
-    of_members = table.to_batches(columns=["position", "record"], filter=dataset.field("kind") != "message")
-    rows = [row for batch in of_members for row in batch.to_pylist()]
-    for row in sorted(rows, key=lambda row: row["position"]):
+    for row in table.select('"record"', ("kind", "!=", "message"), then='ORDER BY "position"'):
         catalogue.learn(read_without_data(row["record"].encode()))
-    for batch in table.to_batches(columns=["group", "order", "destination", "position"]):
-        groups = Table.from_batches([batch]).group_by(["group", "order", "destination"])
-        for row in groups.aggregate([("position", "max")]).to_pylist():
-            catalogue.learn({**row, "position": row["position_max"]})
+    heads = '"group", "order", "destination"'
+    for row in table.select(f'{heads}, max("position") AS "position"', then=f"GROUP BY {heads}"):
+        catalogue.learn(row)
     return catalogue

@@ -38,25 +38,25 @@ def from_delta(settings: "Settings", findings: Findings) -> bool:
     import msgspec
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
-    from precede.streaming.places.delta import files_of, open_table
+    from precede.reading.delta_rows import Condition, DeltaRows
 
     name, _, seq = findings.id
+    conditions: list[Condition] = [("group", "=", findings.group), ("sender", "=", name), ("seq", "=", seq)]
+    letter = ", ".join(f'"{column}"' for column in LETTER_COLUMNS)
     is_any_there = False
-    conditions = [("group", "=", findings.group), ("sender", "=", name), ("seq", "=", seq)]
-    try:
-        for table in [settings.delta_place / name for name in ("deliveries", "dead_letters")]:
-            try:
-                opened = open_table(table, settings.storage_options)
-            except TableNotFoundError:
-                continue
-            is_any_there = True
-            for row in opened.to_pyarrow_table(filesystem=files_of(table), filters=conditions).to_pylist():
-                if table.name == "deliveries":
-                    findings.take_ordered(row["record"].encode())
-                else:
-                    findings.take_letter(msgspec.json.encode({name: row[name] for name in LETTER_COLUMNS}))
-    except (DeltaError, OSError) as error:
-        raise Refused(f"The Delta tables in {settings.delta} cannot be read: {error}.") from error
+    for table, columns in (("deliveries", '"record"'), ("dead_letters", letter)):
+        try:
+            opened = DeltaRows(settings.delta_place / table, settings.storage_options)
+        except TableNotFoundError:
+            continue
+        except (DeltaError, OSError) as error:
+            raise Refused(f"The Delta tables in {settings.delta} cannot be read: {error}.") from error
+        is_any_there = True
+        for row in opened.select(columns, *conditions, then='ORDER BY "offset", "destination"'):
+            if table == "deliveries":
+                findings.take_ordered(row["record"].encode())
+            else:
+                findings.take_letter(msgspec.json.encode(row))
     return is_any_there
 
 

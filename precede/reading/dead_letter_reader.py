@@ -4,7 +4,7 @@ import base64
 import datetime
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +14,7 @@ from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
 
 if TYPE_CHECKING:
+    from precede.reading.delta_rows import Condition
     from precede.streaming.job.settings import Settings
 
 AGO = re.compile(r"(\d+) ?(s|min|h|d)")
@@ -81,39 +82,33 @@ def from_topic(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLett
 def from_delta(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLetter]:
     """The matching dead letters in the table, read without Spark or Kafka."""
     need("delta", "Reading Delta tables")
-    import pyarrow.dataset as ds
     from deltalake.exceptions import DeltaError
 
+    from precede.reading.delta_rows import DeltaRows
     from precede.streaming.history import tables
-    from precede.streaming.places.delta import files_of, open_table
 
     folder = tables.path(settings, tables.DEAD_LETTERS)
     try:
-        table = open_table(folder, settings.storage_options)
+        table = DeltaRows(folder, settings.storage_options)
     except (DeltaError, OSError) as error:
         raise Refused(f"There is no Delta table of dead letters in {folder}; read the topic instead.") from error
-    columns = list(Letter.__struct_fields__)
-    rows = table.to_pyarrow_dataset(filesystem=files_of(folder))
-    for batch in rows.to_batches(columns=columns, filter=_condition(ds.field, wanted)):
-        for row in batch.to_pylist():
-            yield FoundLetter(Letter(**{**row, "truncated": bool(row["truncated"])}))
+    columns = ", ".join(f'"{name}"' for name in Letter.__struct_fields__)
+    for row in table.select(columns, *_conditions(wanted)):
+        yield FoundLetter(Letter(**{**row, "truncated": bool(row["truncated"])}))
 
 
-def _condition(field: Any, wanted: LetterFilter) -> Any:
-    """The same as `matches`, so that the table can skip files; None if all are wanted."""
-    conditions = []
+def _conditions(wanted: LetterFilter) -> "list[Condition]":
+    """The same as `matches`, so that the table can skip files."""
+    conditions: list[Condition] = []
     if wanted.group is not None:
-        conditions.append(field("group") == wanted.group)
+        conditions.append(("group", "=", wanted.group))
     if wanted.codes:
-        conditions.append(field("code").isin(list(wanted.codes)))
+        conditions.append(("code", "IN", wanted.codes))
     if wanted.since_ms is not None:
-        conditions.append(field("arrived_ms") >= wanted.since_ms)
+        conditions.append(("arrived_ms", ">=", wanted.since_ms))
     if wanted.until_ms is not None:
-        conditions.append(field("arrived_ms") < wanted.until_ms)
-    whole = None
-    for condition in conditions:
-        whole = condition if whole is None else whole & condition
-    return whole
+        conditions.append(("arrived_ms", "<", wanted.until_ms))
+    return conditions
 
 
 def value_of(found: FoundLetter) -> bytes | None:

@@ -41,16 +41,3 @@ def open_table(table: Place, options: Mapping[str, str]) -> Any:
     if isinstance(table, LocalPlace):
         return DeltaTable(table.path)
     return DeltaTable(table.location, storage_options=dict(options))
-
-
-def files_of(table: Place) -> Any:
-    """For `filesystem=` of deltalake's readers, whose own is written in Python; None takes that one all the same.
-
-    Arrow's threads close files long after the reading is over. To close a Python file they need the interpreter's
-    lock. If the program is just ending, Python ends these threads instead, and C++ then aborts the program.
-    """
-    if not isinstance(table, LocalPlace):
-        return None
-    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
-
-    return SubTreeFileSystem(table.location, LocalFileSystem())

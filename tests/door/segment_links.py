@@ -79,9 +79,9 @@ class Linked:
             self.links[name].segment.join(GROUP, now_ms)
         assert self.runner.wait_until(lambda _now_ms: self.told[name].joined, 5)
 
-    def say(self, name: str, data: bytes = b'"hello"') -> Id:
+    def say(self, name: str, data: bytes = b'"hello"', **more: Any) -> Id:
         with self.runner.use(self.links[name]) as now_ms:
-            return self.links[name].segment.send(GROUP, data, now_ms=now_ms)
+            return self.links[name].segment.send(GROUP, data, now_ms=now_ms, **more)
 
     def until_delivered(self, name: str, id_: Id, timeout_s: float = 5.0) -> bool:
         return self.runner.wait_until(lambda _now_ms: id_ in self.told[name].delivered, timeout_s)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from precede.streaming.history import tables
 from tests.faults.burst import burst
+from tests.faults.power import cut_power
 from tests.faults.process_cases import PROCESS_CASES
 from tests.faults.running import Running
 from tests.faults.scene import DRIVER_POINTS, Scene, newest
@@ -42,7 +43,7 @@ def kill(victim: str, point: str, scene: Scene) -> None:
     elif victim == "idle worker":
         running.kill_idle_worker()
     else:
-        scene.broker.kill()
+        cut_power(scene.broker)
     running.goes_on()
     if victim == "broker":
         time.sleep(1)
@@ -73,7 +74,7 @@ def between_batches(query: str, victim: str, scene: Scene) -> None:
     elif victim == "jvm":
         running.kill_jvm()
     else:
-        scene.broker.kill()
+        cut_power(scene.broker)
     running.thaw()
     if victim == "jvm":
         assert running.ends() != 0, "a job without its JVM must end and say so"
@@ -87,7 +88,7 @@ def broker_away(scene: Scene) -> None:
     """Long enough for every client to notice."""
     running = scene.start("order.open")
     running.reaches()
-    scene.broker.kill()
+    cut_power(scene.broker)
     running.goes_on()
     time.sleep(scene.away_s)
     running.wait_for_output("does not answer")
@@ -220,7 +221,7 @@ def checkpoint_fails(query: str, victim: str, scene: Scene) -> None:
         running.kill_jvm()
         assert running.ends() != 0, "a job without its JVM must end and say so"
     else:
-        scene.broker.kill()
+        cut_power(scene.broker)
     for obstacle in obstacles:
         shutil.rmtree(obstacle, ignore_errors=True)
     if victim == "broker":

@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 
 from precede.looking import holding
 from precede.looking.at_the_terminal import caught_up
+from precede.reading.delta_rows import DeltaRows
 from precede.streaming.job import checkpoint_reader as held
 from precede.streaming.job.settings import Settings
-from precede.streaming.places.delta import open_table
 from precede.udfs.engine.held import Held
 from tests.system.stream import HOME, Stream
 
@@ -182,9 +182,8 @@ def asked(control: list[Record], own: list[dict[str, Any]]) -> list[str]:
 
 def table(settings: Settings, name: str, columns: list[str]) -> list[dict[str, Any]]:
     """The rows of a table, wherever it is."""
-    opened = open_table(settings.delta_place / name, settings.storage_options)
-    rows: list[dict[str, Any]] = opened.to_pyarrow_table(columns=columns).to_pylist()
-    return rows
+    rows = DeltaRows(settings.delta_place / name, settings.storage_options)
+    return list(rows.select(", ".join(f'"{column}"' for column in columns)))
 
 
 def in_delta(settings: Settings, ordered: list[Record], dead: list[Record]) -> list[str]:

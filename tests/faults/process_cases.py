@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from tests.faults.power import cut_power
 from tests.faults.running import Running
 from tests.faults.scene import DRIVER_POINTS, Scene
 from tests.records import by_kernel, conversation
@@ -43,7 +44,7 @@ def kill(victim: str, point: str, scene: Scene) -> None:
     if victim == "process":
         running.kill_driver()
     else:
-        scene.broker.kill()
+        cut_power(scene.broker)
         running.goes_on()
         time.sleep(1)
         scene.broker.start()

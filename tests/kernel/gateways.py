@@ -20,14 +20,14 @@ from precede.udfs.records.messages import Id
 from tests.kernel.medium import Weather
 from tests.kernel.segments import Segments
 
-STREAM = Stream("ordered", "raw", "raw", 1, "s_b", Limits(), "murmur2", 1)
 STEP_MS = 5.0
 
 
 class SimulatedLog:
     """One partition; what is published arrives a little later, unless the log is away."""
 
-    def __init__(self, seed: int, way_ms: tuple[float, float] = (2.0, 8.0)) -> None:
+    def __init__(self, seed: int, way_ms: tuple[float, float] = (2.0, 8.0), *, order: str = "s_b") -> None:
+        self.stream = Stream("ordered", "raw", "raw", 1, order, Limits(), "murmur2", 1)
         self.rows: list[RawRow] = []
         self.is_away = False
         self._random = Random(seed)
@@ -55,16 +55,20 @@ class SimulatedLog:
 
     def ordered(self) -> Holdback:
         """The kernel of the job over all of it."""
-        kernel = Holdback(order="s_b", partitions=1)
+        kernel = Holdback(order=self.stream.order, partitions=1)
         for row in self.rows:
             kernel.receive(*row)
         return kernel
 
     def delivered(self, group: str) -> list[Id]:
         """The messages that the job delivers, in order."""
+        return [id_ for id_, _ in self.places(group)]
+
+    def places(self, group: str) -> list[tuple[Id, str | None]]:
+        """The same, each with its destination where the order has them."""
         found = [json.loads(value) for value in self.ordered().ordered]
         return [
-            (one["sender"], one.get("epoch", 0), one["seq"])
+            ((one["sender"], one.get("epoch", 0), one["seq"]), one.get("destination"))
             for one in found
             if one["group"] == group and one.get("kind", "message") == "message" and one["status"] == "delivered"
         ]
@@ -105,7 +109,7 @@ class SimulatedGateway:
         self.log = log
         self.segments = segments
         self.said: list[str] = []
-        self.kernel = LogKernel(STREAM, KernelState({0: 0}, {}, {}))
+        self.kernel = LogKernel(log.stream, KernelState({0: 0}, {}, {}))
         self.bridge = Bridge(self.kernel, Past(), disk, say=self.said.append, **more)
         self.at = 0
         now_ms = segments[0].medium.now_ms
@@ -141,8 +145,9 @@ class SimulatedGateway:
 class World:
     """Segments, gateways, a log."""
 
-    def __init__(self, *, seed: int = 1, segments: int = 1, weather: Weather | None = None) -> None:
-        self.log = SimulatedLog(seed)
+    def __init__(self, *, seed: int = 1, segments: int = 1, weather: Weather | None = None, order: str = "s_b") -> None:
+        """`order` is the default of the log."""
+        self.log = SimulatedLog(seed, order=order)
         self.segments = [Segments(seed=seed + at, weather=weather) for at in range(segments)]
         self.gateways: dict[str, SimulatedGateway] = {}
         self.disks: dict[str, KeptOnDisk] = {}

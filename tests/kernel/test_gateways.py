@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from precede.ingest.gateway.upward import Upward
 from precede.ingest.live.live_kernel import KernelState
 from precede.udfs.limits import Limits
 from precede.udfs.records.job_records import GapRecord
+from precede.udfs.records.messages import Id
 from precede.udfs.records.wire import encode_message, read
 from tests.kernel.gateways import STREAM, World
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP
+from tests.signing import Signs, publics
 
 
 def world(*names: str, gateways: int = 1, weather: Weather | None = None, seed: int = 1, **options: Any) -> World:
@@ -100,6 +103,63 @@ def test_two_segments_and_the_log_have_the_same_messages(order: str) -> None:
     before = len(one.log.rows)
     one.run(20_000)
     assert len(one.log.rows) - before <= 40, "nothing runs in circles"
+
+
+def on_two_segments(*, order: str, keys: Sequence[str] = (), loss: float = 0.05) -> World:
+    """Four peers on two segments, with a gateway of each, in one group; with keys, each signs by its own."""
+    one = World(segments=2, weather=Weather(loss=loss))
+    one.gateway("gate0", at=(0,))
+    one.gateway("gate1", at=(1,))
+    for name, at in (("ann", 0), ("bob", 0), ("cem", 1), ("dan", 1)):
+        one.segments[at].start(name, signer=Signs(name) if keys else None)
+    one.run(3_000)
+    more: dict[str, Any] = {"keys": publics(*keys)} if keys else {}
+    one.together("ann", "cem", "bob", "dan", order=order, **more)
+    return one
+
+
+FOUR = ("ann", "bob", "cem", "dan")
+
+
+def test_in_causal_p2p_each_member_gets_what_is_for_it_from_another_segment_too_as_the_log_says() -> None:
+    one = on_two_segments(order="causal_p2p")
+    said: dict[Id, list[str]] = {}
+    for turn in range(20):
+        for at, name in enumerate(FOUR):
+            to = sorted({FOUR[(at + 1 + turn % 3) % 4], FOUR[(at + 1 + turn % 2) % 4]})
+            said[one.say(name, "x", to=to)] = to
+        one.run(40)
+    for name in FOUR:
+        mine = sorted(id_ for id_, to in said.items() if name in to)
+        one.until(lambda name=name, mine=mine: sorted(one.delivered(name)) == mine)  # type: ignore[misc]
+    places = sorted((id_, to) for id_, whom in said.items() for to in whom)
+    one.until(lambda: sorted(one.log.places(GROUP)) == places)
+    assert one.log.dead() == []
+
+
+def test_in_an_object_group_what_a_message_depends_on_comes_first_on_both_segments_and_in_the_log() -> None:
+    one = on_two_segments(order="object")
+    follows: dict[Id, list[Id]] = {}
+    for _ in range(20):
+        for name in FOUR:
+            before = one.delivered(name)[-2:]
+            follows[one.say(name, "x", after=before)] = before
+        one.run(40)
+    one.until(lambda: all(len(one.delivered(name)) == len(follows) for name in FOUR))
+    one.until(lambda: len(one.log.delivered(GROUP)) == len(follows))
+    for sequence in (one.log.delivered(GROUP), *(one.delivered(name) for name in FOUR)):
+        assert all(set(before) <= set(sequence[: sequence.index(id_)]) for id_, before in follows.items())
+    assert one.log.dead() == []
+
+
+@pytest.mark.parametrize("order", ["s_b", "causal", "lamport"])
+def test_signed_records_of_two_segments_are_in_the_log_as_they_were_signed(order: str) -> None:
+    one = on_two_segments(order=order, keys=FOUR)
+    said = [one.say(name, "x") for _ in range(10) for name in FOUR]
+    one.until(lambda: all(sorted(one.delivered(name)) == sorted(said) for name in FOUR))
+    one.until(lambda: sorted(one.log.delivered(GROUP)) == sorted(said))
+    assert one.log.dead() == []
+    assert all("signature" in record for record in one.log.records("message"))
 
 
 def test_two_gateways_between_the_same_two_segments_make_no_loop() -> None:
@@ -271,6 +331,61 @@ def test_a_group_of_the_log_is_offered_and_a_newcomer_gets_its_messages() -> Non
     one.until(lambda: said in one.log.delivered(GROUP))
 
 
+STAMPS = {"s_b": b'"after":[]', "fifo": b'"data":1', "causal": b'"seen":[["zoe",0,1]]'}
+
+
+@pytest.mark.parametrize("order", STAMPS)
+@pytest.mark.parametrize("runs_before", [False, True])
+def test_a_group_that_the_log_began_without_a_create_is_offered_under_the_order_of_the_log(
+    order: str, runs_before: bool
+) -> None:
+    one = World(order=order)
+    first = b'{"group":"G","sender":"zoe","seq":1,%b}' % STAMPS[order]
+    if runs_before:
+        one.log.write(first)
+    one.gateway("gate")
+    one.segments[0].start("ann")
+    one.run(3_000)
+    if not runs_before:
+        one.log.write(first)
+    one.until(lambda: one.segments[0].is_offered("ann"), 1_000)
+    one.segments[0].join("ann")
+    one.until(lambda: one.delivered("ann") == [("zoe", 0, 1)], 2_000)
+    assert one.peer("ann").groups[GROUP].order.name == order
+    one.until(lambda: one.segments[0].joined("ann"))
+    said = one.say("ann", "hello")
+    one.until(lambda: one.log.delivered(GROUP) == [("zoe", 0, 1), said])
+    one.segments[0].start("bob")
+    one.until(lambda: one.segments[0].is_offered("bob"), 1_000)
+    one.segments[0].join("bob")
+    one.until(lambda: one.delivered("bob") == [("zoe", 0, 1), said])
+    assert one.log.dead() == []
+    assert one.log.records("create") == []
+
+
+@pytest.mark.parametrize("order", ["total", "lamport"])
+def test_a_group_without_a_create_that_needs_the_log_is_not_offered(order: str) -> None:
+    one = World(order=order)
+    one.gateway("gate")
+    one.segments[0].start("ann")
+    one.log.write(b'{"group":"G","sender":"zoe","seq":1,"time":1}')
+    one.run(3_000)
+    assert not one.segments[0].is_offered("ann")
+
+
+def test_a_group_made_on_a_segment_has_its_order_in_a_log_with_another_default_too() -> None:
+    one = World(order="causal")
+    one.gateway("gate")
+    one.segments[0].start("ann")
+    one.run(3_000)
+    one.together("ann")
+    said = one.say("ann", "hello")
+    one.until(lambda: one.log.delivered(GROUP) == [said])
+    created = one.log.ordered().group(GROUP)
+    assert created is not None
+    assert created.order.name == one.peer("ann").groups[GROUP].order.name == "s_b"
+
+
 def test_what_the_log_fences_is_told_as_refused() -> None:
     one = world("ann", "bob", order="fifo")
     epoch = one.peer("bob").groups[GROUP].speaking.epoch
@@ -280,6 +395,27 @@ def test_what_the_log_fences_is_told_as_refused() -> None:
     one.run(3_000)
     assert "fenced" in one.segments[0].refused("bob")
     assert one.log.delivered(GROUP) == []
+
+
+@pytest.mark.parametrize("order", ["lamport", "two_clock"])
+def test_the_evict_of_the_log_lets_peers_of_both_segments_go_on_without_one_that_crashed(order: str) -> None:
+    one = on_two_segments(order=order)
+    said = [one.say(name, "x") for name in FOUR]
+    one.until(lambda: all(len(one.delivered(name)) == 4 for name in FOUR))
+    epoch = one.peer("dan").groups[GROUP].speaking.epoch
+    one.segments[1].medium.crash("dan")
+    for _ in range(3):
+        said += [one.say(name, "y") for name in FOUR[:3]]
+        one.run(500)
+    one.run(10_000)
+    assert len(one.delivered("ann")) < len(said), "it waits for the one that crashed"
+    one.log.write(b'{"group":"G","kind":"evict","member":["dan",%d],"cut":1}' % epoch)
+    one.until(lambda: all(sorted(one.delivered(name)) == sorted(said) for name in FOUR[:3]))
+    one.until(lambda: sorted(one.log.delivered(GROUP)) == sorted(said))
+    assert "dan" not in one.peer("ann").groups[GROUP].members
+    said += [one.say(name, "z") for name in FOUR[:3]]
+    one.until(lambda: all(sorted(one.delivered(name)) == sorted(said) for name in FOUR[:3]))
+    assert one.log.dead() == []
 
 
 @pytest.mark.parametrize("seed", range(5))

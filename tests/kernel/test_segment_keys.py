@@ -11,18 +11,7 @@ from precede.udfs.peers.frames import DATA, Codec, frame_bytes, make_origin
 from precede.udfs.records.signatures import sign
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP, KEY, Segments
-from tests.signing import private, public, publics
-
-
-class Signs:
-    """Signs with the key of a name."""
-
-    def __init__(self, name: str) -> None:
-        self.public_key = public(name)
-        self._private = private(name)
-
-    def __call__(self, record: bytes) -> bytes:
-        return sign(record, self._private)
+from tests.signing import Signs, private, publics
 
 
 @pytest.mark.parametrize("order", ["s_b", "causal", "lamport"])

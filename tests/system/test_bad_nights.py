@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from precede.local.embedded_broker import Broker, free_port
+from tests.faults.power import cut_power
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.stream import AWAY_S_MAX, Stream
@@ -65,7 +66,7 @@ def test_a_broker_that_is_away_restarts_nothing(tmp_path: Path, engine: str) -> 
                 name = 'precede_history_lag_seconds{table="deliveries"}'
                 running.until(lambda: name in page_of(page, "metrics"), "the first batch of history")
                 running.until(lambda: metric(page, name) < 10, "no lag of history")
-            broker.kill()
+            cut_power(broker)
             until = time.monotonic() + AWAY_S
             was_ready = []
             while time.monotonic() < until:

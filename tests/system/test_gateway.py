@@ -8,17 +8,25 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from precede.ingest.gateway.past_file import PastFile
+from precede.ingest.gateway.start import read_past
+from precede.ingest.kafka import reading
+from precede.ingest.kafka.topics import describe, id_of
 from precede.ingest.producer import Publisher
 from precede.local.embedded_broker import Broker
+from precede.udfs.errors import Refused
 from precede.udfs.records.messages import Id
 from tests.door.segment_links import GROUP, Linked, linked, loopback_url
 from tests.faults.running import Running
-from tests.system.stream import Stream, contiguous
+from tests.signing import Signs, publics
+from tests.system.stream import Stream
 
 KEY = GROUP.encode()
 
@@ -52,9 +60,11 @@ class Place:
             publisher.publish(fields["group"], json.dumps(fields).encode())
 
     def ordered(self, group: str = GROUP) -> list[dict[str, Any]]:
-        found = self.stream.ordered()
-        assert contiguous(found)
-        return [json.loads(value) for value in found.get(group.encode(), [])]
+        found = [json.loads(value) for value in self.stream.ordered().get(group.encode(), [])]
+        for place in {one.get("destination") for one in found}:
+            positions = [one["position"] for one in found if one.get("destination") == place]
+            assert positions == list(range(1, len(positions) + 1))
+        return found
 
     def delivered(self) -> list[Id]:
         """The messages that the job has delivered, in order."""
@@ -110,6 +120,77 @@ def test_a_group_of_a_segment_is_in_the_log_and_messages_of_the_log_come_down(pl
     assert place.stream.dead() == []
 
 
+FOUR = ("ann", "bob", "cem", "dan")
+
+
+@contextmanager
+def two_segments(place: Place, *, signs: bool = False, **options: Any) -> Iterator[tuple[Linked, Linked]]:
+    """Two segments with two peers each, a gateway for each, and one group."""
+    place.job()
+    with linked(place.url) as here, linked() as there:
+        place.gateway("here", place.url)
+        place.gateway("there", str(there.address))
+        for segment, names in ((here, FOUR[:2]), (there, FOUR[2:])):
+            for name in names:
+                segment.open(name, signer=Signs(name) if signs else None)
+        here.create("ann", **options)
+        here.join("bob")
+        for name in FOUR[2:]:
+            there.join(name)
+        yield here, there
+
+
+def delivered(segments: tuple[Linked, Linked], name: str) -> list[Id]:
+    return next(one for one in segments if name in one.told).told[name].delivered
+
+
+def say(segments: tuple[Linked, Linked], name: str, **more: Any) -> Id:
+    return next(one for one in segments if name in one.told).say(name, **more)
+
+
+@pytest.mark.parametrize("order", ["s_b", "lamport"])
+def test_a_group_with_keys_is_the_same_on_two_segments_and_in_the_log(place: Place, order: str) -> None:
+    with two_segments(place, signs=True, order=order, keys=publics(*FOUR)) as segments:
+        said = [say(segments, name) for _ in range(5) for name in FOUR]
+        until(lambda: all(sorted(delivered(segments, name)) == sorted(said) for name in FOUR))
+        until(lambda: sorted(place.delivered()) == sorted(said))
+        place.write(group=GROUP, sender="ann", epoch=said[0][1], seq=6, after=[], time=100, data="forged")
+        until(lambda: len(place.stream.dead()) == 1)
+        assert [json.loads(letter)["code"] for letter in place.stream.dead()] == ["forged"]
+        if order == "lamport":
+            assert all(delivered(segments, name) == place.delivered() for name in FOUR)
+
+
+def test_causal_p2p_brings_each_member_what_is_for_it_across_segments_and_the_log(place: Place) -> None:
+    with two_segments(place, order="causal_p2p") as segments:
+        said: dict[Id, list[str]] = {}
+        for turn in range(8):
+            for at, name in enumerate(FOUR):
+                to = sorted({FOUR[(at + 1 + turn % 3) % 4], FOUR[(at + 1 + turn % 2) % 4]})
+                said[say(segments, name, to=to)] = to
+            time.sleep(0.02)
+        for name in FOUR:
+            mine = sorted(id_ for id_, to in said.items() if name in to)
+            until(lambda name=name, mine=mine: sorted(delivered(segments, name)) == mine)  # type: ignore[misc]
+        until(lambda: sorted(place.delivered()) == sorted(id_ for id_, to in said.items() for _ in to))
+        assert place.stream.dead() == []
+
+
+def test_an_object_group_keeps_what_depends_on_what_across_segments_and_the_log(place: Place) -> None:
+    with two_segments(place, order="object") as segments:
+        follows: dict[Id, list[Id]] = {}
+        for _ in range(8):
+            for name in FOUR:
+                before = delivered(segments, name)[-2:]
+                follows[say(segments, name, after=before)] = before
+            time.sleep(0.02)
+        until(lambda: all(len(delivered(segments, name)) == len(follows) for name in FOUR))
+        until(lambda: len(place.delivered()) == len(follows))
+        for sequence in (place.delivered(), *(delivered(segments, name) for name in FOUR)):
+            assert all(set(before) <= set(sequence[: sequence.index(id_)]) for id_, before in follows.items())
+        assert place.stream.dead() == []
+
+
 def test_a_group_of_the_log_is_offered_on_the_segment(place: Place) -> None:
     place.job()
     place.write(group=GROUP, kind="create", options={"order": "fifo"}, members=["zoe"])
@@ -123,6 +204,57 @@ def test_a_group_of_the_log_is_offered_on_the_segment(place: Place) -> None:
         said = segment.say("ann")
         until(lambda: said in place.delivered())
         assert place.stream.dead() == []
+
+
+def test_a_start_reads_of_the_ordered_topic_only_the_last_messages_and_what_came_since(place: Place) -> None:
+    settings = place.stream.settings
+    tail = b',"position":%d,"order":"fifo","status":"delivered"}'
+    create = b'{"group":"G","kind":"create","options":{"order":"fifo"}'
+    said = [b'{"group":"G","sender":"ann","seq":%d,"data":1' % seq for seq in (1, 2)]
+    producer = Producer({"bootstrap.servers": str(settings.bootstrap)})
+
+    def write(value: bytes, time_ms: int) -> None:
+        producer.produce(settings.ordered_topic, value, KEY, timestamp=time_ms)
+        producer.flush(10)
+
+    write(create + tail % 1, 10**12)
+    write(b"not of precede, and never read again", 10**12)
+    write(said[0] + tail % 2, 10**12 + 10**9)
+    ordered = describe(settings.bootstrap, [settings.ordered_topic])[settings.ordered_topic]
+    ends = dict(enumerate(end for _, end in reading.ends(settings.bootstrap, ordered.name, ordered.partitions)))
+    with pytest.raises(Refused, match="did not write"):
+        read_past(settings.bootstrap, ordered, PastFile(place.folder))
+    PastFile(place.folder).write(ordered.id, {GROUP: [create + b"}"]}, ends, 10**12 + 10**9)
+    write(said[1] + tail % 3, 10**12)  # a clock may go wrong: the offsets are what counts
+    for _ in range(2):
+        past = read_past(settings.bootstrap, ordered, PastFile(place.folder))
+        assert past.create_of(GROUP) == create + b"}"
+        assert list(past.messages(GROUP))[-1] == said[1] + b"}"
+    assert list(past.messages(GROUP)) == [one + b"}" for one in said]
+
+
+def test_a_gateway_that_is_stopped_and_started_goes_on_with_what_it_knew(place: Place) -> None:
+    place.job()
+    gateway = place.gateway()
+    place.write(group=GROUP, kind="create", options={"order": "fifo"}, members=["zoe"])
+    place.write(group=GROUP, sender="zoe", seq=1, data="early")
+    until(lambda: len(place.delivered()) == 1)
+    gateway.process.send_signal(signal.SIGTERM)
+    assert gateway.ends(20) == 0
+    kept = PastFile(place.folder / "gate").read(
+        id_of(place.stream.settings.bootstrap, place.stream.settings.ordered_topic) or ""
+    )
+    assert kept is not None
+    assert list(kept.records) == [GROUP]
+    assert sum(kept.offsets.values()) >= 2
+    place.write(group=GROUP, sender="zoe", seq=2, data="meanwhile")
+    until(lambda: len(place.delivered()) == 2)
+    place.gateway()
+    with linked(place.url) as segment:
+        segment.open("ann")
+        segment.join("ann")
+        assert segment.until_delivered("ann", ("zoe", 0, 2))
+        assert segment.told["ann"].delivered == [("zoe", 0, 1), ("zoe", 0, 2)]
 
 
 def test_two_gateways_publish_hardly_anything_twice_and_one_goes_on_when_the_other_is_killed(place: Place) -> None:

@@ -31,6 +31,7 @@ from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.records import state_pieces
+from tests.faults.power import cut_power
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.door import END_TXN, Door
@@ -177,7 +178,7 @@ def test_a_broker_that_is_away_for_some_seconds_costs_nothing(tmp_path: Path, st
         stream.send(conversation(500, groups=GROUPS))
         running = start(stream, "order.open:1")
         running.reaches()
-        broker.kill()
+        cut_power(broker)
         running.goes_on()
         time.sleep(3)
         broker.start()

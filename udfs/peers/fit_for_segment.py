@@ -11,13 +11,22 @@ from precede.udfs.records.messages import Create
 from precede.udfs.records.wire import read
 
 LIMITS = Limits()
+DEFAULT_ORDER = "s_b"
+"""The order of a group of a segment where nothing else is said."""
 
 
-def check_create(create: bytes) -> None:
-    """Raise Refused if a group with this `create` record needs the log."""
-    record = read(create, LIMITS)
+def check_group(create: bytes | None, order: str) -> None:
+    """Raise Refused if a group with this `create` record, or without one, needs the log.
+
+    `order` is the one it has where the record names none.
+    """
+    record = None if create is None else read(create, LIMITS)
     if isinstance(record, Create):
-        check_order("s_b" if record.options.order is UNSET else record.options.order, record.options.conflicts)
+        check_order(order if record.options.order is UNSET else record.options.order, record.options.conflicts)
+        return
+    check_order(order, None)
+    if ORDERS[order].waits_for_members:
+        raise Refused(f"A group by clocks ({order}) has members only by a `create` record, and this one has none.")
 
 
 def check_order(order: Any, conflicts: Any) -> None:

@@ -11,11 +11,13 @@ from typing import Any
 from msgspec import UNSET
 
 from precede.udfs import codes
+from precede.udfs.engine.runs import Runs
 from precede.udfs.holdback import SPACE
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.peers.catching_up import CatchingUp
 from precede.udfs.peers.events import Accepted, Delivered, Event, Held, RecordRefused, ViewChanged
+from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER
 from precede.udfs.peers.frames import Chance
 from precede.udfs.peers.joining import Joining
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
@@ -24,7 +26,7 @@ from precede.udfs.peers.membership_records import MembershipRecords
 from precede.udfs.peers.ordering import LIMITS, Ordering, Outcome
 from precede.udfs.peers.speaking import Signer, Speaking
 from precede.udfs.peers.views import members
-from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record
+from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record, Who
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
@@ -52,15 +54,18 @@ class Intake:
         chance: Chance,
         events: list[Event],
         *,
+        order: str = DEFAULT_ORDER,
         signer: Signer | None = None,
         kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
+        """`order` is the one that counts where no `create` record names another."""
         self.group = group
         self.name = name
         self.key = group.encode()
         self.records = MembershipRecords()
-        self.ordering = Ordering(group, name, "s_b")
-        self.speaking = Speaking(group, name, epoch, ORDERS["s_b"], signer)
+        self.default_order = order
+        self.ordering = Ordering(group, name, order)
+        self.speaking = Speaking(group, name, epoch, ORDERS[order], signer)
         self.catching_up = CatchingUp(name, epoch, group, chance, bytes_max=kept_bytes_max)
         self.events = events
         """What to tell the application; all groups of a process share it."""
@@ -73,6 +78,8 @@ class Intake:
         """Whether to tell of each record that is new, and to leave answers to joins to the caller."""
         self.joining = Joining(name)
         self.logged = Logged(name)
+        self.told_before: dict[Who, Runs] = {}
+        """What an earlier start told the application beyond the state that this one began with."""
         self._deferred: list[tuple[float, int, bytes, Join | Leave]] = []
         """Joins that wait, each with its time and epoch, and the leaves behind them."""
         self._early: dict[str, tuple[bytes, Heartbeat]] = {}
@@ -197,7 +204,7 @@ class Intake:
     def _take_control(self, value: bytes, record: ControlRecord, now_ms: float, *, is_page: bool) -> bool:
         if self.records.has(record, value):
             if isinstance(record, Join):
-                self.join_taken(record)
+                self.join_taken(record, len(value))
             return False
         if isinstance(record, Create) and self.ordering.has_begun:
             self._count("other_creates")  # the segment decides which one stands (adopt)
@@ -256,7 +263,7 @@ class Intake:
         if isinstance(record, Create):
             self._adopt_order()
         if isinstance(record, Join):
-            self.join_taken(record)
+            self.join_taken(record, len(value))
             early = self._early.pop(record.sender, None)
             if early is not None:
                 self._take_heartbeat(*early, now_ms)
@@ -286,8 +293,8 @@ class Intake:
                 self.events.insert(before, Accepted(self.group, value, record))
         return code
 
-    def join_taken(self, join: Join) -> None:
-        """A join is taken into account here, now or before."""
+    def join_taken(self, join: Join, size: int) -> None:
+        """A join of this size is taken into account here, now or before."""
 
     def _deliver_at_once(self, delivered: list[Delivered], now_ms: float) -> None:
         """These messages were new, and each was delivered as it came."""
@@ -298,18 +305,21 @@ class Intake:
                 self.speaking.delivered(one)
                 self.speaking.accepted(one.record, now_ms)
             self.catching_up.kept.time = self.speaking.knowledge.time
+        if self.told_before:
+            delivered = [one for one in delivered if not _is_in(one.record, self.told_before)]
         self.events += delivered
 
     def _deliver(self, delivered: Iterable[Delivered]) -> None:
         for one in delivered:
             self.speaking.delivered(one)
-            self.events.append(one)
+            if not self.told_before or not _is_in(one.record, self.told_before):
+                self.events.append(one)
         self.catching_up.kept.time = self.speaking.knowledge.time
 
     def _adopt_order(self) -> None:
         """The `create` record says what the order is."""
         knowledge = self.speaking.knowledge
-        order = ORDERS[knowledge.order or "s_b"]
+        order = ORDERS[knowledge.order or self.default_order]
         self.ordering.adopt_order(order)
         self.speaking.adopt_order(order)
 
@@ -328,7 +338,7 @@ class Intake:
             reason = "The group was created elsewhere before, and that counts; it is ordered again under that."
             self._refuse(None, codes.BAD_STAMP, reason)
         self.records = MembershipRecords()
-        self.ordering = Ordering(self.group, self.name, "s_b")
+        self.ordering = Ordering(self.group, self.name, self.default_order)
         self.speaking.knowledge = Knowledge()
         first = len(self.events)
         kept.clear()
@@ -357,6 +367,11 @@ def _follows(record: Record | None, last: Message) -> bool:
         and record.sender == last.sender
         and record.epoch == last.epoch
     )
+
+
+def _is_in(record: Record, runs: dict[Who, Runs]) -> bool:
+    id_ = _id_of(record)
+    return id_ is not None and id_[:2] in runs and id_[2] in runs[id_[:2]]
 
 
 def _is_new(one: Delivered, before: Ordering) -> bool:

@@ -23,7 +23,7 @@ from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Arrival, Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
 from precede.udfs.peers.events import Event, Missed, Offered, RecordRefused
-from precede.udfs.peers.fit_for_segment import check_create, check_order
+from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER, check_group, check_order
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, PAGE, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
@@ -87,18 +87,18 @@ class Segment:
         self.is_paused = False
         """As a gateway: whether no records are taken in (for_gateways.py)."""
         self._refusals: dict[RefusedByLog, None] = {}
-        self.advertised: dict[str, bytes | None] = {}
-        """As a gateway: groups of the log, with their `create` records, that others may join."""
+        self.advertised: dict[str, GroupNote] = {}
+        """As a gateway: groups of the log that others may join."""
         if state is not None:
             for group, dumped in state["groups"].items():
                 self._restore(group, dumped, now_ms, is_clean=is_clean)
 
     def _restore(self, group: str, dumped: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
-        peer = self._add(group)
+        peer = self._add(group, dumped.get("default_order", DEFAULT_ORDER))
         load_group(peer, dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
         # It may have stopped before its own join was taken in: that comes after the history.
         view = merge(peer.speaking.knowledge.view, {self.name: (dumped["epoch"], IN)})
-        self.directory.remember(GroupInfo(group, "", view, peer.records.create))
+        self.directory.remember(GroupInfo(group, peer.default_order, view, peer.records.create))
         peer.catching_up.begin(now_ms)
         if not peer.joining.joined and not peer.joining.left:
             peer.enter(now_ms)
@@ -114,14 +114,15 @@ class Segment:
         """Create a group and enter it. Raises Refused if it cannot be."""
         if group in self.groups or group in self.directory.rows:
             raise Refused(f"There is a group {group} on this segment: join it, or choose another name.")
-        check_order(options.get("order", "s_b"), options.get("conflicts"))
+        options = {"order": DEFAULT_ORDER} | options  # a log may have another default
+        check_order(options["order"], options.get("conflicts"))
         self.directory.create(group)
         peer = self._add(group)
         peer.catching_up.begin_alone(now_ms)
         peer.create(options, now_ms)
         peer.enter(now_ms)
         self._settle(peer, now_ms)
-        self.announcing.tell_soon(now_ms)
+        self.announce([peer.note], now_ms)
         return peer
 
     def join(self, group: str, now_ms: float) -> PeerGroup:
@@ -130,10 +131,10 @@ class Segment:
         before = self.groups.get(group)
         if known is None or (before is not None and not before.joining.left):
             raise Refused(f"No group {group} is offered on this segment: discover first, or create it.")
-        if known.create is not None:
-            check_create(known.create)
+        order = known.description or DEFAULT_ORDER
+        check_group(known.create, order)
         self.directory.join(group)
-        peer = self._add(group)
+        peer = self._add(group, order)
         if known.create is not None:
             peer.take(known.create, now_ms)
         used = max(known.view.get(self.name, (-1, IN))[0], -1 if before is None else before.speaking.epoch)
@@ -144,23 +145,24 @@ class Segment:
         self._settle(peer, now_ms)
         return peer
 
-    def attend(self, group: str, now_ms: float, *, create: bytes | None = None) -> PeerGroup:
+    def attend(
+        self, group: str, now_ms: float, *, create: bytes | None = None, order: str = DEFAULT_ORDER
+    ) -> PeerGroup:
         """As a gateway: take part in a group without being a member; `create` is its record in the log, if it has one.
 
-        Raises Refused if the group needs the log and cannot be on a segment.
+        `order` is the log's default. Raises Refused if the group needs the log and cannot be on a segment.
         """
         if group in self.groups:
             return self.groups[group]
         known = self.directory.known.get(group)
         create = create or (None if known is None else known.create)
-        if create is not None:
-            check_create(create)
-        self.directory.remember(GroupInfo(group, "", {self.name: (0, IN)}, create))
-        peer = self._add(group)
+        check_group(create, order)
+        self.directory.remember(GroupInfo(group, order, {self.name: (0, IN)}, create))
+        peer = self._add(group, order)
         if create is not None:
             peer.take(create, now_ms, is_from_log=True)
         peer.catching_up.begin(now_ms)
-        self.announcing.tell_soon(now_ms)
+        self.announce([peer.note], now_ms)
         return peer
 
     def decline(self, group: str) -> None:
@@ -226,6 +228,11 @@ class Segment:
             self._meet(peer, note.create, now_ms, is_from_log=True)
         self._settle(peer, now_ms)
 
+    def announce(self, new: Iterable[GroupNote], now_ms: float) -> None:
+        """Tell all at once of groups that are new."""
+        self._unsent += self.announcing.tell_of(new)
+        self._flush(now_ms)
+
     def has_room(self, size: int) -> bool:
         """Whether `inject` of a record of this size would go out soon."""
         return not self._unsent and self.broadcast.has_room(size)
@@ -268,10 +275,10 @@ class Segment:
             raise _not_in(self.name, group)
         return peer
 
-    def _add(self, group: str) -> PeerGroup:
-        keeps = self._kept_bytes_max
+    def _add(self, group: str, order: str = DEFAULT_ORDER) -> PeerGroup:
+        keeps, signer = self._kept_bytes_max, self._signer
         peer = PeerGroup(
-            group, self.name, self.epoch, self._chance, self.events, signer=self._signer, kept_bytes_max=keeps
+            group, self.name, self.epoch, self._chance, self.events, order=order, signer=signer, kept_bytes_max=keeps
         )
         peer.is_gateway = self.is_gateway
         self.groups[group] = self._by_key[peer.key] = peer
@@ -304,10 +311,9 @@ class Segment:
         """The datagrams to send now; `is_drained` says whether all that has arrived was handed over."""
         self._take_said()
         if self.announcing.due_ms <= now_ms:
-            here = [(group, peer) for group, peer in self.groups.items() if not peer.joining.left]
-            mine = [GroupNote(group, peer.records.create, peer.speaking.knowledge.view) for group, peer in here]
-            mine += [GroupNote(group, one, {}) for group, one in self.advertised.items() if group not in self.groups]
-            self._unsent += [(ANNOUNCEMENT, note) for note in self.announcing.write(mine, now_ms)]
+            mine = [peer.note for peer in self.groups.values() if not peer.joining.left]
+            mine += [note for group, note in self.advertised.items() if group not in self.groups]
+            self._unsent += self.announcing.write(mine, now_ms)
         if self.broadcast.lost != self._lost:
             self._lost = self.broadcast.lost
             for peer in self.groups.values():
@@ -412,7 +418,7 @@ class Segment:
                 known = self.directory.known.get(one.group)
                 is_known = one.create is None or (known is not None and known.create == one.create)
                 if is_known or self._is_create(one.create, one.group):
-                    infos.append(GroupInfo(one.group, "", one.view, one.create))
+                    infos.append(GroupInfo(one.group, one.order, one.view, one.create))
                 continue
             if one.create is not None and one.create != peer.records.create:
                 self._meet(peer, one.create, now_ms, is_from_log=False)
@@ -499,4 +505,4 @@ def _not_in(name: str, group: str) -> Refused:
 
 
 def _size_of(info: GroupInfo) -> int:
-    return 200 + len(info.create or b"") + 100 * len(info.view)
+    return 200 + len(info.create or b"") + len(info.description) + 100 * len(info.view)

@@ -40,7 +40,7 @@ class Speaking:
         self.group = group
         self.name = name
         self.epoch = epoch
-        self.order = order
+        self.order = self._default_order = order
         self.knowledge = Knowledge()
         self.stamps: Stamps = order.stamps_of(name, epoch)
         self.signer = signer
@@ -159,7 +159,9 @@ class Speaking:
         """Take in a membership record that took effect; returns whether the view changed."""
         before = dict(self.knowledge.view)
         found = msgspec.json.decode(value)
-        order = found.get("options", {}).get("order", "s_b") if found["kind"] == "create" else self.order.name
+        order = self.order.name
+        if found["kind"] == "create":
+            order = found.get("options", {}).get("order", self._default_order.name)
         self.knowledge.learn({**found, "order": order})
         return self.knowledge.view != before
 
