@@ -14,7 +14,7 @@ from precede.udfs.limits import Limits
 from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.messages import Id
 from precede.udfs.records.wire import encode_message, read
-from tests.kernel.gateways import STREAM, World
+from tests.kernel.gateways import SimulatedLog, World
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP
 from tests.signing import Signs, publics
@@ -70,7 +70,7 @@ def test_two_gateways_publish_hardly_anything_twice_while_the_log_falls_behind()
 
 
 def test_another_gateway_is_waited_for_while_it_carries_and_not_for_what_it_has_passed_over() -> None:
-    upward = Upward(LogKernel(STREAM, KernelState({0: 0}, {}, {})), lambda _: None)
+    upward = Upward(LogKernel(SimulatedLog(1).stream, KernelState({0: 0}, {}, {})), lambda _: None)
     records = [read(encode_message(GROUP, "ann", 1, seq), Limits()) for seq in range(1, 5)]
     for record in records:
         assert upward.hear(GROUP, b"{}", record, 1, 0.0)
