@@ -18,10 +18,11 @@ WHOLE_AT_CLOSE = ("s3a://", "gs://")
 name first, and then renamed."""
 CREATE_IF_ABSENT = "fs.option.create.conditional.overwrite"
 ASKED_ONCE = {
-    "fs.s3a.attempts.maximum": "1",
+    "fs.s3a.attempts.maximum": "0",
     "fs.s3a.retry.limit": "0",
     "fs.s3a.retry.throttle.limit": "0",
     "fs.s3a.connection.establish.timeout": "5s",
+    "fs.s3a.connection.request.timeout": "20s",
     "fs.azure.io.retry.max.retries": "0",
     "fs.gs.http.max.retry": "0",
     "ipc.client.connect.max.retries": "0",
@@ -45,6 +46,7 @@ _KINDS: dict[str, tuple[type[OSError], int, str]] = {
     "ConnectException": (OSError, errno.EIO, "it takes no connections"),
     "HttpHostConnectException": (OSError, errno.EIO, "it takes no connections"),
     "ConnectTimeoutException": (OSError, errno.EIO, "it does not answer"),
+    "ApiCallTimeoutException": (OSError, errno.EIO, "it does not answer"),
     "SocketTimeoutException": (OSError, errno.EIO, "it does not answer"),
     # Of several who create a file, these are told that another one was first.
     "FileAlreadyExistsException": (FileExistsError, errno.EEXIST, "it exists"),

@@ -21,7 +21,7 @@ class Shown:
         self.trouble: str | None = None
         self.asked = 0
         self.said: list[str] = []
-        monkeypatch.setattr(LocalPlace, "trouble", self._answer)
+        monkeypatch.setattr(LocalPlace, "trouble", lambda _place: self._answer())
         monkeypatch.setattr(LocalPlace, "location", property(lambda place: f"s3a://bucket{place.path}"))
         self.query = QueryWatch("order", self._never, self._say, 60.0, lambda *_: None, 5.0)
         places: list[Place] = [LocalPlace(Path("/checkpoint")), LocalPlace(Path("/delta"))]
@@ -32,7 +32,7 @@ class Shown:
         self.watch._began_at = self.query.progress_at
         self.watch.look_if_silent()
 
-    def _answer(self, _place: LocalPlace) -> str | None:
+    def _answer(self) -> str | None:
         self.asked += 1
         return self.trouble
 
