@@ -42,6 +42,7 @@ class Sender(msgspec.Struct, omit_defaults=True):
     stamps: dict[str, Any] | None = None  # what the stamps of its order need
     knowledge: dict[str, Any] | None = None  # what is known of the group
     token: str | None = None  # where to go on reading
+    fits: str | None = None  # the partitioner with which the group takes what `precede send` writes
 
 
 class Memory(msgspec.Struct):

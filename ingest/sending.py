@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 
 from precede.ingest import epochs, sender_state
+from precede.ingest.fit_to_send import Stream, check_fit
 from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.producer import Publisher
@@ -36,11 +37,13 @@ def send_one(
     partitioner: str = DEFAULT_PARTITIONER,
     partitions: int = topics.PARTITIONS,
     replicas: int = -1,
+    stream: Stream | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Id:
     """Publish one message under the sender's next seq, signed if there is a key; return its id once Kafka has it.
 
-    `partitions`, `replicas` and `say` matter where this creates the raw topic; see `log_of`.
+    Where the `stream` is named, a group that would refuse every message like this one is refused here, once for each
+    sender and group. `partitions`, `replicas` and `say` matter where this creates the raw topic; see `log_of`.
 
     A message that Kafka did not confirm to an earlier command is sent first. If this message is the same one, it is not
     sent a second time.
@@ -51,6 +54,10 @@ def send_one(
         if known is None or known.epoch > EPOCH_MAX:
             epoch = epochs.free_epoch(bootstrap, topic, group, sender, key, partitioner=partitioner)
             known = state.memory.begin(log, group, sender, epoch)
+        if stream is not None and known.fits != partitioner:
+            record = encode_message(group, sender, known.epoch, 1, after=after, data=data)
+            check_fit(bootstrap, topic, group, record, partitioner=partitioner, stream=stream)
+            known.fits = partitioner
         with Publisher(bootstrap, topic=topic, linger_ms=0, partitioner=partitioner) as publisher:
             unconfirmed = known.pending
             if unconfirmed is not None:

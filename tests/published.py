@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.packed_rows import released_from
@@ -16,6 +17,15 @@ from tests.records import by_group
 
 PARTITIONS = 2
 PATIENCE = Patience(ask_after_ms=40, give_up_ms=150, silent_ms=200)
+
+
+def left_to_read(log: Iterable[LogRecord], horizon: Mapping[int, int]) -> dict[int, list[LogRecord]]:
+    """The records from the horizon on, by partition, in the order of the log."""
+    found: dict[int, list[LogRecord]] = {at: [] for at in range(PARTITIONS)}
+    for one in sorted(log, key=attrgetter("offset")):
+        if one.offset >= horizon.get(one.partition, 0):
+            found[one.partition].append(one)
+    return found
 
 
 @dataclass

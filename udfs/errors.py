@@ -32,7 +32,13 @@ class AccessDenied(PrecedeError):
 
 
 class Unconfirmed(PrecedeError):
-    """Kafka did not confirm a record. It may have it, so only the very same bytes may be sent again."""
+    """Kafka did not confirm a record. It may have it, so only the very same bytes may be sent again.
+
+    `id` is the id of the message that is kept for that, where `send` raises this of a message of its own: the next call
+    sends it first.
+    """
+
+    id: tuple[str, int, int] | None = None
 
 
 class Hole(PrecedeError):

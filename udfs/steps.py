@@ -4,7 +4,9 @@ What comes out of one raw partition is kept together, with the raw offset that r
 publisher can leave out what it has published already. Pure: used by every engine, whatever brings the records.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 
 import msgspec
 
@@ -17,6 +19,8 @@ BYTES_MAX = 1024 * 1024  # bytes of records that are kept together; the last rec
 
 Row = tuple[int, int, bytes | None, bytes | None, int]
 """Partition, offset, key, value, and when the log took it."""
+
+BY_PARTITION = itemgetter(0)
 
 ShardWaiting = tuple[int, int]
 """When the oldest held message of a shard arrived, in milliseconds of the log, and how many gaps there are."""
@@ -60,7 +64,7 @@ def waiting_of_all(waiting: Mapping[bytes, Waiting]) -> ShardWaiting:
 
 
 def steps(holdback: Holdback, rows: list[Row], held: int) -> Iterator[tuple[int, int, Records, bool]]:
-    """Step through the rows; give what came out of them in pieces of one raw partition and bounded size."""
+    """Step through the rows, which are sorted; give what came out in pieces of one raw partition and bounded size."""
     receive = holdback.receive
     ordered, dead = holdback.ordered, holdback.dead
     ordered_offsets: list[int] = []
@@ -68,7 +72,10 @@ def steps(holdback: Holdback, rows: list[Row], held: int) -> Iterator[tuple[int,
     ordered_count = dead_count = first = 0
     duplicates = holdback.duplicates
     last = len(rows) - 1
+    end = -1  # the last row of this partition
     for index, (partition, offset, key, value, timestamp_ms) in enumerate(rows):
+        if index > end:
+            end = bisect_right(rows, partition, index, key=BY_PARTITION) - 1
         receive(value, key, partition, offset, timestamp_ms)
         count = len(ordered)
         if count != ordered_count:
@@ -81,7 +88,7 @@ def steps(holdback: Holdback, rows: list[Row], held: int) -> Iterator[tuple[int,
         if count != dead_count:
             dead_offsets += [offset] * (count - dead_count)
             dead_count = count
-        if index == last or ordered_count + dead_count >= ROWS_MAX or rows[index + 1][0] != partition:
+        if index == end or ordered_count + dead_count >= ROWS_MAX:
             read = index + 1 - first
             if not holdback.home:  # what has no key is seen by every shard, and counts where it may be refused
                 read -= [row[2] for row in rows[first : index + 1]].count(None)

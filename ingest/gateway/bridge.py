@@ -17,7 +17,7 @@ from precede.ingest.live.live_kernel import RawRow
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.peers.events import Event
-from precede.udfs.peers.for_gateways import pause
+from precede.udfs.peers.for_gateways import keep_within, pause
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.messages import Evict, Join, Leave, Message
@@ -27,6 +27,12 @@ from precede.udfs.records.wire import read
 SPOOL_MS = 500.0
 """What the log does not have after this time is written to the disk."""
 KEPT_BYTES_MAX = 256 * 1024 * 1024
+SEGMENTS_BYTES_MAX = 256 * 1024 * 1024
+"""So much of the messages of all groups on all segments is kept for those who lack it, 64 MiB of one group at most."""
+BOUND_MS = 1_000.0
+"""How often that is looked at."""
+REST_MS = 10_000.0
+"""How often the groups of the log are put away that nothing reached."""
 DISK_MS = 5_000.0
 """Where the disk cannot be written, it is tried again after so long."""
 RESUME_AT = 0.8
@@ -57,6 +63,7 @@ class Bridge:
         *,
         say: Callable[[str], object],
         kept_bytes_max: int = KEPT_BYTES_MAX,
+        segments_bytes_max: int = SEGMENTS_BYTES_MAX,
     ) -> None:
         self.log = log
         self.past = past
@@ -77,6 +84,8 @@ class Bridge:
         self._disk_ms = 0.0
         self._say = say
         self._kept_bytes_max = kept_bytes_max
+        self._segments_bytes_max = segments_bytes_max
+        self._bound_ms = self._rest_ms = 0.0
 
     def add(self, url: str, segment: Segment) -> Side:
         """Carry between this segment and the log, too."""
@@ -130,7 +139,7 @@ class Bridge:
         group, value, record, is_copy = verdict
         self.upward.took(group, record, now_ms)
         if not is_copy:
-            self.past.note(group, value, record)
+            self.past.note(group, value, record, at_ms=self.log.time_ms)
         for side in self.sides:
             side.take(verdict, now_ms)
         if isinstance(record, Join | Leave | Evict):
@@ -183,6 +192,12 @@ class Bridge:
             side.step(now_ms)
         if self.reads_to_end:
             self.upward.look_back(now_ms)
+        if self._bound_ms <= now_ms:
+            self._bound_ms = now_ms + BOUND_MS
+            keep_within([side.segment for side in self.sides], self._segments_bytes_max)
+        if self._rest_ms <= now_ms:
+            self._rest_ms = now_ms + REST_MS
+            self.log.rest()
         if self._disk_ms <= now_ms:
             self._write(now_ms, older_ms=now_ms - SPOOL_MS)
         if self.is_full and self.upward.size <= self._kept_bytes_max * RESUME_AT and not self._unwritten:

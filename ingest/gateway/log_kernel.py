@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from precede.ingest.live.collection import without_collection
-from precede.ingest.live.live_kernel import QUIET, KernelState, RawRow, Stream
+from precede.ingest.live.live_kernel import KernelState, RawRow, Stream, open_kernel
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import Sender
@@ -71,15 +71,10 @@ class LogKernel:
     """What the log has of each group."""
 
     def __init__(self, stream: Stream, state: KernelState) -> None:
-        self._holdback = _Looking(
-            order=stream.order,
-            limits=stream.limits,
-            patience=QUIET,
-            partitions=stream.partitions,
-            partitioner=stream.partitioner,
-        )
-        self._holdback.load(state.groups, state.covered)
+        self._holdback = open_kernel(_Looking, stream, state)
         self.default_order = stream.order
+        self.time_ms = 0
+        """The time of the log at the last record."""
         self.limits = stream.limits
         self.reached = dict(state.starts)
         """Per raw partition, the next offset."""
@@ -99,13 +94,22 @@ class LogKernel:
                 found += self._take(row)
         self._since_rest += len(rows)
         if self._since_rest >= REST_RECORDS:
-            self._since_rest = 0
-            self._holdback.rest()
+            self.rest()
         self._holdback.forget_changes()
         return found
 
+    def rest(self) -> None:
+        """Put away the groups that no record reached since the last call but one."""
+        self._since_rest = 0
+        self._holdback.rest()
+
+    @property
+    def decoded(self) -> int:
+        """How many groups are decoded now; the others are kept as bytes."""
+        return self._holdback.decoded
+
     def _take(self, row: RawRow) -> Iterator[Verdict]:
-        value, key, partition, offset, _ = row
+        value, key, partition, offset, self.time_ms = row
         holdback = self._holdback
         copies = holdback.duplicates
         covered = key is not None and holdback.is_covered(key, offset)

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from precede.ingest.kafka import clients, reading
 from precede.ingest.kafka.access import Address
@@ -19,6 +19,7 @@ from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.lenient import lenient_reader
 
 BATCH_RECORDS = 1_000
+ENDS_S = 1.0
 
 _read_gap = lenient_reader(GapRecord)
 
@@ -58,6 +59,14 @@ class RawTopic:
                 self._take(message, heard)
         self.read_at = monotonic()
         return heard
+
+    def ends_of(self, topic: str, partitions: int) -> dict[int, int] | None:
+        """Where each partition of a topic ends; None where the broker does not say it at once."""
+        try:
+            found = reading.ends_by(self._consumer, topic, range(partitions), ENDS_S)
+        except KafkaException:
+            return None
+        return {at: end for at, (_, end) in found.items()}
 
     @property
     def at_end(self) -> bool:

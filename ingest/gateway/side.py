@@ -21,7 +21,7 @@ from precede.udfs.peers import for_gateways
 from precede.udfs.peers.directory import GROUPS_MAX
 from precede.udfs.peers.events import Accepted, Event, JoinHeard, Missed, Offered
 from precede.udfs.peers.fit_for_segment import check_group
-from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, RefusedByLog, in_notes
+from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, RefusedByLog, in_notes, newest_members
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.messages import Create, Heartbeat, Message, Record, Tick, Who
@@ -71,7 +71,7 @@ class Side:
         self._changed: dict[str, set[Who]] = {}
         self._changed_since_all: set[str] = set()
         self._tell_ms = self._tell_all_ms = 0.0
-        self._joins: dict[tuple[str, str], int] = {}
+        self._joins: dict[tuple[str, str], JoinHeard] = {}
         self._answers: dict[tuple[str, str], float] = {}
         """When to answer a join that the log has."""
         self._new: set[str] = set()
@@ -103,7 +103,7 @@ class Side:
             elif isinstance(event, Missed):
                 self.attend(event.group, now_ms)
             elif isinstance(event, JoinHeard) and event.name in for_gateways.present(self.segment, now_ms):
-                self._joins[event.group, event.name] = event.epoch
+                self._joins[event.group, event.name] = event
 
     def _hear(self, group: str, value: bytes, record: Record, now_ms: float) -> None:
         if group in self._new and not isinstance(record, Create):
@@ -239,7 +239,7 @@ class Side:
         while self._later and self._later[0][0] <= now_ms:
             self._down.append(heappop(self._later)[2])
         self._tell_down(now_ms)
-        for group, name in [one for one, epoch in self._joins.items() if self._log.has_join(*one, epoch)]:
+        for group, name in [one for one, join in self._joins.items() if self._log.has_join(*one, join.epoch)]:
             answer_ms = self._answers.setdefault((group, name), now_ms + self._settles_in_ms(group, name, now_ms))
             if answer_ms <= now_ms:
                 self._answer_join(group, name, now_ms)
@@ -275,12 +275,13 @@ class Side:
         return max(ELSEWHERE_MS, 4 * self._upward.way_ms)
 
     def _answer_join(self, group: str, name: str, now_ms: float) -> None:
-        epoch = self._joins.pop((group, name))
+        join = self._joins.pop((group, name))
         del self._answers[group, name]
         if group in self.segment.groups and self._log.waits_for_members(group):
             log = self._log
-            own = self.segment.name
-            self.segment.tell(JoinAnswer(group, name, epoch, own, log.time(group), log.members(group)), now_ms)
+            named = newest_members(log.members(group), group, join.size)
+            answer = JoinAnswer(group, name, join.epoch, self.segment.name, log.time(group), named)
+            self.segment.tell(answer, now_ms)
 
     def _tell_changed(self, now_ms: float) -> None:
         changed, self._changed = self._changed, {}

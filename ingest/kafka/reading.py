@@ -42,6 +42,11 @@ def end_of(message: Message) -> End | None:
     return End(cast(int, message.partition()), cast(int, message.offset()))
 
 
+def ends_by(consumer: Consumer, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, tuple[int, int]]:
+    """The first and the next offset of each of these partitions, as this consumer sees them."""
+    return {at: consumer.get_watermark_offsets(TopicPartition(topic, at), timeout=timeout_s) for at in partitions}
+
+
 FEW = {"queued.min.messages": 1, "fetch.message.max.bytes": 16 * 1024}
 """For a reader of single records."""
 
@@ -102,10 +107,7 @@ class TopicReader:
 
     def ends(self, topic: str, partitions: Iterable[int], timeout_s: float) -> dict[int, tuple[int, int]]:
         """The first and the next offset of each of these partitions."""
-        return {
-            partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
-            for partition in partitions
-        }
+        return ends_by(self._consumer, topic, partitions, timeout_s)
 
     def offsets_at(
         self, topic: str, partitions: Iterable[int], time_ms: int, timeout_s: float
@@ -273,8 +275,38 @@ def records_to_end(
     """
     upto = [end for _, end in ends(bootstrap, topic, partitions, committed=False)] if settled else [0] * partitions
     reader = TopicReader(bootstrap, patient=False, wait_ms=10)
+    offsets = dict.fromkeys(range(partitions), 0)
+    yield from _to_end(reader, bootstrap, topic, offsets, dict(enumerate(upto)), settled=settled)
+
+
+def records_from(bootstrap: Address | str, topic: str, offsets: Mapping[int, int]) -> Iterator[LogRecord]:
+    """Every committed record from these offsets on, in log order per partition."""
+    reader = TopicReader(bootstrap, patient=False, wait_ms=10)
+    yield from _to_end(reader, bootstrap, topic, dict(offsets), dict.fromkeys(offsets, 0), settled=False)
+
+
+def offsets_since(bootstrap: Address | str, topic: str, partitions: int, time_ms: int) -> dict[int, int | None]:
+    """In each partition the offset of the first record that is dated at this time or later, if there is one."""
+    reader = TopicReader(bootstrap)
     try:
-        yield from reader.to_end(topic, dict.fromkeys(range(partitions), 0), upto=dict(enumerate(upto)))
+        return reader.offsets_at(topic, range(partitions), time_ms, REQUEST_S)
+    except KafkaException as error:
+        raise Unreachable(f"Cannot read the ends of {topic} from Kafka at {bootstrap}.") from error
+    finally:
+        reader.close()
+
+
+def _to_end(
+    reader: TopicReader,
+    bootstrap: Address | str,
+    topic: str,
+    offsets: Mapping[int, int],
+    upto: Mapping[int, int],
+    *,
+    settled: bool,
+) -> Iterator[LogRecord]:
+    try:
+        yield from reader.to_end(topic, offsets, upto=upto)
     except TimeoutError as error:
         hides = settled and reader.at_end()
         why = " to its end: a transaction is open in it" if hides else ""

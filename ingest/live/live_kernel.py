@@ -6,7 +6,7 @@ the outputs one by one or all at once.
 
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -67,6 +67,22 @@ class Mismatch(NamedTuple):
     offset: int
 
 
+Kernel = TypeVar("Kernel", bound=Holdback)
+
+
+def open_kernel(kind: type[Kernel], stream: Stream, state: KernelState) -> Kernel:
+    """A kernel that goes on from this state, as a reader runs it."""
+    kernel = kind(
+        order=stream.order,
+        limits=stream.limits,
+        patience=QUIET,
+        partitions=stream.partitions,
+        partitioner=stream.partitioner,
+    )
+    kernel.load(state.groups, state.covered)
+    return kernel
+
+
 class LiveKernel:
     """Makes outputs from raw records; those released below the places in `delivered` are not handed over."""
 
@@ -80,14 +96,7 @@ class LiveKernel:
         groups: Collection[bytes] | None = None,
     ) -> None:
         """`published` is the token of the job: what it released below is in the ordered topic, and delivered."""
-        self._holdback = Holdback(
-            order=stream.order,
-            limits=stream.limits,
-            patience=QUIET,
-            partitions=stream.partitions,
-            partitioner=stream.partitioner,
-        )
-        self._holdback.load(state.groups, state.covered)
+        self._holdback = open_kernel(Holdback, stream, state)
         self._groups = groups
         self.reached = dict(state.starts)
         """Per raw partition, the next offset."""

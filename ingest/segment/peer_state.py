@@ -2,6 +2,7 @@
 
     NAME.state         all that `Segment.dump` returned, and whether that is all
     NAME.state.said-7  own messages since then, in the order in which they were said; 7 stands in the state, too
+    NAME.state.told    what the application was told, written more often than all
     NAME.state.lock    held by the one process that uses them
 
 The state is marked as taken when it is read, and as complete only when it is written at the end. A start that finds it
@@ -21,6 +22,7 @@ from precede.ingest.files import locked, replace_file
 from precede.ingest.sender_state import default_file
 from precede.udfs.errors import Refused
 from precede.udfs.peers.segment_state import decode_state, encode_state
+from precede.udfs.peers.told import Told
 
 VERSION = 1
 IN_USE = (
@@ -65,6 +67,8 @@ class PeerState:
         """Whether nothing was said since then."""
         self.said: list[Said] = [] if self.is_clean else list(self._read_said())
         """The own messages since then."""
+        self.told: Told = {} if found is None or self.is_clean else self._read_told()
+        """What the application was told, also since then."""
         self._waiting: list[Said] = []
         self._file: IO[bytes] | None = None
         self._size = 0
@@ -124,6 +128,23 @@ class PeerState:
         for number, path in self._said_files():
             if is_complete or number < self._number:
                 path.unlink(missing_ok=True)
+        if is_complete:
+            self._told_path.unlink(missing_ok=True)
+
+    def save_told(self, told: Told) -> None:
+        """What the application was told so far. A failure costs only that some of it may be told again."""
+        with contextlib.suppress(OSError):
+            replace_file(self._told_path, msgspec.msgpack.encode(told), durable=False)
+
+    @property
+    def _told_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.told")
+
+    def _read_told(self) -> Told:
+        try:
+            return msgspec.msgpack.decode(self._told_path.read_bytes(), type=Told)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return {}
 
     def close(self) -> None:
         """Close the files; `save` says whether they are complete."""

@@ -33,6 +33,9 @@ def send(
     The state file keeps the last seq of each sender in each group. If the file is lost, the log is read instead: a
     sender that the log knows goes on with a new epoch, and its ids are printed as JSON.
 
+    A group whose order needs a stamp that this command does not write (causal, causal_p2p, lamport, two_clock) is
+    refused: send with precede.Member there.
+
     A message that Kafka did not confirm is sent again by the next call. To repeat the same call is a retry, not a
     second message.
     """
@@ -43,6 +46,7 @@ def send(
     check_name("SENDER", sender)
     utf8_size("TEXT", text)
     parents = [] if after is None else [parse_id(after)]
+    from precede.ingest.fit_to_send import Stream
     from precede.ingest.sending import send_one
     from precede.ingest.signing import key_in
 
@@ -58,6 +62,7 @@ def send(
         partitioner=settings.partitioner,
         partitions=settings.partitions,
         replicas=settings.replicas,
+        stream=Stream(settings.ordered_topic, settings.progress_topic),
         say=say,
     )
     typer.echo(id_text(id_))

@@ -1,18 +1,16 @@
 """How the demo of peers is shown: a live view in a terminal, plain lines elsewhere."""
 
-import time
 from typing import Protocol, Self
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 
 from precede.demo.peer_watch import PeerWatch
+from precede.demo.screen import Lines, Picture
 from precede.reading.delivery import Delivery
 from precede.terminal_text import plain, safe_text
 
-FRAMES_PER_S = 8
 LINES_MIN = 8
 
 
@@ -30,53 +28,31 @@ def open_view(console: Console, watch: PeerWatch) -> PeersView:
     return LiveView(console, watch) if console.is_terminal else PlainView(console, watch)
 
 
-class PlainView:
+class PlainView(Lines):
     """Prints a line for each message of the log, with how many peers have it by then."""
 
     def __init__(self, console: Console, watch: PeerWatch) -> None:
-        self._console = console
+        super().__init__(console)
         self._watch = watch
-        self._state = ""
         self._printed = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def show(self, state: str) -> None:
-        if state != self._state:
-            self._console.print(f"{state} ...", highlight=False, markup=False)
-            self._state = state
+        self._print_state(state)
         for one in self._watch.log[self._printed :]:
             have = sum((one.sender, one.epoch, one.seq) in peer.delivered for peer in self._watch.peers.values())
-            line = f"log {one.position:<4} at {have} peers  {_told(one)}"
-            self._console.print(safe_text(line), soft_wrap=True)
+            self._print_line(f"log {one.position:<4} at {have} peers  {_told(one)}")
         self._printed = len(self._watch.log)
 
 
-class LiveView:
+class LiveView(Picture):
     """Two panels: the peers, and the end of the log."""
 
     def __init__(self, console: Console, watch: PeerWatch) -> None:
-        self._console = console
+        super().__init__(console)
         self._watch = watch
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-        self._drawn_s = 0.0
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
 
     def show(self, state: str) -> None:
-        now_s = time.monotonic()
-        if now_s - self._drawn_s >= 1 / FRAMES_PER_S:
-            self._drawn_s = now_s
-            self._live.update(self._picture(state), refresh=True)
+        self._draw(lambda: self._picture(state))
 
     def _picture(self, state: str) -> Group:
         watch = self._watch

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Protocol, Self
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from precede.demo.conversation import MEMBERS
+from precede.demo.screen import Lines, Picture
 from precede.demo.watch import Arrival, DemoWatch
 from precede.reading.delivery import Delivery
 from precede.terminal_text import plain, safe_text
@@ -20,7 +20,6 @@ from precede.udfs.records.messages import Id
 
 COLOURS = dict(zip(MEMBERS, ("cyan", "yellow", "magenta", "green", "bright_blue"), strict=True))
 FRESH_S = 2.0  # how long a new delivery is highlighted
-FRAMES_PER_S = 8
 LINES_MIN = 18
 
 
@@ -48,19 +47,12 @@ def short(id_: Id) -> str:
     return f"{id_[0]}:{id_[2]}"
 
 
-class PlainView:
+class PlainView(Lines):
     """Prints one line for each event."""
 
     def __init__(self, console: Console, watch: DemoWatch) -> None:
-        self._console = console
+        super().__init__(console)
         self._watch = watch
-        self._state = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def arrived(self, arrival: Arrival) -> None:
         if arrival.fate == "copy":
@@ -78,30 +70,19 @@ class PlainView:
             self._line(f"delivered {delivery.position}", _id_of(delivery), f"{delivery.data}{waited}")
 
     def show(self, state: str, seconds: float) -> None:  # noqa: ARG002 (a line is written once, without a counter)
-        if state != self._state:
-            self._console.print(f"{state} ...", highlight=False, markup=False)
-        self._state = state
+        self._print_state(state)
 
     def _line(self, event: str, id_: Id, text: str) -> None:
-        self._console.print(safe_text(f"{event:<14}{short(id_):<9}{text}"), soft_wrap=True)
+        self._print_line(f"{event:<14}{short(id_):<9}{text}")
 
 
-class LiveView:
+class LiveView(Picture):
     """Three panels: arrived messages, held messages and their missing ids, and delivered messages as a tree."""
 
     def __init__(self, console: Console, watch: DemoWatch) -> None:
-        self._console = console
+        super().__init__(console)
         self._watch = watch
         self._delivered_s: dict[Id, float] = {}
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-        self._drawn_s = 0.0
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
 
     def arrived(self, arrival: Arrival) -> None:
         pass  # the watch has what the view draws
@@ -110,10 +91,7 @@ class LiveView:
         self._delivered_s[_id_of(delivery)] = time.monotonic()
 
     def show(self, state: str, seconds: float) -> None:
-        now_s = time.monotonic()
-        if now_s - self._drawn_s >= 1 / FRAMES_PER_S:
-            self._drawn_s = now_s
-            self._live.update(self._picture(f"{state}, {seconds:.0f} s"), refresh=True)
+        self._draw(lambda: self._picture(f"{state}, {seconds:.0f} s"))
 
     def _picture(self, state: str) -> Group:
         lines = max(LINES_MIN, self._console.height - 4)

@@ -7,22 +7,23 @@ which reads the log, publishes, and looks at the clock.
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from precede.gateway.pages import GatewayPages
+from precede.gateway.past_keeping import PastKeeping
 from precede.gateway.status import GatewayStatus
 from precede.ingest.files import locked
 from precede.ingest.gateway.bridge import Bridge
 from precede.ingest.gateway.log_kernel import LogKernel
+from precede.ingest.gateway.past_file import PastFile
 from precede.ingest.gateway.raw_topic import RawTopic
 from precede.ingest.gateway.spool import Spool
 from precede.ingest.gateway.start import GatewayStart, find_gateway_start
 from precede.ingest.gateway.upward import Entry
-from precede.ingest.kafka.retry import retry
 from precede.ingest.live.live_start import NotYet
 from precede.ingest.producer import Publisher
 from precede.ingest.segment.address import read_addresses
@@ -33,25 +34,24 @@ from precede.ingest.segment.runner import SegmentRunner
 from precede.ingest.sender_state import default_file
 from precede.streaming.job.announcer import Announcer
 from precede.streaming.job.broker_watch import BrokerWatch
+from precede.streaming.job.patiently import RETRY_S, ask_patiently
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.stop_signals import set_on_signals
-from precede.streaming.job.watch import reason_of
 from precede.streaming.monitoring.page_server import PageServer
-from precede.udfs.errors import AccessDenied, Refused, Unconfirmed, Unreachable
+from precede.udfs.errors import AccessDenied, Refused, Unconfirmed
 from precede.udfs.peers.events import Event
 
 if TYPE_CHECKING:
     from precede.ingest.gateway.side import Side
     from precede.ingest.segment.link import Link
 
-Answer = TypeVar("Answer")
-
 LOCK = ".lock"
 POLL_S = 0.005
-RETRY_S = 1.0
 ROWS_MAX = 250
 """So many records of the log are taken before the segments have their turn."""
 COLLECT_S = 10.0
+KEEP_S_MAX = 2.0
+"""So long the end reads on, so that the next start need not read it."""
 END_S_MAX = 10.0
 """So long the end waits for the log to take one more of the records that were heard."""
 PUBLISH_PAUSE_MS = 5_000.0
@@ -85,6 +85,8 @@ class Gateway:
             stack.enter_context(locked(folder / LOCK, refusal=refusal))
             self.spool = Spool(folder)
             stack.callback(self.spool.close)
+            self.past_file = PastFile(folder)
+            stack.callback(self.past_file.close)
             self.broker = BrokerWatch(settings)
             self.broker.start()
             stack.callback(self.broker.stop)
@@ -112,8 +114,13 @@ class Gateway:
         settings = self.settings
         has_told = False
         while True:
-            found = self._patiently(
-                lambda: find_gateway_start(settings.bootstrap, settings.ordered_topic, settings.progress_topic)
+            found = ask_patiently(
+                lambda: find_gateway_start(
+                    settings.bootstrap, settings.ordered_topic, settings.progress_topic, self.past_file
+                ),
+                patience_s=settings.patience_s,
+                pause=self.stopping.wait,
+                say=self.say,
             )
             if not isinstance(found, NotYet):
                 return found
@@ -122,21 +129,6 @@ class Gateway:
                 self.say(f"Waiting for the job: {found.reason}.", level="warning")
             if self.stopping.wait(RETRY_S):
                 return None
-
-    def _patiently(self, ask: Callable[[], Answer]) -> Answer | None:
-        """The broker's answer, waited for at most `patience_s`; None where the gateway was stopped meanwhile."""
-        seconds = f"{self.settings.patience_s:.0f} s"
-        try:
-            return retry(
-                ask,
-                passes=lambda error: isinstance(error, Unreachable),
-                for_s=self.settings.patience_s,
-                pause_s=RETRY_S,
-                pause=self.stopping.wait,
-                tell=lambda away: self.say(f"{reason_of(away)}; trying again for {seconds}.", level="warning"),
-            )
-        except Unreachable as away:
-            raise Refused(f"{reason_of(away)}; gave up after {seconds}.") from away
 
     def _open(self, start: GatewayStart, stack: ExitStack) -> None:
         settings = self.settings
@@ -151,6 +143,7 @@ class Gateway:
             settings.bootstrap, topic=live.stream.raw_topic, linger_ms=1, partitioner=live.stream.partitioner
         )
         self._catch_up(live.raw_ends)
+        self.keeping = PastKeeping(start, self.log, self.past_file, self.say)
         for row, group, value in self.spool.read():
             self.bridge.take_spooled(group, value, row, clock_ms())
         self._open_segments()
@@ -209,6 +202,7 @@ class Gateway:
             self.bridge.reads_to_end = self.log.at_end
             self.bridge.step(now_ms)
         self.pages.turned_at = time.monotonic()
+        self.keeping.step()
         self._collect()
 
     def _read(self, timeout_s: float) -> list[tuple[bytes | None, bytes | None, int, int, int]]:
@@ -262,6 +256,11 @@ class Gateway:
         """Take in no more, publish what was heard, and keep the rest on the disk."""
         with self._lock() as now_ms:
             self.bridge.pause(now_ms)
+        if not self.status.is_away:
+            self.keeping.ask()
+        deadline = time.monotonic() + KEEP_S_MAX
+        while self.keeping.is_waiting and time.monotonic() < deadline:
+            self._turn(POLL_S)
         least = len(self.bridge.upward.entries)
         deadline = time.monotonic() + END_S_MAX
         while self.bridge.upward.entries and time.monotonic() < deadline and not self.status.is_away:

@@ -23,6 +23,10 @@ given the results; `precede/udfs/member/object_calls.py` lists what else it may 
 and what conflicts with it waits. The host does nothing by itself: its caller hands over each delivered record once, in
 order, so every replica does the same.
 
+What Kafka did not confirm counts as said: the member sends the same bytes first the next time. Where it does not
+confirm that either, Unconfirmed is raised to the caller of the host, in the midst of a step: what the host knows is no
+longer whole then, so open the member and a new host again once Kafka is back.
+
 An instance commits once all that it invoked has ended well, and is aborted otherwise (2.2). A method `pay` that an
 abort of its caller must undo has a method `_undo_pay(result, ...)` beside it, which takes the same arguments.
 """
@@ -35,7 +39,7 @@ from typing import Any, Literal, Protocol
 from precede.member.object_instances import Invocation, Running, WaitingRequest
 from precede.member.object_methods import declared_methods, declared_undo
 from precede.member.object_records import Payload, read_object_record
-from precede.udfs.errors import CallFailed
+from precede.udfs.errors import CallFailed, Unconfirmed
 from precede.udfs.member.object_calls import (
     AnyOf,
     Call,
@@ -229,6 +233,8 @@ class ObjectHost:
                 if running.steps is None:
                     return self._execute(running, running.wait.value())
                 running.wait = self._step(running, running.steps)
+            except Unconfirmed:
+                raise  # not the method failed
             except Exception as raised:  # noqa: BLE001 (whatever a method raises is its answer)
                 return self._fail(running, raised)
         return []
@@ -378,6 +384,11 @@ class ObjectHost:
     def _say(self, instance: Instance, op: str, type_: Kind, to: Iterable[str], said: dict[str, Any]) -> Id:
         draft = instance.draft(op, type_, to)
         data = {"no": draft.no, "vector": draft.vector, **said}
-        id_ = self._member.send(data, after=draft.after, to=draft.to, object=draft.object)
+        try:
+            id_ = self._member.send(data, after=draft.after, to=draft.to, object=draft.object)
+        except Unconfirmed as unconfirmed:
+            if unconfirmed.id is None:
+                raise
+            id_ = unconfirmed.id  # the member keeps it, and sends it before all that it says later
         instance.sent(draft, id_)
         return id_

@@ -17,6 +17,7 @@ from precede.ingest import sending
 from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import Sender, SenderState
 from precede.ingest.signing import public_text
+from precede.udfs.errors import Unconfirmed
 from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.member.raw_log_trust import read_trusted_clock
@@ -189,7 +190,11 @@ class MemberPublisher:
                 )
             known.seq, known.pending, known.stamps = self.stamps.seq, record.decode(), self.stamps.dump()
             self._state.save()
-            self._publish_pending()
+            try:
+                self._publish_pending()
+            except Unconfirmed as unconfirmed:
+                unconfirmed.id = known.sender, known.epoch, known.seq
+                raise
             self._confirmed_time = max(self._confirmed_time, stamp.get("time", 0))
             return known.sender, known.epoch, known.seq
 

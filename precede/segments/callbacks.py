@@ -32,6 +32,8 @@ class Callbacks:
         self._on_offer = on_offer
         self._on_refused = on_refused
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._put = self._made = 0
+        """How many calls; each is counted by one thread."""
         self._thread: threading.Thread | None = None
         if any((on_message, on_view, on_offer, on_refused)):
             self._thread = threading.Thread(target=self._run, name="precede callbacks", daemon=True)
@@ -52,6 +54,11 @@ class Callbacks:
             self._thread.join()
 
     @property
+    def are_made(self) -> bool:
+        """Whether all calls are made."""
+        return self._made == self._put
+
+    @property
     def wanted(self) -> bool:
         """Whether any call is wanted."""
         return self._thread is not None
@@ -65,6 +72,7 @@ class Callbacks:
         if isinstance(event, Delivered):
             if self._on_message is not None and isinstance(event.record, Message) and not event.is_abandoned:
                 on_message = self._on_message
+                self._put += 1
                 self._calls.put(lambda: on_message(as_peer_delivery(event, order, name)))
         elif isinstance(event, ViewChanged):
             self._call(self._on_view, event.group, list(event.members))
@@ -73,6 +81,7 @@ class Callbacks:
 
     def _call(self, function: Callable[..., object] | None, *arguments: Any) -> None:
         if function is not None:
+            self._put += 1
             self._calls.put(lambda: function(*arguments))
 
     def _run(self) -> None:
@@ -81,3 +90,4 @@ class Callbacks:
                 call()
             except Exception:
                 _LOGGER.exception("A callback of the application failed; the next ones are called all the same.")
+            self._made += 1

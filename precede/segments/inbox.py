@@ -23,6 +23,8 @@ class Inbox:
         self._put = self._taken = 0
         """How many records; each is counted by one thread."""
         self._put_bytes = self._taken_bytes = 0
+        self._in_hand: list[Event] = []
+        """What was taken last: who takes more is done with it."""
 
     @property
     def is_full(self) -> bool:
@@ -55,21 +57,32 @@ class Inbox:
 
     def take(self) -> Event | None:
         """The next event, if one is there."""
-        try:
-            event = self._events.popleft()
-        except IndexError:
+        if not self._events:
+            self._in_hand = []
             return None
+        self._in_hand = [self._events[0]]
+        return self._take_first()
+
+    def take_all(self) -> list[Event]:
+        """All events that are there."""
+        self._in_hand = found = list(self._events)
+        for _ in found:
+            self._take_first()
+        return found
+
+    def _take_first(self) -> Event:
+        event = self._events.popleft()
         if isinstance(event, Delivered):
             self._taken += 1
             self._taken_bytes += COST + len(event.value)
         return event
 
-    def take_all(self) -> list[Event]:
-        """All events that are there."""
-        found = []
-        while (event := self.take()) is not None:
-            found.append(event)
-        return found
+    def waiting(self, *, is_end: bool = False) -> list[Event]:
+        """What is not handed over, in its order, and, unless it is the end, what was taken last."""
+        events = list(self._events)  # before the others: what is taken meanwhile stands in both
+        in_hand = [] if is_end else self._in_hand
+        here = set(map(id, events))
+        return [*(one for one in in_hand if id(one) not in here), *events]
 
     def is_ready(self) -> bool:
         """Whether there is no need to wait: an event is here, or nothing more comes."""

@@ -1,26 +1,46 @@
 """Writes the state of a peer to disk: when it is opened, now and then, and when it is closed."""
 
 import threading
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
 from typing import Any
 
 from precede.ingest.segment.link import Link, clock_ms
 from precede.ingest.segment.peer_state import PeerState, Said
 from precede.ingest.segment.runner import SegmentRunner
 from precede.udfs.errors import PrecedeError, Refused
+from precede.udfs.limits import Limits
+from precede.udfs.peers.events import Delivered, Event
 from precede.udfs.peers.segment import Segment
+from precede.udfs.peers.told import take_told, told_by, was_told
+from precede.udfs.records.wire import read
+
+LIMITS = Limits()
 
 SAVE_S = 30.0
-"""After a crash, what was delivered since the state was written last is delivered again."""
+"""How often all of it is written."""
 LOOK_S = 1.0
+"""How often it is written what the application was told: after a crash, what came since is told again."""
+LOOK_SHARE = 0.02
+"""More seldom where that would take more of the time than this."""
 
 
 class Keeper:
     """Keeps one segment's state. All of it is on disk before anything is sent."""
 
-    def __init__(self, state: PeerState, segment: Segment) -> None:
-        """Bring back what was said after the state was written, and write it. Raises Refused if that cannot be."""
+    def __init__(
+        self, state: PeerState, segment: Segment, waiting: Callable[[bool], Mapping[str, Iterable[Event]] | None]
+    ) -> None:
+        """Bring back what was said after the state was written, and write it. Raises Refused if that cannot be.
+
+        `waiting`, which is told whether this is the end, says what of each group is not handed over to the application;
+        None if that is not known.
+        """
         self.has_news = False
         """Whether anything happened since the state was written."""
+        self._has_told = False
+        """Whether anything happened since it was written what was told."""
+        self._waiting = waiting
         self._state = state
         self._segment = segment
         self._saving = threading.Lock()
@@ -28,16 +48,27 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._runner: SegmentRunner | None = None
         self._link: Link | None = None
+        take_told(segment, state.told)
         for group, epoch, seq, value in state.said:
             segment.restore_said(group, epoch, seq, value, clock_ms())
         state.said.clear()
+        self.waited = self._waited(state.dumped or {})
+        """What waited for the application when the state was written, and was not handed over since."""
         state.begin_next()
-        state.save(self._dump())
+        state.save(self._dump() | {"waiting": _plain(self.waited)})
 
-    def _dump(self) -> dict[str, Any]:
+    def _dump(self, *, is_end: bool = False) -> dict[str, Any]:
         used = [group.speaking.epoch for group in self._segment.groups.values()]
         self._state.epoch = max(self._state.epoch, self._segment.epoch, *used)
-        return self._segment.dump()
+        waiting = [event for of in (self._waiting(is_end) or {}).values() for event in of]
+        return self._segment.dump() | {"waiting": _plain(waiting)}
+
+    def _waited(self, dumped: dict[str, Any]) -> list[Event]:
+        found = [
+            Delivered(group, value, read(value, LIMITS), is_abandoned, 0.0)
+            for group, value, is_abandoned in dumped.get("waiting", [])
+        ]
+        return [one for one in found if not was_told(self._segment, one)]
 
     def start(self, runner: SegmentRunner, link: Link) -> None:
         """Save now and then, while the runner runs."""
@@ -73,17 +104,41 @@ class Keeper:
             self._thread.join()
         if is_complete:
             self._state.flush()
-            self._state.save(self._dump(), is_complete=True)
+            self._state.save(self._dump(is_end=True), is_complete=True)
+
+    def _save_told(self) -> float:
+        """Write what the application was told; returns how long to wait before the next time."""
+        assert self._runner is not None
+        assert self._link is not None
+        began = monotonic()
+        with self._runner.use(self._link):
+            waiting = self._waiting(False)
+            told = None if waiting is None else told_by(self._segment, waiting)
+            self._has_told = self._has_told and told is None
+        if told is not None:
+            self._state.save_told(told)
+        return max(LOOK_S, (monotonic() - began) / LOOK_SHARE)
+
+    def happened(self) -> None:
+        """Something happened on the segment."""
+        self.has_news = self._has_told = True
 
     def _run(self) -> None:
-        waited_s = 0.0
-        while not self._is_stopped.wait(LOOK_S):
-            waited_s += LOOK_S
-            if self.has_news and (waited_s >= SAVE_S or self._state.is_large):
-                waited_s = 0.0
-                try:
+        waited_s, next_s = 0.0, LOOK_S
+        while not self._is_stopped.wait(next_s):
+            waited_s += next_s
+            try:
+                if self.has_news and (waited_s >= SAVE_S or self._state.is_large):
+                    waited_s = 0.0
                     self.save()
-                except Refused as error:
-                    self._state.trouble = str(error)
-                except PrecedeError:
-                    return  # the runner has stopped, and says why to everyone
+                if self._has_told:
+                    next_s = self._save_told()
+            except Refused as error:
+                self._state.trouble = str(error)
+            except PrecedeError:
+                return  # the runner has stopped, and says why to everyone
+
+
+def _plain(waiting: Iterable[Event]) -> list[tuple[str, bytes, bool]]:
+    """Group and record of each delivery, and whether it is abandoned."""
+    return [(one.group, one.value, one.is_abandoned) for one in waiting if isinstance(one, Delivered)]

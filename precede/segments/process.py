@@ -110,10 +110,11 @@ class SegmentProcess:
         opened.callback(link.socket.close)
         self._segment = link.segment
         self.inboxes = {group: Inbox() for group in link.segment.groups}
-        self._keeper = Keeper(kept, link.segment)
+        self._keeper = Keeper(kept, link.segment, self._not_handed_over)
         self._runner = SegmentRunner()
         opened.callback(self._finish)
         self._callbacks.start()
+        self._tell(self._keeper.waited)
         self._runner.add(link)
         self._keeper.start(self._runner, link)
         self._opened_s = monotonic()
@@ -287,7 +288,10 @@ class SegmentProcess:
 
     def _take(self, events: list[Event]) -> None:
         """Called under the lock of the runner, in the order in which things happen."""
-        self._keeper.has_news = True
+        self._keeper.happened()
+        self._tell(events)
+
+    def _tell(self, events: list[Event]) -> None:
         told: set[str] = set()
         calls = self._callbacks
         for event in events:
@@ -308,6 +312,12 @@ class SegmentProcess:
             self.inboxes[group].wake()
             if self.inboxes[group].is_full:
                 self._link.is_paused = True
+
+    def _not_handed_over(self, is_end: bool) -> dict[str, list[Event]] | None:
+        """What waits to be handed over, by group; None if callbacks are about to get it."""
+        if self._callbacks.takes_messages:
+            return {} if self._callbacks.are_made else None
+        return {group: inbox.waiting(is_end=is_end) for group, inbox in self.inboxes.items()}
 
     def wait_for(self, inbox: Inbox, timeout_s: float) -> None:
         """Wait until something is in there, driving the segment meanwhile if no other thread does."""

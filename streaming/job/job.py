@@ -12,20 +12,20 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
 from precede.ingest.kafka.retention import retention_of
-from precede.ingest.kafka.retry import retry
 from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.job.announcer import Announcer
+from precede.streaming.job.patiently import ask_patiently
 from precede.streaming.job.raw_partitions import as_text
 from precede.streaming.job.retention_watch import RetentionWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.status import Status
 from precede.streaming.job.stop_signals import set_on_signals
 from precede.streaming.job.ticker import Ticker
-from precede.streaming.job.watch import QueryWatch, reason_of
+from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring.server import MonitoringServer
 from precede.streaming.order.owner_watch import OwnerWatch
 from precede.streaming.order.sink import Sink
-from precede.udfs.errors import Refused, TakenOver, Unreachable
+from precede.udfs.errors import Refused, TakenOver
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 WATCH_S = 0.2
-RETRY_S = 2.0
 STOP_S_MAX = 45.0  # a little longer than a commit may take
 TAKEN_OVER_S_MAX = 2.0  # nothing that this job still publishes counts
 
@@ -130,18 +129,7 @@ class Job(ABC):
         """The broker's answer, waited for at most `patience_s`; None where the job was stopped meanwhile."""
         if self.stopping.is_set():
             return None
-        seconds = f"{self.settings.patience_s:.0f} s"
-        try:
-            return retry(
-                ask,
-                passes=lambda error: isinstance(error, Unreachable),
-                for_s=self.settings.patience_s,
-                pause_s=RETRY_S,
-                pause=self._pause,
-                tell=lambda away: self.say(f"{reason_of(away)}; trying again for {seconds}.", level="warning"),
-            )
-        except Unreachable as away:
-            raise Refused(f"{reason_of(away)}; gave up after {seconds}.") from away
+        return ask_patiently(ask, patience_s=self.settings.patience_s, pause=self._pause, say=self.say)
 
     def _pause(self, seconds: float) -> bool:
         """Wait for so long, or until the job is stopped; whether it is."""

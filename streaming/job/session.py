@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from precede.streaming.job import jars, spark_table, whole_files
 from precede.streaming.job.jars import Say
-from precede.streaming.job.settings import Settings
+from precede.streaming.job.settings import Settings, check_tokens_on_cluster
 from precede.streaming.places import hadoop, place
 from precede.udfs.errors import Refused
 
@@ -115,7 +115,9 @@ def start(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str =
     if is_submitted() and conf.get("spark.log.level") is None:
         conf.set("spark.log.level", "WARN")  # on standard error, where the job's own sentences are too
     master = str(conf.get("spark.master"))
-    if conf.get("spark.sql.shuffle.partitions") is None and master.startswith("local"):
+    if not master.startswith("local"):
+        check_tokens_on_cluster(settings)
+    elif conf.get("spark.sql.shuffle.partitions") is None:
         conf.set("spark.sql.shuffle.partitions", str(_cores(master)))
     if conf.get("spark.sql.shuffle.partitions") is None:
         raise Refused(

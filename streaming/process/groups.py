@@ -24,17 +24,17 @@ from precede.udfs.ticks.patience import Patience
 ONLY_SHARD = 0
 """What is counted by shard is counted under this one."""
 
-DECODED_MAX = 120_000
+DECODED_MAX = 105_000
 """So many groups may be decoded before those that no record reached lately are put away."""
 REST_S = 30.0
 """How often they are put away where they are fewer."""
 LOOK_S = 1.0
 LOOK_SHARE = 0.02
 """How often it is counted what is waited for: once a second, or seldom enough to take no more than this of the time."""
-READ_AGAIN_MAX = 200_000
+READ_AGAIN_MAX = 250_000
 RECORDS_A_STATE = 10
 """States are written before they are due where a start would have to read more records again than this, but at most
-one for so many records: reading 200,000 again takes about a second."""
+one for so many records: reading 250,000 again takes about two seconds."""
 AT_ONCE_MS = 2**62
 """A time of the log at which every state is due."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from precede import Holdback, ObjectHost
+from precede import Holdback, ObjectHost, Unconfirmed
 from precede.udfs.records.messages import Id
 from precede.udfs.records.wire import encode_message
 
@@ -61,8 +61,22 @@ class Speaker:
         self.name = name
         self.group = group
         self.conflicts = conflicts
+        self.unconfirmed = 0
+        """So many messages are kept, as where Kafka does not answer, and go out before the next one."""
+        self._kept: list[tuple[Any, dict[str, Any]]] = []
 
     def send(self, data: Any, **stamp: Any) -> Id:
         if any(value == {1} for value in data.values()):
             raise ValueError("data is a JSON value")
+        if self.unconfirmed:
+            if self._kept:
+                raise Unconfirmed("Kafka did not confirm a record.")
+            self.unconfirmed -= 1
+            self._kept.append((data, stamp))
+            error = Unconfirmed("Kafka did not confirm a record.")
+            error.id = self.name, 0, self.group.seqs.get(self.name, 0) + 1
+            raise error
+        for kept, of in self._kept:
+            self.group.say(self.name, kept, **of)
+        self._kept.clear()
         return self.group.say(self.name, data, **stamp)

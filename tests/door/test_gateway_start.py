@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from precede.ingest.gateway.past import COST, Past
+from precede.ingest.gateway.past_file import FILE as PAST
+from precede.ingest.gateway.past_file import PastFile
 from precede.ingest.gateway.spool import FILE, Spool
 from precede.ingest.gateway.upward import Entry
 from precede.udfs.errors import Refused
@@ -48,6 +51,42 @@ def test_a_record_that_is_damaged_is_left_out_and_a_torn_file_is_refused(tmp_pat
     (tmp_path / FILE).write_bytes(b"this is no file of sqlite" * 1_000)
     with pytest.raises(Refused, match="cannot be used"):
         Spool(tmp_path)
+
+
+CREATE = b'{"group":"g","kind":"create","options":{"order":"fifo"}}'
+JOIN = b'{"group":"g","kind":"join","sender":"ann"}'
+
+
+def test_what_is_known_of_the_past_is_on_the_disk_for_the_same_topic_only(tmp_path: Path) -> None:
+    assert PastFile(tmp_path).read("ordered topic 1") is None
+    assert PastFile(tmp_path).write("ordered topic 1", {"g": [CREATE]}, {0: 5, 1: 7}, 100)
+    again = PastFile(tmp_path)
+    assert again.read("ordered topic 1") == ({"g": [CREATE]}, {0: 5, 1: 7}, 100)
+    assert again.write("ordered topic 1", {"g": [CREATE, JOIN], "h": []}, {0: 9, 1: 7}, 200)
+    assert PastFile(tmp_path).read("ordered topic 1") == ({"g": [CREATE, JOIN], "h": []}, {0: 9, 1: 7}, 200)
+    assert PastFile(tmp_path).read("ordered topic 2") is None
+    assert PastFile(tmp_path).read("ordered topic 1") is None
+
+
+def test_a_damaged_file_of_the_past_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / PAST).write_bytes(b"this is no file of sqlite" * 1_000)
+    file = PastFile(tmp_path)
+    assert file.read("ordered topic 1") is None
+    assert file.write("ordered topic 1", {"g": [CREATE]}, {0: 5}, 100)
+    assert PastFile(tmp_path).read("ordered topic 1") == ({"g": [CREATE]}, {0: 5}, 100)
+
+
+def test_the_past_has_the_last_messages_and_says_since_when_they_came() -> None:
+    past = Past(bytes_max=5 * (COST + 100))
+    past.learn({"g": [CREATE, JOIN]})
+    assert past.changed == set()
+    for seq in range(1, 11):
+        value = encode_message("g", "ann", 0, seq, data="x" * 40)
+        past.note("g", value, read(value, Limits()), at_ms=1_000 * seq)
+    assert past.controls("g") == [CREATE, JOIN]
+    kept = list(past.messages("g"))
+    assert len(kept) < 10
+    assert past.messages_ms == 1_000 * (11 - len(kept))
 
 
 @pytest.mark.parametrize(

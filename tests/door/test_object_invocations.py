@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from precede import CALLER, AnyOf, Call, CallFailed, ReceiveData, SendData, Started
+from precede import CALLER, AnyOf, Call, CallFailed, ReceiveData, SendData, Started, Unconfirmed
+from tests.door.hosts import Group, Speaker
 from tests.door.stores import Steps, perform, store, stores
 
 # ── 2.1: synchronous, asynchronous, one-way ───────────────────────────────────────────────────────────────────────
@@ -215,3 +216,49 @@ def test_data_of_a_stranger_reach_no_instance() -> None:
     group.settle()
     assert group.hosts["a"].running == [request]
     assert not ann.done
+
+
+# ── where Kafka does not answer ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def speaker(group: Group, name: str) -> Speaker:
+    found = group.hosts[name]._member
+    assert isinstance(found, Speaker)
+    return found
+
+
+def test_what_kafka_did_not_confirm_counts_as_said_and_is_committed_with_the_rest() -> None:
+    group = stores()
+    speaker(group, "ann").unconfirmed = 1
+
+    def steps() -> Steps:
+        first = yield Call("a", "add", (1,), wait=False)
+        second = yield Call("b", "add", (2,), wait=False)
+        return (yield [first, second])
+
+    assert perform(group, steps()).result == [1, 2]
+    assert [group.hosts[name].undecided for name in ("a", "b")] == [[], []]
+
+
+def test_an_answer_that_kafka_did_not_confirm_arrives_with_the_next_message_of_its_object() -> None:
+    group = stores()
+    speaker(group, "a").unconfirmed = 1
+    first = group.hosts["ann"].invoke("a", "add", 1)
+    group.settle()
+    assert not first.done
+    second = group.hosts["ann"].invoke("a", "add", 2)
+    group.settle()
+    assert (first.result, second.result) == (1, 3)
+    assert group.hosts["a"].undecided == []
+
+
+def test_where_kafka_confirms_nothing_the_caller_of_the_host_is_told() -> None:
+    group = stores()
+    speaker(group, "ann").unconfirmed = 2
+
+    def steps() -> Steps:
+        yield Call("a", "add", (1,), wait=False)
+        yield Call("b", "add", (2,), wait=False)
+
+    with pytest.raises(Unconfirmed):
+        perform(group, steps())

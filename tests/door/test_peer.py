@@ -164,6 +164,7 @@ def test_a_peer_that_was_closed_goes_on_where_it_was(table: Table) -> None:
     bob = table.peer("bob")
     ann = table.peer("ann")
     ids = [ann.send(1)]
+    assert next(ann).id == ids[0]
     epoch = ann.epoch
     ann.close()
     missed = bob.send("while ann was away")
@@ -186,6 +187,42 @@ def test_a_peer_that_was_killed_uses_no_seq_twice_and_keeps_what_it_said(table: 
     assert more[2] == 1
     bob = table.peer("bob")
     assert {next(bob).id for _ in range(4)} == {*said, more}, "no one else had heard the first three"
+
+
+def test_a_peer_that_was_killed_is_not_told_again_what_it_was_told_a_while_before(table: Table) -> None:
+    bob, ann = table.peer("bob"), table.peer("ann")
+    said = [bob.send(number) for number in range(20)]
+    assert [next(ann).id for _ in said] == said
+    assert ann.poll(0.0) is None, "it asks for more, so it is done with the last one"
+    told = table.folder / "ann.told"
+    until(lambda: told.exists() and ["bob", bob.epoch, 20] in msgspec.msgpack.decode(told.read_bytes())["travel"])
+    kill(ann)
+    said.append(bob.send("meanwhile"))
+    again = table.peer("ann")
+    assert next(again).id == said[-1]
+    assert again.poll(1.0) is None
+    kill(again)
+    last = table.peer("ann").poll(2.0)
+    assert last is None or last.id == said[-1], "only what it had in hand may come again"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_was_not_handed_over_is_handed_over_by_the_next_start(table: Table, is_killed: bool) -> None:
+    bob, ann = table.peer("bob"), table.peer("ann")
+    said = [bob.send(number) for number in range(5)]
+    until(lambda: ann.find(said[-1]) is not None)
+    assert [next(ann).id, next(ann).id] == said[:2]
+    if is_killed:
+        ann._process._keeper.save()
+        ann._process._keeper._save_told()
+        kill(ann)
+    else:
+        ann.close()
+    bob.close()
+    again = table.peer("ann")
+    wanted = said[1:] if is_killed else said[2:]  # what a killed program had in hand it may not have done
+    assert [next(again).id for _ in wanted] == wanted
+    assert again.poll(0.5) is None
 
 
 def test_a_peer_that_has_lost_its_state_takes_a_new_epoch(table: Table) -> None:

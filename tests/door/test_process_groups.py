@@ -21,7 +21,7 @@ from precede.udfs.state_log import StateSettings
 from precede.udfs.steps import Row
 from tests.kernel import traffic
 from tests.kernel.effort import seeds
-from tests.published import PARTITIONS, PATIENCE, Published, whole
+from tests.published import PARTITIONS, PATIENCE, Published, left_to_read, whole
 from tests.records import conversation
 
 SOURCE = CacheSource("state-topic-id", "ordered-topic-id", (0, 1))
@@ -66,12 +66,8 @@ class Process:
         )
         self.coverage = Coverage(kafka.horizon, 1, is_fresh=True)
         self.left = {
-            at: [
-                (one.partition, one.offset, one.key, one.value, one.timestamp_ms)
-                for one in log
-                if one.partition == at and one.offset >= kafka.horizon.get(at, 0)
-            ]
-            for at in range(PARTITIONS)
+            at: [(one.partition, one.offset, one.key, one.value, one.timestamp_ms) for one in records]
+            for at, records in left_to_read(log, kafka.horizon).items()
         }
 
     def transaction(self, sizes: list[int], *, takes: int, commits: bool = True, writes_all: bool = False) -> None:

@@ -368,6 +368,27 @@ def test_what_the_log_fences_is_told_as_refused() -> None:
     assert one.log.delivered(GROUP) == []
 
 
+@pytest.mark.parametrize("order", ["lamport", "two_clock"])
+def test_the_evict_of_the_log_lets_peers_of_both_segments_go_on_without_one_that_crashed(order: str) -> None:
+    one = on_two_segments(order=order)
+    said = [one.say(name, "x") for name in FOUR]
+    one.until(lambda: all(len(one.delivered(name)) == 4 for name in FOUR))
+    epoch = one.peer("dan").groups[GROUP].speaking.epoch
+    one.segments[1].medium.crash("dan")
+    for _ in range(3):
+        said += [one.say(name, "y") for name in FOUR[:3]]
+        one.run(500)
+    one.run(10_000)
+    assert len(one.delivered("ann")) < len(said), "it waits for the one that crashed"
+    one.log.write(b'{"group":"G","kind":"evict","member":["dan",%d],"cut":1}' % epoch)
+    one.until(lambda: all(sorted(one.delivered(name)) == sorted(said) for name in FOUR[:3]))
+    one.until(lambda: sorted(one.log.delivered(GROUP)) == sorted(said))
+    assert "dan" not in one.peer("ann").groups[GROUP].members
+    said += [one.say(name, "z") for name in FOUR[:3]]
+    one.until(lambda: all(sorted(one.delivered(name)) == sorted(said) for name in FOUR[:3]))
+    assert one.log.dead() == []
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_who_joins_alone_on_a_segment_under_clocks_is_not_too_late_anywhere(seed: int) -> None:
     one = World(seed=seed, segments=2)

@@ -254,6 +254,68 @@ def test_questions_for_everything_draw_at_most_ten_bytes_for_one_from_each_peer(
     assert 0 < attacked - usual <= 10 * spent * 3
 
 
+@pytest.mark.parametrize("kind", ["one", "many origins"])
+def test_questions_who_is_there_draw_at_most_ten_bytes_for_one_from_each_peer(kind: str) -> None:
+    sent: list[int] = []
+    for is_attacked in (False, True):
+        segments = Segments("ann", "bob", "cem")
+        for name in segments.medium.nodes:
+            for number in range(200):
+                segments[name].create(f"{name} {number}", {"order": "fifo"}, segments.medium.now_ms)
+        segments.run(3_000)
+        before = sum(node.sent_bytes for node in segments.medium.nodes.values())
+        spent = 0
+        question = notes.encode(Announcement("eve", False, True, []))
+        for number in range(200):
+            origin = make_origin(b"%8d" % number, 1) if kind == "many origins" else make_origin(b"insider!", 1)
+            seq = 1 if kind == "many origins" else number + 1
+            datagram = Codec(7, KEY).encode(origin, [frame_bytes(ANNOUNCEMENT, seq, question)])
+            spent += len(datagram)
+            if is_attacked:
+                segments.medium.inject(datagram)
+            segments.run(20)
+        segments.run(1_000)
+        sent.append(sum(node.sent_bytes for node in segments.medium.nodes.values()) - before)
+    usual, attacked = sent
+    assert 0 < attacked - usual <= 10 * spent * 3
+
+
+def test_copies_of_a_join_draw_at_most_ten_bytes_for_one_from_each_peer() -> None:
+    sent: list[int] = []
+    for is_attacked in (False, True):
+        segments = Segments("ann", "bob", "cem")
+        segments.together("ann", "bob", "cem", order="lamport")
+        for number in range(150):
+            join = record(kind="join", sender=f"a member with a long name {number}", epoch=0, time=1)
+            for name in segments.medium.nodes:
+                segments[name].groups[GROUP].take(join, segments.medium.now_ms)
+        segments.run(5_000)
+        before = sum(node.sent_bytes for node in segments.medium.nodes.values())
+        spent = 0
+        for number in range(200):
+            payload = notes.write_data(b"G", join)
+            datagram = Codec(7, KEY).encode(make_origin(b"insider!", 1), [frame_bytes(DATA, number + 1, payload)])
+            spent += len(datagram)
+            if is_attacked:
+                segments.medium.inject(datagram)
+            segments.run(20)
+        segments.run(5_000)
+        sent.append(sum(node.sent_bytes for node in segments.medium.nodes.values()) - before)
+    usual, attacked = sent
+    assert 0 < attacked - usual <= 10 * spent * 3
+
+
+@pytest.mark.parametrize("count", [300, 5_000])
+def test_a_newcomer_pays_for_what_it_is_told_of_and_hears_of_all_groups_soon(count: int) -> None:
+    segments = Segments("gate", weather=Weather(loss=0.02))
+    for at in range(count):
+        create = record(group=f"group {at}", kind="create", options={"order": "fifo"})
+        segments["gate"].advertised[f"group {at}"] = GroupNote(f"group {at}", create, {})
+    segments.run(25_000)
+    segments.start("ann")
+    assert segments.until(lambda: len(segments.offers("ann")) == count) <= 3_000
+
+
 def test_a_newcomer_pays_for_its_pages_and_still_gets_a_long_history_soon() -> None:
     segments = Segments("ann", "bob", weather=Weather(loss=0.05))
     segments.together("ann", "bob", order="s_b")

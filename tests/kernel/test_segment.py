@@ -199,6 +199,31 @@ def test_a_crashed_member_that_starts_anew_comes_with_a_larger_epoch_and_nothing
     assert segments.refused("ann") == []
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("order", ["lamport", "two_clock"])
+def test_who_crashed_under_clocks_holds_the_others_up_until_it_starts_again_without_its_state(
+    order: str, leaves: bool
+) -> None:
+    segments = Segments("ann", "bob", "cem")
+    segments.together("ann", "bob", "cem", order=order)
+    segments.run(1_000)
+    segments.medium.crash("cem")
+    said = [segments.say(name, "x") for name in ("ann", "bob", "ann", "bob")]
+    segments.run(30_000)
+    assert len(segments.delivered("ann")) < len(said)
+    assert {name for one in segments["ann"].held(GROUP) for name in one.silent} == {"cem"}
+    segments.told["cem"].clear()
+    segments.start("cem")
+    segments.until(lambda: segments.is_offered("cem"))
+    segments.join("cem")
+    segments.until(lambda: segments.joined("cem"))
+    if leaves:
+        segments.leave("cem")
+    segments.until(lambda: sorted(segments.delivered("ann")) == sorted(segments.delivered("bob")) == sorted(said))
+    said.append(segments.say("ann", "z"))
+    segments.until(lambda: sorted(segments.delivered("ann")) == sorted(segments.delivered("bob")) == sorted(said))
+
+
 @pytest.mark.parametrize("order", ["s_b", "causal", "lamport"])
 def test_a_clean_state_is_gone_on_with_and_an_old_one_takes_a_new_epoch(order: str) -> None:
     segments = Segments("ann", "bob")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from operator import attrgetter
 from random import Random
 
 import pytest
@@ -22,7 +21,7 @@ from precede.udfs.state_log import StateSettings
 from precede.udfs.steps import Records, unpack
 from tests.kernel import traffic
 from tests.kernel.effort import seeds
-from tests.published import PARTITIONS, PATIENCE, Published, whole
+from tests.published import PARTITIONS, PATIENCE, Published, left_to_read, whole
 from tests.records import Row
 from tests.shard.test_shard import call
 
@@ -52,12 +51,8 @@ class Job:
         self.blobs: dict[int, bytes] = {}
         self.coverage = Coverage(kafka.horizon, shards, is_fresh=True)
         self.left = {
-            at: [
-                (one.key, one.value, one.partition, one.offset, one.timestamp_ms)
-                for one in sorted(log, key=attrgetter("offset"))
-                if one.partition == at and one.offset >= kafka.horizon.get(at, 0)
-            ]
-            for at in range(PARTITIONS)
+            at: [(one.key, one.value, one.partition, one.offset, one.timestamp_ms) for one in records]
+            for at, records in left_to_read(log, kafka.horizon).items()
         }
 
     def initial(self, shard: int) -> ShardState | None:

@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from precede.ingest.gateway.past_file import PastFile
+from precede.ingest.gateway.start import read_past
+from precede.ingest.kafka import reading
+from precede.ingest.kafka.topics import describe, id_of
 from precede.ingest.producer import Publisher
 from precede.local.embedded_broker import Broker
+from precede.udfs.errors import Refused
 from precede.udfs.records.messages import Id
 from tests.door.segment_links import GROUP, Linked, linked, loopback_url
 from tests.faults.running import Running
@@ -198,6 +204,57 @@ def test_a_group_of_the_log_is_offered_on_the_segment(place: Place) -> None:
         said = segment.say("ann")
         until(lambda: said in place.delivered())
         assert place.stream.dead() == []
+
+
+def test_a_start_reads_of_the_ordered_topic_only_the_last_messages_and_what_came_since(place: Place) -> None:
+    settings = place.stream.settings
+    tail = b',"position":%d,"order":"fifo","status":"delivered"}'
+    create = b'{"group":"G","kind":"create","options":{"order":"fifo"}'
+    said = [b'{"group":"G","sender":"ann","seq":%d,"data":1' % seq for seq in (1, 2)]
+    producer = Producer({"bootstrap.servers": str(settings.bootstrap)})
+
+    def write(value: bytes, time_ms: int) -> None:
+        producer.produce(settings.ordered_topic, value, KEY, timestamp=time_ms)
+        producer.flush(10)
+
+    write(create + tail % 1, 10**12)
+    write(b"not of precede, and never read again", 10**12)
+    write(said[0] + tail % 2, 10**12 + 10**9)
+    ordered = describe(settings.bootstrap, [settings.ordered_topic])[settings.ordered_topic]
+    ends = dict(enumerate(end for _, end in reading.ends(settings.bootstrap, ordered.name, ordered.partitions)))
+    with pytest.raises(Refused, match="did not write"):
+        read_past(settings.bootstrap, ordered, PastFile(place.folder))
+    PastFile(place.folder).write(ordered.id, {GROUP: [create + b"}"]}, ends, 10**12 + 10**9)
+    write(said[1] + tail % 3, 10**12)  # a clock may go wrong: the offsets are what counts
+    for _ in range(2):
+        past = read_past(settings.bootstrap, ordered, PastFile(place.folder))
+        assert past.create_of(GROUP) == create + b"}"
+        assert list(past.messages(GROUP))[-1] == said[1] + b"}"
+    assert list(past.messages(GROUP)) == [one + b"}" for one in said]
+
+
+def test_a_gateway_that_is_stopped_and_started_goes_on_with_what_it_knew(place: Place) -> None:
+    place.job()
+    gateway = place.gateway()
+    place.write(group=GROUP, kind="create", options={"order": "fifo"}, members=["zoe"])
+    place.write(group=GROUP, sender="zoe", seq=1, data="early")
+    until(lambda: len(place.delivered()) == 1)
+    gateway.process.send_signal(signal.SIGTERM)
+    assert gateway.ends(20) == 0
+    kept = PastFile(place.folder / "gate").read(
+        id_of(place.stream.settings.bootstrap, place.stream.settings.ordered_topic) or ""
+    )
+    assert kept is not None
+    assert list(kept.records) == [GROUP]
+    assert sum(kept.offsets.values()) >= 2
+    place.write(group=GROUP, sender="zoe", seq=2, data="meanwhile")
+    until(lambda: len(place.delivered()) == 2)
+    place.gateway()
+    with linked(place.url) as segment:
+        segment.open("ann")
+        segment.join("ann")
+        assert segment.until_delivered("ann", ("zoe", 0, 2))
+        assert segment.told["ann"].delivered == [("zoe", 0, 1), ("zoe", 0, 2)]
 
 
 def test_two_gateways_publish_hardly_anything_twice_and_one_goes_on_when_the_other_is_killed(place: Place) -> None:

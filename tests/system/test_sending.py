@@ -6,11 +6,13 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import Producer
 from kafka.partitioner.default import murmur2
 
 from precede import Groups, Member
+from precede.ingest import fit_to_send
 from precede.ingest.epochs import free_epoch
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.log_readers import open_reader
@@ -19,6 +21,7 @@ from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import opened
 from precede.ingest.sending import send_one
 from precede.local.embedded_broker import Broker
+from precede.streaming.job import run as job
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.partitioner import PARTITIONERS, partition_of
@@ -26,6 +29,7 @@ from precede.udfs.records.messages import LogRecord
 from precede.udfs.records.wire import encode_message
 from tests.door.command import precede
 from tests.signing import private
+from tests.system.stream import Stream
 
 
 class Sender:
@@ -238,3 +242,39 @@ def test_what_is_sent_with_a_key_is_taken_by_a_group_with_keys(sender: Sender, t
         holdback.receive(record.value, record.key)
     assert [json.loads(record).get("data") for record in holdback.ordered] == [None, "one"]
     assert [json.loads(letter)["code"] for letter in holdback.dead] == ["forged", "forged"]
+
+
+def test_what_a_group_would_refuse_for_its_stamp_or_its_partition_is_refused_before_it_is_sent(
+    broker: Broker, tmp_path: Path
+) -> None:
+    more: dict[str, Any] = {"engine": "process", "only": "order", "cache": str(tmp_path / "cache")}
+    made = Stream(broker.bootstrap, tmp_path, order="fifo", **more)
+    settings = made.settings
+    for order in ("causal", "lamport", "causal_p2p", "two_clock", "total", "s_b"):
+        create = json.dumps({"group": order, "kind": "create", "options": {"order": order}, "members": ["ann"]})
+        made.send([(order.encode(), create.encode())])
+    job.run(msgspec.structs.replace(settings, once=True), say=lambda *_, **__: None)
+    where: dict[str, Any] = {
+        "sender": "ann",
+        "data": "hello",
+        "stream": fit_to_send.Stream(settings.ordered_topic, settings.progress_topic),
+    }
+
+    def send(group: str, **extra: Any) -> object:
+        return send_one(
+            settings.bootstrap,
+            settings.raw_topic,
+            tmp_path / "senders.json",
+            group=group,
+            **{"after": []} | where | extra,
+        )
+
+    for order in ("causal", "lamport", "causal_p2p", "two_clock"):
+        with pytest.raises(Refused, match=f"{order} has the order {order}.*missing_stamp.*precede.Member"):
+            send(order)
+    with pytest.raises(Refused, match='by murmur2, and this would send by crc32.*set `partitioner = "murmur2"`'):
+        send("s_b", partitioner="crc32")
+    assert [send(group) for group in ("total", "s_b", "of the default order")] == [("ann", 0, 1)] * 3
+    assert send("s_b", after=[("ann", 0, 1)]) == ("ann", 0, 2)
+    job.run(msgspec.structs.replace(settings, once=True), say=lambda *_, **__: None)
+    assert made.dead() == []

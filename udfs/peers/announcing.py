@@ -2,14 +2,18 @@
 
 A process that starts asks, and all others tell their names and groups after a random wait. Of a group that another one
 has just told of in the same words, a process says no more. Later, each tells now and then that it is there.
+
+No one can prove who it is, so an answer is paid from what was heard of the one who asks, as a page is (catching_up.py).
+Who is told that there is more asks again, and says so much beside it as pays for the rest.
 """
 
 from collections.abc import Iterable
+from math import inf
 
 from precede.udfs.peers.directory import GROUPS_MAX
-from precede.udfs.peers.frames import Chance
+from precede.udfs.peers.frames import ANNOUNCEMENT, PADDING, Chance
 from precede.udfs.peers.notes import Announcement, GroupNote, encode
-from precede.udfs.peers.streams import Streams
+from precede.udfs.peers.streams import AMPLIFICATION, Stream, Streams
 
 ANSWER_MS = 50.0
 """Who asks is answered within this time."""
@@ -19,6 +23,13 @@ NOTE_BYTES_MAX = 64 * 1024
 """One announcement tells of groups up to this size; of a larger group it does not name the members."""
 NAMES_MS = 2_000.0
 """So long after its start a process may not know the names of all that it hears."""
+ASKS_ON_MS = 5_000.0
+"""For so long a process asks again where there is more."""
+PADDING_BYTES = 2 * NOTE_BYTES_MAX // AMPLIFICATION
+"""So much is said at most beside such a question."""
+
+Out = tuple[int, bytes]
+"""kind and payload."""
 
 
 class Announcing:
@@ -29,8 +40,21 @@ class Announcing:
         self.is_gateway = is_gateway
         self.gateways: set[str] = set()
         """The names of the gateways that were heard."""
-        self.due_ms = now_ms
+        self._own_ms = now_ms
+        """When to tell of all own groups."""
+        self._answer_ms = inf
+        """When to answer those who asked."""
+        self._askers: dict[bytes, Stream] = {}
+        self._told_last = ""
+        """The last group of an answer that had no room for all: the next one goes on behind it."""
         self._asks = True
+        self._asks_until_ms = now_ms + ASKS_ON_MS
+        self._ask_on_ms = inf
+        """When to ask for more."""
+        self._padding = 0
+        """How much to say beside the next question."""
+        self._heard: set[str] = set()
+        """The groups that others have told of since this process asked."""
         self._names: dict[bytes, str] = {}
         self._told: dict[str, GroupNote] = {}
         """The groups that others have told of since this process last did."""
@@ -40,37 +64,85 @@ class Announcing:
     def ask(self, now_ms: float) -> None:
         """Ask all others what they are in."""
         self._asks = True
-        self.due_ms = now_ms
+        self._asks_until_ms = now_ms + ASKS_ON_MS
+        self._heard.clear()
+        self._own_ms = now_ms
 
-    def tell_soon(self, now_ms: float) -> None:
-        """Something is new here."""
-        self.due_ms = min(self.due_ms, now_ms + self._chance.uniform(0, ANSWER_MS))
+    @property
+    def due_ms(self) -> float:
+        """When to call `write`."""
+        return min(self._own_ms, self._answer_ms, self._ask_on_ms)
 
     def take(self, origin: bytes, note: Announcement, streams: Streams, now_ms: float) -> None:
         """Take in what another process tells of itself."""
+        stream = streams.by_origin[origin]
         if origin not in self._names:
             self._names = {one: name for one, name in self._names.items() if streams.get(one) is not None}
-            self.tell_soon(now_ms)
+            self._answer_soon(stream, now_ms)
         self._names[origin] = note.name
         if note.is_gateway:
             self.gateways = {note.name, *self.gateways.intersection(self._names.values())}
         if note.asks:
             self._told.clear()
-            self.tell_soon(now_ms)
+            self._answer_soon(stream, now_ms)
         for one in note.groups:
             self._told[one.group] = one
         if len(self._told) > GROUPS_MAX:
             self._told.clear()
+        if now_ms < self._asks_until_ms:
+            self._hear(note, stream, now_ms)
 
-    def write(self, mine: Iterable[GroupNote], now_ms: float) -> list[bytes]:
+    def _answer_soon(self, asker: Stream, now_ms: float) -> None:
+        self._askers[asker.origin] = asker
+        self._answer_ms = min(self._answer_ms, now_ms + self._chance.uniform(0, ANSWER_MS))
+
+    def _hear(self, note: Announcement, teller: Stream, now_ms: float) -> None:
+        """An answer to the own question: where there is more, and this brought something, ask on."""
+        before = len(self._heard)
+        self._heard.update(one.group for one in note.groups)
+        if note.has_more and len(self._heard) > before and len(self._heard) < GROUPS_MAX:
+            padding = int(min(PADDING_BYTES - self._padding, teller.ask_credit))
+            teller.ask_credit -= padding
+            self._padding += padding
+            self._ask_on_ms = min(self._ask_on_ms, now_ms + self._chance.uniform(0, ANSWER_MS))
+
+    def write(self, mine: Iterable[GroupNote], now_ms: float) -> list[Out]:
         """What to tell now, where these are the own groups."""
-        mine = [note for note in mine if self._told.get(note.group) != note]
-        asks, self._asks = self._asks, False
+        out: list[Out] = []
+        if self._ask_on_ms <= now_ms:
+            self._ask_on_ms = inf
+            out = [(PADDING, bytes(self._padding)), *self.tell_of([], asks=True)]
+            self._padding = 0
+        if min(self._own_ms, self._answer_ms) > now_ms:
+            return out
+        notes = [note for note in mine if self._told.get(note.group) != note]
         self._told.clear()
-        self.due_ms = now_ms + self._chance.uniform(*ANNOUNCE_MS)
-        return self.tell_of(mine, asks=asks)
+        self._answer_ms = inf
+        askers, self._askers = list(self._askers.values()), {}
+        if self._own_ms > now_ms:
+            return out + self._answer(notes, askers)
+        asks, self._asks = self._asks, False
+        self._own_ms = now_ms + self._chance.uniform(*ANNOUNCE_MS)
+        return out + self.tell_of(notes, asks=asks)
 
-    def tell_of(self, notes: Iterable[GroupNote], *, asks: bool = False) -> list[bytes]:
+    def _answer(self, notes: list[GroupNote], askers: list[Stream]) -> list[Out]:
+        """Tell those who asked as much as they have earned; of the rest the next time."""
+        room = max((asker.page_credit for asker in askers), default=0.0)
+        first = next((at for at, note in enumerate(notes) if note.group == self._told_last), -1) + 1
+        told: list[GroupNote] = []
+        for note in [*notes[first:], *notes[:first]]:
+            room -= len(encode(note))
+            if room < 0:
+                break
+            told.append(note)
+        has_more = len(told) < len(notes)
+        self._told_last = told[-1].group if told and has_more else ""
+        out = self.tell_of(told, has_more=has_more)
+        for asker in askers:
+            asker.page_credit = max(0.0, asker.page_credit - sum(len(payload) for _, payload in out))
+        return out
+
+    def tell_of(self, notes: Iterable[GroupNote], *, asks: bool = False, has_more: bool = False) -> list[Out]:
         """The announcements of these groups."""
         parts: list[list[GroupNote]] = [[]]
         size = 0
@@ -81,7 +153,11 @@ class Announcing:
                 size = 0
             parts[-1].append(told)
             size += len(encode(told))
-        return [encode(Announcement(self.name, self.is_gateway, asks and part is parts[0], part)) for part in parts]
+        announcements = [
+            Announcement(self.name, self.is_gateway, asks and part is parts[0], part, has_more and part is parts[-1])
+            for part in parts
+        ]
+        return [(ANNOUNCEMENT, encode(one)) for one in announcements]
 
     def is_gateways(self, origin: bytes) -> bool:
         """Whether a gateway sent this."""

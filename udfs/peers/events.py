@@ -74,6 +74,8 @@ class JoinHeard(NamedTuple):
     group: str
     name: str
     epoch: int
+    size: int
+    """How large its record is."""
 
 
 class Missed(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.catching_up import GRACE_MS
+from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import GroupNote
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.messages import Who
@@ -31,7 +32,7 @@ def advertise(segment: Segment, notes: Iterable[GroupNote], now_ms: float) -> No
     new = {note.group: note for note in notes if note.group not in segment.groups}
     segment.advertised.update(new)
     if new:
-        segment.announce(segment.announcing.tell_of(new.values()), now_ms)
+        segment.announce(new.values(), now_ms)
 
 
 def pause(segment: Segment, *, is_paused: bool, now_ms: float) -> None:
@@ -40,6 +41,21 @@ def pause(segment: Segment, *, is_paused: bool, now_ms: float) -> None:
     if not is_paused:
         for peer in segment.groups.values():
             peer.catching_up.lacks(now_ms)
+
+
+def keep_within(segments: Iterable[Segment], bytes_max: int) -> None:
+    """Let all groups together keep so many bytes of messages for others; beyond it, those that keep most keep less."""
+    kept = [peer.catching_up.kept for segment in segments for peer in segment.groups.values()]
+    level = KEPT_BYTES_MAX
+    left = bytes_max
+    for number, size in enumerate(sorted(one.size for one in kept)):
+        share = left // (len(kept) - number)
+        if size > share:
+            level = min(level, share)
+            break
+        left -= size
+    for one in kept:
+        one.bytes_max = level
 
 
 def gateways(segment: Segment, now_ms: float) -> set[str]:

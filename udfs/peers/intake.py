@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from precede.udfs import codes
+from precede.udfs.engine.runs import Runs
 from precede.udfs.holdback import CLOSING, OPENING, SPACE
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import ORDERS, Order
@@ -25,7 +26,7 @@ from precede.udfs.peers.membership_records import MembershipRecords
 from precede.udfs.peers.ordering import LIMITS, Ordering
 from precede.udfs.peers.speaking import Signer, Speaking
 from precede.udfs.peers.views import members
-from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record
+from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record, Who
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
@@ -75,6 +76,8 @@ class Intake:
         """Whether to tell of each record that is new, and to leave answers to joins to the caller."""
         self.joining = Joining(name)
         self.logged = Logged(name)
+        self.told_before: dict[Who, Runs] = {}
+        """What an earlier start told the application beyond the state that this one began with."""
         self._deferred: list[tuple[float, int, bytes, Join | Leave]] = []
         """Joins that wait, each with its time and epoch, and the leaves behind them."""
         self._early: dict[str, tuple[bytes, Heartbeat]] = {}
@@ -149,7 +152,7 @@ class Intake:
     def _take_control(self, value: bytes, record: ControlRecord, now_ms: float, *, is_page: bool) -> bool:
         if self.records.has(record, value):
             if isinstance(record, Join):
-                self.join_taken(record)
+                self.join_taken(record, len(value))
             return False
         if isinstance(record, Create) and self.ordering.has_begun:
             self._count("other_creates")  # the segment decides which one stands (adopt)
@@ -208,7 +211,7 @@ class Intake:
         if isinstance(record, Create):
             self._adopt_order()
         if isinstance(record, Join):
-            self.join_taken(record)
+            self.join_taken(record, len(value))
             early = self._early.pop(record.sender, None)
             if early is not None:
                 self._take_heartbeat(*early, now_ms)
@@ -234,13 +237,14 @@ class Intake:
                 self.events.insert(before, Accepted(self.group, value, record))
         return code
 
-    def join_taken(self, join: Join) -> None:
-        """A join is taken into account here, now or before."""
+    def join_taken(self, join: Join, size: int) -> None:
+        """A join of this size is taken into account here, now or before."""
 
     def _deliver(self, delivered: Iterable[Delivered]) -> None:
         for one in delivered:
             self.speaking.delivered(one)
-            self.events.append(one)
+            if not self.told_before or not _is_in(one.record, self.told_before):
+                self.events.append(one)
         self.catching_up.kept.time = self.speaking.knowledge.time
 
     def _adopt_order(self) -> None:
@@ -284,6 +288,11 @@ class Intake:
             if isinstance(record, Create | Join | Leave | Evict | Abandon):
                 self.records.keep(record, value)
         self.catching_up.kept.set_controls(self.records.all())
+
+
+def _is_in(record: Record, runs: dict[Who, Runs]) -> bool:
+    id_ = _id_of(record)
+    return id_ is not None and id_[:2] in runs and id_[2] in runs[id_[:2]]
 
 
 def _is_new(one: Delivered, before: Ordering) -> bool:

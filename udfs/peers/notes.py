@@ -5,13 +5,14 @@ announcement    one of the types below
 sync, page      sync_messages.py
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER
 from precede.udfs.peers.frames import BAD_BODY, FrameFault
+from precede.udfs.peers.streams import AMPLIFICATION
 from precede.udfs.peers.sync_messages import Have, SyncAnswer, SyncRequest
 from precede.udfs.peers.views import View
 from precede.udfs.records.messages import Id
@@ -36,6 +37,8 @@ class Announcement(msgspec.Struct, frozen=True, tag="here"):
     asks: bool
     """Whether all others should say what they are in."""
     groups: list[GroupNote]
+    has_more: bool = False
+    """Whether those who asked have not earned to be told of all groups yet."""
 
 
 class JoinAnswer(msgspec.Struct, frozen=True, tag="welcome"):
@@ -47,7 +50,10 @@ class JoinAnswer(msgspec.Struct, frozen=True, tag="welcome"):
     name: str
     time: int
     members: list[str] = []
-    """Who is in the group, as far as this member knows: the joiner waits for their answers, too."""
+    """Who is in the group, as far as this member knows: the joiner waits for their answers, too.
+
+    Of many members those that joined last; the others are in the history of the group.
+    """
 
 
 class InLog(msgspec.Struct, frozen=True, tag="in_log"):
@@ -69,6 +75,9 @@ class RefusedByLog(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
+ANSWER_COST = 100
+"""What an answer to a join takes beside the names in it, about."""
+
 IN_LOG_BYTES_MAX = 256 * 1024
 """What a note about the log takes beside the `create` of its group; more than that goes into several."""
 NUMBER_BYTES = 9
@@ -82,6 +91,18 @@ encode = msgspec.msgpack.Encoder().encode
 _notes: msgspec.msgpack.Decoder[Note] = msgspec.msgpack.Decoder(Note)
 _requests = msgspec.msgpack.Decoder(SyncRequest)
 _answers = msgspec.msgpack.Decoder(SyncAnswer)
+
+
+def newest_members(members: Iterable[str], group: str, join_bytes: int) -> list[str]:
+    """Who is named in the answer to a join of this size: as many as make the answer no larger than what draws it."""
+    left = AMPLIFICATION * join_bytes - ANSWER_COST - len(group)
+    found: list[str] = []
+    for name in reversed(list(members)):
+        left -= 4 * len(name) + NUMBER_BYTES
+        if left < 0:
+            break
+        found.append(name)
+    return found
 
 
 def in_notes(have: list[Have]) -> Iterator[list[Have]]:

@@ -12,7 +12,7 @@ from precede.udfs import errors
 from precede.udfs.peers.events import Joined, JoinHeard, Synced
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA
 from precede.udfs.peers.intake import Intake
-from precede.udfs.peers.notes import GroupNote, JoinAnswer, encode, write_data
+from precede.udfs.peers.notes import GroupNote, JoinAnswer, encode, newest_members, write_data
 from precede.udfs.peers.ordering import LIMITS
 from precede.udfs.peers.speaking import HEARTBEAT_MS
 from precede.udfs.peers.streams import Stream
@@ -123,17 +123,18 @@ class PeerGroup(Intake):
 
     # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def join_taken(self, join: Join) -> None:
+    def join_taken(self, join: Join, size: int) -> None:
         if self.is_gateway:
-            self.events.append(JoinHeard(self.group, join.sender, join.epoch))
+            self.events.append(JoinHeard(self.group, join.sender, join.epoch, size))
             return
         waits = self.order.waits_for_members and self.joining.is_in
         if waits and join.sender != self.name:
-            self.answer_join(join.sender, join.epoch)
+            self._answer_join(join.sender, join.epoch, size)
 
-    def answer_join(self, joiner: str, epoch: int) -> None:
+    def _answer_join(self, joiner: str, epoch: int, size: int) -> None:
         """Tell a joiner that its join is taken into account; a gateway does so once the log has it."""
-        answer = JoinAnswer(self.group, joiner, epoch, self.name, self.speaking.time, list(self.members))
+        named = newest_members(self.members, self.group, size)
+        answer = JoinAnswer(self.group, joiner, epoch, self.name, self.speaking.time, named)
         self.out.append((ANNOUNCEMENT, encode(answer)))
 
     def receive_join_answer(self, answer: JoinAnswer, now_ms: float) -> None:

@@ -28,6 +28,10 @@ class PeerKernel(Holdback):
         sender = self._group(group.encode(), 0).senders.get(sender_key(id_[0], id_[1]))
         return sender is not None and id_[2] in sender
 
+    def settled(self, group: str) -> dict[Who, Runs]:
+        """What is delivered or abandoned at all its destinations, of each sender and epoch."""
+        return {(one.name, one.epoch): one for one in self._group(group.encode(), 0).senders.values()}
+
     def pass_over(
         self, group: str, settled: Iterable[tuple[Who, Runs]], *, time: int = 0, offset: int = 0
     ) -> list[tuple[Who, int, int]]:

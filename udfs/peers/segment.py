@@ -116,7 +116,7 @@ class Segment:
         peer.create(options, now_ms)
         peer.enter(now_ms)
         self._settle(peer, now_ms)
-        self.announcing.tell_soon(now_ms)
+        self.announce([peer.note], now_ms)
         return peer
 
     def join(self, group: str, now_ms: float) -> PeerGroup:
@@ -156,7 +156,7 @@ class Segment:
         if create is not None:
             peer.take(create, now_ms, is_from_log=True)
         peer.catching_up.begin(now_ms)
-        self.announcing.tell_soon(now_ms)
+        self.announce([peer.note], now_ms)
         return peer
 
     def decline(self, group: str) -> None:
@@ -212,9 +212,9 @@ class Segment:
             self._meet(peer, note.create, now_ms, is_from_log=True)
         self._settle(peer, now_ms)
 
-    def announce(self, announcements: Iterable[bytes], now_ms: float) -> None:
-        """As a gateway: tell all at once of groups that are new."""
-        self._unsent += [(ANNOUNCEMENT, one) for one in announcements]
+    def announce(self, new: Iterable[GroupNote], now_ms: float) -> None:
+        """Tell all at once of groups that are new."""
+        self._unsent += self.announcing.tell_of(new)
         self._flush(now_ms)
 
     def has_room(self, size: int) -> bool:
@@ -281,7 +281,7 @@ class Segment:
         if self.announcing.due_ms <= now_ms:
             mine = [peer.note for peer in self.groups.values() if not peer.joining.left]
             mine += [note for group, note in self.advertised.items() if group not in self.groups]
-            self._unsent += [(ANNOUNCEMENT, note) for note in self.announcing.write(mine, now_ms)]
+            self._unsent += self.announcing.write(mine, now_ms)
         if self.broadcast.lost != self._lost:
             self._lost = self.broadcast.lost
             for peer in self.groups.values():

@@ -22,6 +22,7 @@ def dump_group(peer: PeerGroup) -> dict[str, Any]:
         "own": own,
         "number": kept.number,
         "unlogged": peer.logged.lacking,
+        "told_before": [(*who, runs.dump()) for who, runs in peer.told_before.items()],
         "joined": peer.joining.joined,
         "left": peer.joining.left,
     }
@@ -40,6 +41,9 @@ def load_group(peer: PeerGroup, dumped: dict[str, Any], now_ms: float, *, new_ep
         kept.store((name, epoch, seq), value, now_ms=now_ms)
         if (name, epoch, seq) in unlogged:
             peer.logged.said((name, epoch, seq), len(value))
+    for name, epoch, told in dumped.get("told_before", []):
+        peer.told_before[name, epoch] = Runs()
+        peer.told_before[name, epoch].fill(told)
     for name, epoch, dumped_runs in dumped["have"]:
         runs = Runs()
         runs.fill(dumped_runs)

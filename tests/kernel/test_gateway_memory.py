@@ -1,0 +1,43 @@
+"""What a gateway keeps is bounded over all groups."""
+
+from __future__ import annotations
+
+import json
+
+from precede.udfs.peers.events import Delivered
+from tests.kernel.gateways import World
+
+
+def test_all_groups_together_keep_no_more_than_the_limit_and_the_small_ones_keep_all() -> None:
+    one = World()
+    gate = one.gateway("gate", segments_bytes_max=60_000)
+    one.segments[0].start("ann")
+    sizes = {f"g{number}": 2 if number < 5 else 60 for number in range(10)}
+    for group, count in sizes.items():
+        for seq in range(1, count + 1):
+            said = {"group": group, "sender": "zoe", "seq": seq, "after": [], "data": "x" * 1_000}
+            one.log.write(json.dumps(said).encode())
+    one.until(lambda: set(one.segments[0].offers("ann")) == set(sizes))
+    for group in sizes:
+        one.peer("ann").join(group, one.now_ms)
+    one.run(10_000)
+    kept = {group: peer.catching_up.kept for group, peer in gate.bridge.sides[0].segment.groups.items()}
+    assert sum(found.size for found in kept.values()) <= 60_000
+    assert all(len(kept[group].messages) == 2 for group, count in sizes.items() if count == 2)
+    assert all(0 < len(kept[group].messages) < 60 for group, count in sizes.items() if count == 60)
+    came = [event.group for event in one.segments[0].of("ann", Delivered) if event.record.sender == "zoe"]
+    assert {group: came.count(group) for group in sizes} == sizes, "what is kept by no one else had come before"
+
+
+def test_groups_of_the_log_that_rest_are_put_away_and_still_known() -> None:
+    one = World()
+    gate = one.gateway("gate")
+    for number in range(200):
+        one.log.write(b'{"group":"g%d","sender":"zoe","seq":1,"after":[]}' % number)
+    one.run(2_000)
+    assert gate.kernel.decoded == 200
+    one.run(30_000)
+    assert gate.kernel.decoded == 0
+    assert len(gate.kernel.groups()) == 200
+    assert gate.kernel.has("g7", ("zoe", 0, 1))
+    assert not gate.kernel.has("g7", ("zoe", 0, 2))
