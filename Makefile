@@ -60,7 +60,7 @@ test-spark: setup ## Test local Spark queries: minutes
 test-system: setup ## Test a real broker, the real stream and real Delta: minutes
 	@$(PYTEST) tests/system $(ARGS)
 
-test-cluster: setup ## Test files in stores and HDFS, and the job on a real cluster: minutes
+test-cluster: setup ## Test files in stores and HDFS, and the job on standalone and YARN clusters: a quarter of an hour
 	@$(PYTEST) tests/cluster --long $(ARGS)
 
 test-segments: setup ## Play stories of peers and gateways on networks of their own, in every order: long; ARGS="--seeds 1 causal" plays one

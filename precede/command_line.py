@@ -122,13 +122,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except WrongUse as error:
         _end(str(error), WRONG_USE)
     except TakenOver as error:
-        _end(str(error), TAKEN_OVER)
+        _end(str(error), DONE if _is_yarn_driver() else TAKEN_OVER)
     except Exception as error:
         if os.environ.get("PRECEDE_DEBUG"):
             raise
         _end(_sentence(error), FAILED)
     # The library turns Ctrl-C into 130; commands that are meant to be stopped so exit with 0 themselves.
     sys.exit(FAILED if status == 130 else status or DONE)
+
+
+def _is_yarn_driver() -> bool:
+    """Whether YARN started this: it starts again whatever fails, and this job would take the topics back."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ and "CONTAINER_ID" in os.environ
 
 
 def _end(sentence: str, status: int) -> NoReturn:

@@ -38,10 +38,13 @@ SUBMIT = """\
 #!/bin/sh
 # Starts the job: ./submit.sh --master spark://host:7077, or ./submit.sh --master yarn --deploy-mode cluster
 # More options of spark-submit may follow, such as --conf spark.yarn.appMasterEnv.PYSPARK_PYTHON=/opt/python/bin/python.
+# On YARN a driver may wait for Kafka as long as patience_s says, and only failures of the last hour count as attempts.
 set -eu
 cd "$(dirname "$0")"
 exec "${SPARK_HOME:+$SPARK_HOME/bin/}spark-submit" \\
     --name precede \\
+    --conf spark.yarn.am.waitTime=40m \\
+    --conf spark.yarn.am.attemptFailuresValidityInterval=1h \\
     --jars "$(echo jars/*.jar | tr ' ' ',')" \\
     --py-files precede.zip \\
     --files precede.toml \\

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precede.streaming.job import jars, spark_table
+from precede.streaming.job import jars, spark_table, whole_files
 from precede.streaming.job.jars import Say
-from precede.streaming.job.settings import Settings
+from precede.streaming.job.settings import Settings, check_tokens_on_cluster
 from precede.streaming.places import hadoop, place
 from precede.udfs.errors import Refused
 
@@ -96,6 +96,12 @@ IN_STORES = {
 }
 """Where the checkpoint is in a store."""
 
+IN_S3 = {
+    # Spark's own classes write a file and rename it, which takes seven requests, and eleven where it must be new.
+    "spark.sql.streaming.checkpointFileManagerClass": whole_files.CLASS,
+}
+"""Where the checkpoint is in an S3 store."""
+
 
 def start(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str = "precede") -> "SparkSession":
     """A new session, or the one that this process has already."""
@@ -109,7 +115,9 @@ def start(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str =
     if is_submitted() and conf.get("spark.log.level") is None:
         conf.set("spark.log.level", "WARN")  # on standard error, where the job's own sentences are too
     master = str(conf.get("spark.master"))
-    if conf.get("spark.sql.shuffle.partitions") is None and master.startswith("local"):
+    if not master.startswith("local"):
+        check_tokens_on_cluster(settings)
+    elif conf.get("spark.sql.shuffle.partitions") is None:
         conf.set("spark.sql.shuffle.partitions", str(_cores(master)))
     if conf.get("spark.sql.shuffle.partitions") is None:
         raise Refused(
@@ -210,6 +218,8 @@ def configuration(settings: Settings, jar_files: Sequence[Path], logs: Path) -> 
         values["spark.sql.shuffle.partitions"] = str(settings.tasks)
     if not place.is_local(settings.checkpoint):
         values |= IN_STORES
+    if settings.checkpoint.startswith("s3a:"):
+        values |= IN_S3
     master = settings.master or (None if is_submitted() else "local[*]")
     if master:
         values["spark.master"] = master

@@ -174,9 +174,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return 0 if place.is_local(self.checkpoint) else STORE_TRIGGER_MS
 
     @property
-    def needs_stores(self) -> bool:
-        """Whether some of the job's files are in a store, and not on this machine."""
-        return not (place.is_local(self.checkpoint) and (self.only == "order" or place.is_local(self.delta)))
+    def stores(self) -> list[Place]:
+        """The places of the job's files that are in a store, and not on this machine."""
+        used = [self.checkpoint] if self.only == "order" else [self.checkpoint, self.delta]
+        return [place.at(one) for one in used if not place.is_local(one)]
 
     @property
     def order_checkpoint(self) -> Place:
@@ -315,11 +316,8 @@ def check(settings: Settings) -> Settings:
             "the job has there; the checkpoint fixes it."
         )
     spark_table.check(settings.spark)
-    if settings.sasl_token_provider is not None and not settings.runs_without_spark and _is_cluster(settings):
-        raise Refused(
-            "The setting sasl_token_provider gives tokens on this machine only, and Spark's workers on a cluster need "
-            "them too: use OIDC there (sasl.oauthbearer.token.endpoint.url in the table [kafka])."
-        )
+    if _is_cluster(settings) and not settings.runs_without_spark:
+        check_tokens_on_cluster(settings)
     if settings.raw_partitions is not None and settings.only == "history":
         raise Refused(
             "With only = history nothing is ordered, and the history of all partitions is written: leave out "
@@ -338,6 +336,15 @@ def check(settings: Settings) -> Settings:
 
 def _is_cluster(settings: Settings) -> bool:
     return settings.master is not None and not settings.master.startswith("local")
+
+
+def check_tokens_on_cluster(settings: Settings) -> None:
+    """Refuse tokens of a function, which no other machine can ask."""
+    if settings.sasl_token_provider is not None:
+        raise Refused(
+            "The setting sasl_token_provider gives tokens on this machine only, and Spark's workers on a cluster need "
+            "them too: use OIDC there (sasl.oauthbearer.token.endpoint.url in the table [kafka])."
+        )
 
 
 def host_and_port(metrics: str) -> tuple[str, int]:

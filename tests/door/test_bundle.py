@@ -61,6 +61,26 @@ def test_the_package_in_a_bundle_can_be_imported_whole(no_fetching: None, tmp_pa
     assert done.stdout.startswith(str(archive)), done.stderr
 
 
+def test_a_driver_on_yarn_may_wait_for_kafka_as_long_as_the_job_does_and_options_that_follow_win(
+    no_fetching: None, tmp_path: Path
+) -> None:
+    from precede.commands.bundle import bundle
+    from precede.streaming.job.settings import Settings
+
+    bundle(tmp_path / "job")
+    spark_submit = tmp_path / "bin" / "spark-submit"
+    spark_submit.parent.mkdir()
+    spark_submit.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    spark_submit.chmod(0o755)
+    words = [str(tmp_path / "job" / "submit.sh"), "--conf", "spark.yarn.am.waitTime=1h"]
+    done = subprocess.run(
+        words, env=os.environ | {"SPARK_HOME": str(tmp_path)}, check=True, capture_output=True, text=True
+    )
+    waits = [line for line in done.stdout.splitlines() if line.startswith("spark.yarn.am.waitTime=")]
+    assert waits == ["spark.yarn.am.waitTime=40m", "spark.yarn.am.waitTime=1h"], "spark-submit takes the last one"
+    assert Settings().patience_s < 40 * 60
+
+
 def test_equal_sources_make_equal_bundles(no_fetching: None, tmp_path: Path) -> None:
     from precede.commands.bundle import bundle
 

@@ -75,6 +75,10 @@ def test_variables_are_text_and_are_taken_for_what_the_setting_asks() -> None:
         ({"limits": {"window": 0}}, "The setting limits .* limit window must be a whole number of at least 1"),
         ({"limits": {"record_bytes_max": 9_000_000}}, "The setting limits .* record_bytes_max of at most"),
         ({"master": "spark://host:7077"}, "The setting tasks must be set where master is a cluster"),
+        (
+            {"master": "spark://host:7077", "tasks": 2, "sasl_token_provider": "time:time"},
+            "The setting sasl_token_provider gives tokens on this machine only",
+        ),
         ({"only": "order", "rebuild_delta": True}, "With only = order no table is written, so none can be rebuilt"),
         ({"log_format": "xml"}, "The setting log_format is 'xml', but must be text or json"),
         ({"colour": "red"}, "colour is not a setting of precede"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyspark
 import pytest
 from confluent_kafka import KafkaException, Producer
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
@@ -21,7 +25,7 @@ from precede.udfs.errors import PrecedeError
 from tests.door.command import precede
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
-from tests.system.stream import Stream
+from tests.system.stream import HOME, Stream
 from tests.system.tokens import CLIENT, KEY_FILE, LIFE_S, SECRET, TokenBroker, TokenServer
 
 PROVIDER = "tests.system.tokens:token"
@@ -109,6 +113,27 @@ def test_spark_gets_tokens_of_a_function_of_the_user(
     monkeypatch.setenv(KEY_FILE, str(guarded.key_file))
     path = config(stream, guarded, tmp_path, f'sasl_token_provider = "{PROVIDER}"\n')
     order_once(stream, settings.load({}, {}, path), spark)
+
+
+def test_on_a_cluster_spark_submit_refuses_a_function_before_spark_starts(
+    stream: Stream, guarded: TokenBroker, tmp_path: Path
+) -> None:
+    path = config(stream, guarded, tmp_path, f'sasl_token_provider = "{PROVIDER}"\ntasks = 2\n')
+    spark_home = Path(pyspark.__path__[0])
+    command = [str(spark_home / "bin" / "spark-submit"), "--master", "spark://127.0.0.1:1", "deploy/main.py"]
+    known = {"SPARK_HOME": str(spark_home), "PYTHONPATH": str(HOME), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [*command, "run", "--only", "order", "--config", str(path)],
+        cwd=HOME,
+        env=os.environ | known | {KEY_FILE: str(guarded.key_file)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 1, done.stderr[-3000:]
+    assert "The setting sasl_token_provider gives tokens on this machine only" in done.stderr + done.stdout
+    assert "SparkContext" not in done.stderr + done.stdout
 
 
 def order_once(stream: Stream, found: Settings, spark: SparkSession) -> None:
