@@ -136,7 +136,7 @@ def test_a_newcomer_gets_the_history_page_by_page_and_is_then_synced() -> None:
         segments.run(5)
     segments.run(1_000)
     segments.start("new")
-    segments.run(500)
+    segments.until(lambda: segments.is_offered("new"))
     segments.join("new")
     segments.run(10_000)
     assert segments.synced("new")
