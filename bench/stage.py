@@ -41,7 +41,8 @@ class Stage:
 
     @cached_property
     def broker(self) -> Broker:
-        return self._stack.enter_context(Broker(heap_mb=512))
+        """With the heap of a broker that is used in earnest: a small one is collected each second."""
+        return self._stack.enter_context(Broker(heap_mb=1024, keeps_heap=True))
 
     @cached_property
     def spark(self) -> "SparkSession":

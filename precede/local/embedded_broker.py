@@ -82,14 +82,19 @@ class Broker:
         data: Path | None = None,
         *,
         heap_mb: int = 256,
+        keeps_heap: bool = False,
         properties: Mapping[str, str] | None = None,
         client: Mapping[str, str] | None = None,
         say: jars.Say | None = None,
     ) -> None:
-        """`properties` override those above in server.properties; `client` is what a client then needs to connect."""
+        """`properties` override those above in server.properties; `client` is what a client then needs to connect.
+
+        With `keeps_heap` all of the heap is there from the start: that costs memory, and garbage is collected seldom.
+        """
         self.asked_port = port
         self.asked_data = data
         self.heap_mb = heap_mb
+        self.keeps_heap = keeps_heap
         self.properties = dict(properties or {})
         self.client = dict(client or {})
         self.say = say or (lambda _: None)
@@ -109,7 +114,7 @@ class Broker:
     def start(self) -> Broker:
         """Start it, and return once it answers."""
         assert self.process is None, "this broker has already been started"
-        command = [java(), f"-Xmx{self.heap_mb}m"]
+        command = [java(), f"-Xmx{self.heap_mb}m"] + ([f"-Xms{self.heap_mb}m"] if self.keeps_heap else [])
         classpath = os.pathsep.join(map(str, jars.ensure("broker", say=self.say)))
         # A restarted broker keeps its port.
         self.port = free_port(self.asked_port or self.port)

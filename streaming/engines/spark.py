@@ -13,7 +13,15 @@ from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
 from precede.streaming.history import tables
 from precede.streaming.history.tables import GAPS, TABLES, history_name
-from precede.streaming.job import checkpoint, group_places, last_states, restore, spark_files, start_checks
+from precede.streaming.job import (
+    checkpoint,
+    group_places,
+    last_states,
+    restore,
+    spark_files,
+    start_checks,
+    store_watch,
+)
 from precede.streaming.job.announcer import Announcer
 from precede.streaming.job.checkpoint import Checkpoint
 from precede.streaming.job.job import Job
@@ -89,7 +97,7 @@ class SparkJob(Job):
         from precede.streaming.job import session
 
         settings, folder = self.settings, self.settings.checkpoint_place
-        if settings.needs_stores:
+        if settings.stores:
             session.reach_stores(settings, self.spark, self.say)
         checkpoint.make_writable("checkpoint", folder)
         about = {"say": self.say, "lost": self._lost, "pause": self.stopping.wait}
@@ -208,7 +216,8 @@ class SparkJob(Job):
 
     def watch(self, watches: list[QueryWatch]) -> None:
         try:
-            super().watch(watches)
+            with store_watch.watching(self.settings.stores, watches, self.say):
+                super().watch(watches)
         except (Py4JNetworkError, ConnectionError) as error:
             from precede.streaming.job import session
 

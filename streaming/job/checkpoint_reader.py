@@ -71,7 +71,7 @@ def _not_taken(settings: Settings, shards: int, group: str | None) -> Iterator[S
 
 def check(settings: Settings, spark: "SparkSession | None" = None) -> OrderPart:
     """What the checkpoint was made from; refused where there is no checkpoint."""
-    if settings.needs_stores:
+    if settings.stores:
         from precede.streaming.job import session
 
         session.reach_stores(settings, spark)

@@ -1,7 +1,8 @@
 """The jars that Spark and the broker need in addition to those in pyspark: fetched and checked once.
 
 `ivy.xml` names them, the Ivy inside pyspark fetches them (so only Java is needed), and `jars.sha256` has their
-checksums. Each configuration has a folder, by default under ~/.cache/precede/jars; PRECEDE_JARS sets another place.
+checksums; one jar for S3 is compiled instead (`whole_files.py`). Each configuration has a folder, by default under
+~/.cache/precede/jars; PRECEDE_JARS sets another place.
 PRECEDE_IVYSETTINGS names an ivysettings.xml, for networks that need a mirror.
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from precede.ingest.files import locked
+from precede.streaming.job import whole_files
 from precede.streaming.job.java import java
 from precede.udfs.errors import Refused
 
@@ -78,7 +80,8 @@ def ensure(
             # The process that held the lock before may have fetched them in the meantime.
             if missing := missing_or_damaged(folder, wanted):
                 fetch(configuration, folder, listed, missing, say)
-    return [folder / name for name in wanted]
+    own_jars = [whole_files.ensure(folder, ivy().parent, say)] if configuration == "s3" else []
+    return [*(folder / name for name in wanted), *own_jars]
 
 
 def missing_or_damaged(folder: Path, wanted: dict[str, str]) -> list[str]:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precede.streaming.job import jars, spark_table
+from precede.streaming.job import jars, spark_table, whole_files
 from precede.streaming.job.jars import Say
 from precede.streaming.job.settings import Settings, check_tokens_on_cluster
 from precede.streaming.places import hadoop, place
@@ -95,6 +95,12 @@ IN_STORES = {
     "spark.hadoop.fs.s3a.directory.marker.retention": "keep",
 }
 """Where the checkpoint is in a store."""
+
+IN_S3 = {
+    # Spark's own classes write a file and rename it, which takes seven requests, and eleven where it must be new.
+    "spark.sql.streaming.checkpointFileManagerClass": whole_files.CLASS,
+}
+"""Where the checkpoint is in an S3 store."""
 
 
 def start(settings: Settings, jar_files: Sequence[Path], logs: Path, name: str = "precede") -> "SparkSession":
@@ -212,6 +218,8 @@ def configuration(settings: Settings, jar_files: Sequence[Path], logs: Path) -> 
         values["spark.sql.shuffle.partitions"] = str(settings.tasks)
     if not place.is_local(settings.checkpoint):
         values |= IN_STORES
+    if settings.checkpoint.startswith("s3a:"):
+        values |= IN_S3
     master = settings.master or (None if is_submitted() else "local[*]")
     if master:
         values["spark.master"] = master

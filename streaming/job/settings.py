@@ -174,9 +174,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return 0 if place.is_local(self.checkpoint) else STORE_TRIGGER_MS
 
     @property
-    def needs_stores(self) -> bool:
-        """Whether some of the job's files are in a store, and not on this machine."""
-        return not (place.is_local(self.checkpoint) and (self.only == "order" or place.is_local(self.delta)))
+    def stores(self) -> list[Place]:
+        """The places of the job's files that are in a store, and not on this machine."""
+        used = [self.checkpoint] if self.only == "order" else [self.checkpoint, self.delta]
+        return [place.at(one) for one in used if not place.is_local(one)]
 
     @property
     def order_checkpoint(self) -> Place:

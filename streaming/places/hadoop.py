@@ -17,6 +17,19 @@ WHOLE_AT_CLOSE = ("s3a://", "gs://")
 """Schemes under which a file appears when it is written to its end, and not before. Others are written under another
 name first, and then renamed."""
 CREATE_IF_ABSENT = "fs.option.create.conditional.overwrite"
+ASKED_ONCE = {
+    "fs.s3a.attempts.maximum": "0",
+    "fs.s3a.retry.limit": "0",
+    "fs.s3a.retry.throttle.limit": "0",
+    "fs.s3a.connection.establish.timeout": "5s",
+    "fs.s3a.connection.request.timeout": "20s",
+    "fs.azure.io.retry.max.retries": "0",
+    "fs.gs.http.max.retry": "0",
+    "ipc.client.connect.max.retries": "0",
+    "ipc.client.connect.max.retries.on.timeouts": "0",
+    "ipc.client.connect.timeout": "5000",
+}
+"""For a client that does not try again what failed."""
 
 _DENIED = PermissionError, errno.EACCES, "the store rejected the credentials, or they do not allow this"
 _KINDS: dict[str, tuple[type[OSError], int, str]] = {
@@ -28,6 +41,13 @@ _KINDS: dict[str, tuple[type[OSError], int, str]] = {
     "NoAuthWithAWSException": (PermissionError, errno.EACCES, "no credentials for this store were given"),
     "UnsupportedFileSystemException": (OSError, errno.EIO, "the jar that reaches such stores is not there"),
     "ClassNotFoundException": (OSError, errno.EIO, "the jar that reaches such stores is not there"),
+    # Another number would make these kinds of errors that say that the JVM has ended.
+    "AWSServiceThrottledException": (OSError, errno.EIO, "it asks for fewer requests"),
+    "ConnectException": (OSError, errno.EIO, "it takes no connections"),
+    "HttpHostConnectException": (OSError, errno.EIO, "it takes no connections"),
+    "ConnectTimeoutException": (OSError, errno.EIO, "it does not answer"),
+    "ApiCallTimeoutException": (OSError, errno.EIO, "it does not answer"),
+    "SocketTimeoutException": (OSError, errno.EIO, "it does not answer"),
     # Of several who create a file, these are told that another one was first.
     "FileAlreadyExistsException": (FileExistsError, errno.EEXIST, "it exists"),
     "RemoteFileChangedException": (FileExistsError, errno.EEXIST, "it exists"),
@@ -184,15 +204,36 @@ class HadoopPlace(Place):
     def keep_names(self) -> None:
         """A store keeps what it has taken."""
 
+    def trouble(self) -> str | None:
+        """Asked once, by a client of its own."""
+        try:
+            with self._as_os_errors() as (jvm, configuration, path):
+                once = jvm.org.apache.hadoop.conf.Configuration(configuration)
+                for name, value in ASKED_ONCE.items():
+                    once.set(name, value)
+                files = jvm.org.apache.hadoop.fs.FileSystem.newInstance(path.toUri(), once)
+                try:
+                    files.exists(path)
+                finally:
+                    files.close()
+        except OSError as error:
+            return error.strerror
+        return None
+
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, Any, Any]]:
-        """The file system, the path in it, and the JVM; what Java raises becomes an OSError."""
+        """The file system, the path in it, and the JVM."""
+        with self._as_os_errors() as (jvm, configuration, path):
+            yield path.getFileSystem(configuration), path, jvm
+
+    @contextmanager
+    def _as_os_errors(self) -> Iterator[tuple[Any, Any, Any]]:
+        """The JVM, Hadoop's configuration and the path; what Java raises becomes an OSError."""
         from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
         jvm, configuration = _connected()
         try:
-            path = jvm.org.apache.hadoop.fs.Path(self.uri)
-            yield path.getFileSystem(configuration), path, jvm
+            yield jvm, configuration, jvm.org.apache.hadoop.fs.Path(self.uri)
         except Py4JJavaError as error:
             raise _as_os_error(error.java_exception) from error
         except Py4JNetworkError as error:

@@ -83,6 +83,10 @@ class Place(ABC):
     def keep_names(self) -> None:
         """Keep the names of the files in this folder across a power cut."""
 
+    @abstractmethod
+    def trouble(self) -> str | None:
+        """Why it cannot be reached now, as a part of a sentence; None where it can."""
+
 
 class LocalPlace(Place):
     """One on this machine, or on a volume that is mounted on it."""
@@ -168,6 +172,9 @@ class LocalPlace(Place):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def trouble(self) -> str | None:
+        return None
 
 
 def is_place(text: str) -> bool:

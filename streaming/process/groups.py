@@ -24,7 +24,7 @@ from precede.udfs.ticks.patience import Patience
 ONLY_SHARD = 0
 """What is counted by shard is counted under this one."""
 
-DECODED_MAX = 120_000
+DECODED_MAX = 105_000
 """So many groups may be decoded before those that no record reached lately are put away."""
 REST_S = 30.0
 """How often they are put away where they are fewer."""

@@ -55,11 +55,11 @@ class Store:
         known = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
         return boto3.client("s3", endpoint_url=self.url, **known)
 
-    def spark_table(self, *, secret: str = SECRET) -> PassThrough:
-        """The table `[spark]` of a job that keeps its files here."""
+    def spark_table(self, *, secret: str = SECRET, url: str | None = None) -> PassThrough:
+        """The table `[spark]` of a job that keeps its files here, and perhaps gets here by another URL."""
         return PassThrough(
             {
-                "fs.s3a.endpoint": self.url,
+                "fs.s3a.endpoint": url or self.url,
                 "fs.s3a.endpoint.region": "us-east-1",
                 "fs.s3a.path.style.access": "true",
                 "fs.s3a.access.key": KEY,

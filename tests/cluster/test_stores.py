@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from precede.streaming.job.settings import Settings
+from tests.cluster.gate import Gate
 from tests.cluster.s3 import Store
 from tests.system.stream import HOME
 
@@ -66,6 +68,10 @@ except Refused as refusal:
     print("REFUSED", refusal)
 """
 
+TROUBLE = """
+print(place.trouble())
+"""
+
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
@@ -114,6 +120,21 @@ def test_a_store_that_throttles_every_fifth_request_is_worked_with(store: Store)
         run(ALL, settings_of(store, "throttled"))
     finally:
         store.fail()
+
+
+def test_a_store_in_trouble_is_asked_once_and_says_what_it_is(store: Store) -> None:
+    settings = settings_of(store, "trouble")
+    assert run(TROUBLE, settings) == "None\n"
+    store.fail(status=503, for_s=120)
+    try:
+        assert run(TROUBLE, settings) == "it asks for fewer requests\n"
+    finally:
+        store.fail()
+    assert sum(store.requests().values()) <= 6, "nothing was tried again"
+    with Gate(store.port) as gate:
+        gate.shut()
+        away = msgspec.structs.replace(settings, spark=store.spark_table(url=gate.url))
+        assert run(TROUBLE, away) == "it takes no connections\n"
 
 
 def test_a_half_written_file_is_refused_with_its_name(store: Store) -> None:

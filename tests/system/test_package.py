@@ -80,8 +80,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def test_the_wheel_holds_one_top_level_package(installed: Installed) -> None:
     names = zipfile.ZipFile(installed.wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"precede", f"precede-{precede.__version__}.dist-info"}
-    for needed in ("precede/udfs/holdback.py", "precede/streaming/job/jars.sha256", "precede/streaming/job/ivy.xml"):
-        assert needed in names
+    resources = ("jars.sha256", "ivy.xml", "WholeFiles.scala")
+    for needed in ("udfs/holdback.py", *(f"streaming/job/{name}" for name in resources)):
+        assert f"precede/{needed}" in names
 
 
 def test_an_installation_without_extras_stays_small(installed: Installed) -> None:

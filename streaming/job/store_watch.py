@@ -1,0 +1,73 @@
+"""Says what is wrong with a store that keeps the job waiting.
+
+A store's client tries again by itself for minutes, and says nothing meanwhile. So where a query has been silent for
+long, this asks the store once, without trying again, in its own thread, which a stuck job does not block.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from precede.streaming.job.watch import QueryWatch
+from precede.streaming.places.place import Place
+
+LOOK_S = 4.0
+SILENT_S = 12.0
+"""A query that has nothing to do reports that every ten seconds."""
+
+
+class StoreWatch:
+    """Asks the stores of these places, while one of these queries is silent or a store fails."""
+
+    def __init__(self, places: Sequence[Place], watches: Sequence[QueryWatch], say: Callable[..., object]) -> None:
+        self._stores = {_store_of(place): place for place in places}
+        self._watches = watches
+        self._say = say
+        self._began_at = time.monotonic()
+        self._failing: set[str] = set()
+
+    def look_if_silent(self) -> None:
+        """Ask where there is a reason to, and say what is new."""
+        if not self._failing and not any(map(self._is_silent, self._watches)):
+            return
+        for store, place in self._stores.items():
+            trouble = place.trouble()
+            if trouble is not None and store not in self._failing:
+                self._failing.add(store)
+                sentence = f"The store {store} fails: {trouble}; nothing is lost, and the job continues when it works."
+                self._say(sentence, level="warning")
+            elif trouble is None and store in self._failing:
+                self._failing.discard(store)
+                self._say(f"The store {store} works again.")
+
+    def _is_silent(self, watch: QueryWatch) -> bool:
+        silent_s = time.monotonic() - max(watch.progress_at, self._began_at)
+        return not watch.done and silent_s > SILENT_S + watch.every_s
+
+
+@contextmanager
+def watching(places: Sequence[Place], watches: Sequence[QueryWatch], say: Callable[..., object]) -> Iterator[None]:
+    """Watch the stores of these places for as long as this lasts."""
+    if not places:
+        yield
+        return
+    watch = StoreWatch(places, watches, say)
+    ended = threading.Event()
+
+    def look_until_ended() -> None:
+        while not ended.wait(LOOK_S):
+            watch.look_if_silent()
+
+    thread = threading.Thread(target=look_until_ended, name="store-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(LOOK_S)
+
+
+def _store_of(place: Place) -> str:
+    """The scheme and the host of its URI."""
+    return "/".join(place.location.split("/")[:3])
