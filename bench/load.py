@@ -28,8 +28,9 @@ def main() -> None:
     """Warm up, measure, print the times as JSON."""
     bootstrap, raw, out = sys.argv[1:4]
     per_s, warm_s, seconds = map(int, sys.argv[4:7])
+    linger_ms = int(sys.argv[7]) if len(sys.argv) > 7 else 0
     consumer = _consumer(bootstrap, out)
-    producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 0})
+    producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": linger_ms})
     first = time.perf_counter_ns() + 10**9
     measured_from = first + warm_s * 10**9
     due_ns = 10**9 // per_s

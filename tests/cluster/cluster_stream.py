@@ -15,6 +15,9 @@ PARTS = 4
 BEGUN = 40
 """Of a part, so many are ordered before the next thing happens; the others still wait."""
 
+REST = {"PRECEDE_ONCE": "true", "PRECEDE_MAX_OFFSETS_PER_TRIGGER": "10000"}
+"""Variables of the last driver, which handles in one batch what the others left."""
+
 
 class ClusterStream(Stream):
     """A stream whose files are in stores."""

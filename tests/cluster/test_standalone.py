@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from precede.local.embedded_broker import Broker
-from tests.cluster.cluster_stream import ClusterStream
+from tests.cluster.cluster_stream import REST, ClusterStream
 from tests.cluster.s3 import Store
 from tests.cluster.standalone import WAIT_S, Standalone, Submitted
 from tests.faults.judge import judge
@@ -48,7 +48,7 @@ def test_executors_workers_and_drivers_are_killed_and_nothing_is_lost(
             assert second.says("Stopped: "), second.said[-40:]
         finally:
             second.kill()
-        last = Submitted(elsewhere, *options, variables={"PRECEDE_ONCE": "true"})
+        last = Submitted(elsewhere, *options, variables=REST)
         try:
             assert last.process.wait(WAIT_S) == 0, last.said[-40:]
             assert not last.says("A lease of"), "the driver that was stopped gave its leases back"

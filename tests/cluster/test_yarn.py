@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from precede.local.embedded_broker import Broker
-from tests.cluster.cluster_stream import ClusterStream
+from tests.cluster.cluster_stream import REST, ClusterStream
 from tests.cluster.hdfs import Hdfs
 from tests.cluster.standalone import WAIT_S, Submitted, kill
 from tests.cluster.yarn import Yarn
@@ -67,7 +67,7 @@ def test_application_masters_and_executors_are_killed_and_nothing_is_lost(
         assert "Stopped: " in yarn.said(attempt=4)
     finally:
         driver.kill()
-    last = submit(yarn, job, variables={"PRECEDE_ONCE": "true"})
+    last = submit(yarn, job, variables=REST)
     try:
         assert last.process.wait(WAIT_S) == 0, last.said[-40:]
         assert "Done: " in yarn.said()
