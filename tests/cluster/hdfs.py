@@ -33,7 +33,11 @@ class Hdfs:
         command += ["-datanodes", "1", "-writeDetails", str(details)]
         with (folder / "hdfs.log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-        wait_for(details.exists, "HDFS", tell=lambda: (folder / "hdfs.log").read_text()[-2000:])
+
+        def is_written() -> bool:
+            return details.exists() and details.read_text().rstrip().endswith("}")
+
+        wait_for(is_written, "HDFS", tell=lambda: (folder / "hdfs.log").read_text()[-2000:])
         self.details = msgspec.json.decode(details.read_bytes())
 
     @property

@@ -10,7 +10,7 @@ import pytest
 from precede.local.embedded_broker import Broker
 from tests.cluster.cluster_stream import REST, ClusterStream
 from tests.cluster.hdfs import Hdfs
-from tests.cluster.standalone import WAIT_S, Submitted, kill
+from tests.cluster.standalone import WAIT_S, Submitted, kill, wait_for
 from tests.cluster.yarn import Yarn
 from tests.faults.judge import judge
 from tests.faults.running import Running
@@ -64,6 +64,8 @@ def test_application_masters_and_executors_are_killed_and_nothing_is_lost(
         )
         yarn.kill_application()
         assert driver.process.wait(WAIT_S) == 1
+        # YARN calls it killed at once, and the job is still ending.
+        wait_for(lambda: not yarn.application_masters(), "the end of the application master")
         assert "Stopped: " in yarn.said(attempt=4)
     finally:
         driver.kill()

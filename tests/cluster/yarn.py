@@ -126,7 +126,10 @@ class Yarn:
 
     def application_master(self) -> psutil.Process:
         """The JVM of the driver, below which its Python runs."""
-        return self._below("org.apache.spark.deploy.yarn.ApplicationMaster")[0]
+        return self.application_masters()[0]
+
+    def application_masters(self) -> list[psutil.Process]:
+        return self._below("org.apache.spark.deploy.yarn.ApplicationMaster")
 
     def executors(self) -> list[psutil.Process]:
         return self._below("ExecutorBackend")
