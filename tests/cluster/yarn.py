@@ -67,11 +67,10 @@ class Yarn:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for one in (self.node_manager, self.resource_manager):
-            whole = psutil.Process(one.pid).children(recursive=True) if one.poll() is None else []
             one.kill()
-            for child in whole:
-                kill(child)
             one.wait(20)
+        for left in self._contained():
+            kill(left)
 
     def _start(self, package: str, name: str) -> "subprocess.Popen[bytes]":
         classes = os.pathsep.join([str(self.conf), class_path()])
@@ -129,16 +128,21 @@ class Yarn:
         return self.application_masters()[0]
 
     def application_masters(self) -> list[psutil.Process]:
-        return self._below("org.apache.spark.deploy.yarn.ApplicationMaster")
+        return self._jvms("org.apache.spark.deploy.yarn.ApplicationMaster")
 
     def executors(self) -> list[psutil.Process]:
-        return self._below("ExecutorBackend")
+        return self._jvms("ExecutorBackend")
 
-    def _below(self, word: str) -> list[psutil.Process]:
+    def _jvms(self, word: str) -> list[psutil.Process]:
         """JVMs in containers whose command has the word."""
         found = []
-        for one in psutil.Process(self.node_manager.pid).children(recursive=True):
+        for one in self._contained():
             with suppress(psutil.NoSuchProcess):
                 if one.name() == "java" and any(word in part for part in one.cmdline()):
                     found.append(one)
         return found
+
+    def _contained(self) -> list[psutil.Process]:
+        """What runs in containers, by the folders where it does: one that is ending is below no other process."""
+        place = str(self.folder / "local")
+        return [one for one in psutil.process_iter(["cwd"]) if (one.info["cwd"] or "").startswith(place)]
