@@ -46,20 +46,28 @@ def open_link(
     *,
     key: bytes | None,
     keep: Callable[[], None] = lambda: None,
+    state: dict[str, Any] | None = None,
+    is_clean: bool = True,
     **more: Any,
 ) -> Link:
-    """A segment on its socket, for a runner; `more` is for `Segment`. Raises Refused if the socket cannot be opened."""
+    """A segment on its socket, for a runner; it goes on from `state`, and `more` is for `Segment`.
+
+    Raises Refused if the socket cannot be opened.
+    """
     socket = SegmentSocket(address)
+    now_ms = clock_ms()
     more.setdefault("epoch", new_epoch())
     segment = Segment(
         name,
         new_origin(),
         Codec(segment_number(address.name), key),
         Random(),  # noqa: S311 (spreads requests in time, and guards nothing)
-        now_ms=clock_ms(),
+        now_ms=now_ms,
         clock_offset_ms=clock_offset_ms(),
         **more,
     )
+    if state is not None:
+        segment.restore(state, now_ms, is_clean=is_clean)
     return Link(segment, socket, listener, keep=keep)
 
 

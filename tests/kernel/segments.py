@@ -28,14 +28,16 @@ class Segments:
         for name in names:
             self.start(name)
 
-    def start(self, name: str, **more: Any) -> Segment:
-        """A process begins, or begins again."""
+    def start(self, name: str, *, state: dict[str, Any] | None = None, is_clean: bool = True, **more: Any) -> Segment:
+        """A process begins, or begins again with its state."""
         self._starts += 1
         now_ms = self.medium.now_ms
         origin = make_origin(name.encode().ljust(8, b".")[:8], self._starts)
         chance = Random(self.medium.seed * 1_000 + self._starts)
         more.setdefault("epoch", self._starts)
         process = Segment(name, origin, Codec(7, KEY), chance, now_ms=now_ms, **more)
+        if state is not None:
+            process.restore(state, now_ms, is_clean=is_clean)
         self.told.setdefault(name, [])
         self.medium.add(name, process)
         return process

@@ -5,8 +5,8 @@ application; what happens is told as events (events.py). It does no I/O: bytes a
 
 Duties of the caller, beside those of the broadcast (broadcast.py):
 - `clock_offset_ms` is what the wall clock shows beyond `now_ms`; keep it up to date for groups with physical clocks.
-- `dump` is everything. A later start that is given it goes on where this one was, if nothing was said since; otherwise
-  it is told so (`is_clean=False`) and takes a new epoch.
+- `dump` is everything. A later start that is given it (`restore`) goes on where this one was, if nothing was said
+  since; otherwise it is told so (`is_clean=False`) and takes a new epoch.
 - `epoch` is larger than any that this name has used in a group that the state does not know: seconds of the wall clock
   do.
 """
@@ -21,13 +21,11 @@ from precede.udfs.peers import notes
 from precede.udfs.peers.directory import GroupInfo
 from precede.udfs.peers.events import Event
 from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER, check_group, check_order
-from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, Chance, Codec, FrameFault
+from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, FrameFault
 from precede.udfs.peers.hearing import Hearing
-from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, RefusedByLog
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment_state import dump_group, load_group
-from precede.udfs.peers.speaking import Signer
 from precede.udfs.peers.sync_messages import PeerFault
 from precede.udfs.peers.views import IN, merge
 from precede.udfs.records.messages import Id
@@ -40,37 +38,10 @@ SAID_MAX = 64
 class Segment(Hearing):
     """One process on a segment, under one name."""
 
-    def __init__(
-        self,
-        name: str,
-        origin: bytes,
-        codec: Codec,
-        chance: Chance,
-        *,
-        now_ms: float,
-        epoch: int,
-        clock_offset_ms: float = 0,
-        signer: Signer | None = None,
-        is_gateway: bool = False,
-        state: dict[str, Any] | None = None,
-        is_clean: bool = True,
-        kept_bytes_max: int = KEPT_BYTES_MAX,
-    ) -> None:
-        super().__init__(
-            name,
-            origin,
-            codec,
-            chance,
-            now_ms=now_ms,
-            epoch=epoch,
-            clock_offset_ms=clock_offset_ms,
-            signer=signer,
-            is_gateway=is_gateway,
-            kept_bytes_max=kept_bytes_max,
-        )
-        if state is not None:
-            for group, dumped in state["groups"].items():
-                self._restore(group, dumped, now_ms, is_clean=is_clean)
+    def restore(self, state: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
+        """Go on from what `dump` gave, before anything else happens."""
+        for group, dumped in state["groups"].items():
+            self._restore(group, dumped, now_ms, is_clean=is_clean)
 
     def _restore(self, group: str, dumped: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
         peer = self._add(group, dumped.get("default_order", DEFAULT_ORDER))
