@@ -32,7 +32,8 @@ LEVELS = {
 }
 
 TOGETHER = {"spark": "stream", "system": "stream", "segments": "edge", "cluster": "edge"}
-"""Levels that one process runs: their tests share a broker, a Spark session or a cluster, or their times count."""
+"""Levels that one process runs: their tests share a broker, a Spark session or a cluster, or their times count.
+A file that shares nothing may name the other process, so that both end at about the same time."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """No JVM of a test lives long enough to earn back the full compilation that it would spend its first minute on."""
@@ -64,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         level = level_of(item.path)
         item.add_marker(level)
-        if level in TOGETHER:
+        if level in TOGETHER and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(TOGETHER[level]))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LEVELS[level]))

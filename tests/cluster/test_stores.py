@@ -125,12 +125,13 @@ def test_a_store_that_throttles_every_fifth_request_is_worked_with(store: Store)
 def test_a_store_in_trouble_is_asked_once_and_says_what_it_is(store: Store) -> None:
     settings = settings_of(store, "trouble")
     assert run(TROUBLE, settings) == "None\n"
+    store.requests()
     store.fail(status=503, for_s=120)
     try:
         assert run(TROUBLE, settings) == "it asks for fewer requests\n"
     finally:
         store.fail()
-    assert sum(store.requests().values()) <= 6, "nothing was tried again"
+    assert 1 <= sum(store.requests().values()) <= 3, "nothing was tried again"
     with Gate(store.port) as gate:
         gate.shut()
         away = msgspec.structs.replace(settings, spark=store.spark_table(url=gate.url))

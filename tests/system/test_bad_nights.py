@@ -20,7 +20,7 @@ from tests.system.stream import AWAY_S_MAX, Stream
 AWAY_S = float(os.environ.get("TEST_AWAY_S", "15"))
 """How long the broker stays away; `make test-nights` takes it away for ten minutes."""
 
-pytestmark = pytest.mark.timeout(500 + AWAY_S)
+pytestmark = [pytest.mark.xdist_group("edge"), pytest.mark.timeout(500 + AWAY_S)]
 
 
 def status(port: int, page: str) -> int:

@@ -10,6 +10,8 @@ import pytest
 from bench.__main__ import BENCHMARKS
 from bench.figures import Results
 
+pytestmark = pytest.mark.xdist_group("edge")
+
 HOME = Path(__file__).resolve().parent.parent.parent
 LONG = {"idle", "neighbour", "places"}
 """These watch a job for minutes, even at their smallest."""
