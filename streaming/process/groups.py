@@ -77,8 +77,6 @@ class Groups:
         """Per partition, the offset after the last record, and the time of the log there."""
         self._new: list[NewState] = []
         """States that are in the transaction which is open."""
-        self._is_crowded = False
-        """Whether so many groups are decoded that their states are written before they are due."""
         self._unwritten_records = 0
         """How many records came since all states were written last."""
         self._rest_at = time.monotonic() + REST_S
@@ -128,6 +126,11 @@ class Groups:
         return sum(self._log.unwritten().values())
 
     @property
+    def _is_crowded(self) -> bool:
+        """Whether so many groups are decoded that their states are written before they are due."""
+        return self._holdback.decoded > self._decoded_max
+
+    @property
     def _is_far_ahead(self) -> bool:
         """Whether a start would have to read too many records again."""
         return self._unwritten_records >= max(self._read_again_max, RECORDS_A_STATE * self.unwritten)
@@ -138,11 +141,10 @@ class Groups:
             self._cache.put(one)
         self._new = []
         now = time.monotonic()
-        if self._holdback.decoded > self._decoded_max or now >= self._rest_at:
+        if self._is_crowded or now >= self._rest_at:
             self._rest_at = now + REST_S
             self._look()
             self._holdback.rest(self._log)
-            self._is_crowded = self._holdback.decoded > self._decoded_max
 
     def close(self) -> None:
         """Let go of all groups."""
