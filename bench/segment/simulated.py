@@ -168,7 +168,7 @@ def _newcomer(members: int, history: int) -> tuple[int, int, int, float]:
             segments.run(20)
     segments.run(2_000)
     kept = segments[names[0]].groups[GROUP].catching_up.kept
-    said = sum(map(len, kept.messages.values()))
+    said = sum(len(value) for _, value in kept.messages.items())
     segments.start("newcomer")
     segments.until(lambda: segments.is_offered("newcomer"))
     overheard: list[bytes] = []

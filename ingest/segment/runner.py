@@ -16,6 +16,7 @@ import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from threading import Lock, RLock, Thread
 from time import monotonic, sleep
 
@@ -27,6 +28,8 @@ ECHO_S = 2.0
 """An own datagram comes back within this time, or the network drops multicast."""
 TURN_S = 0.001
 """Turns begin at least so far apart: to take together what arrives meanwhile costs less than to wake up for each."""
+IDLE_S = 60.0
+"""So long the thread waits where nothing is to be done."""
 LOOK_S = 0.002
 YIELD_S = 0.000_05
 """A lock goes to the one who asks for it first, which would be this thread again."""
@@ -47,7 +50,7 @@ class SegmentRunner:
         self._wakes_ms = 0.0
         """When the thread looks again by itself."""
         self._turned_s = 0.0
-        """When the last turn began."""
+        """When the last turn began that left nothing to do."""
         self._waiting = 0
         """How many threads wait for the lock, about; several may count at once."""
         self._driving = Lock()
@@ -119,13 +122,14 @@ class SegmentRunner:
             self._drives += 1
             deadline = monotonic() + timeout_s
             while self.is_running and not met():
-                next_s = self._turn_safely()
+                if self._early_s() <= 0:
+                    self._turn_safely()
                 left_s = deadline - monotonic()
                 if met() or left_s <= 0:
                     break
                 if self._waiting:
                     sleep(YIELD_S)
-                self._wait(min(next_s, left_s))
+                self._wait(left_s)
         except Exception:
             self.check()  # raises it in words
             raise
@@ -199,10 +203,10 @@ class SegmentRunner:
     def _drive_on(self) -> None:
         """Drive until another thread wants to."""
         while self.is_running and not self._is_wanted:
-            timeout_s = self._turn_safely()
+            self._turn_safely()
             if self._waiting:
                 sleep(YIELD_S)
-            self._wait(timeout_s)
+            self._wait(IDLE_S)
 
     def _stand_by(self) -> None:
         """Wait until no other thread drives."""
@@ -214,27 +218,34 @@ class SegmentRunner:
             if not self._driving.locked():
                 self._is_wanted = False
 
-    def _turn_safely(self) -> float:
+    def _turn_safely(self) -> None:
         try:
-            return self._turn()
+            self._turn()
         except BaseException as error:
             self.failure = error
             raise
 
-    def _turn(self) -> float:
-        """Give each link its turn; returns for how long there is nothing to do."""
-        self._turned_s = monotonic()
+    def _turn(self) -> None:
+        """Give each link its turn."""
+        turned_s = monotonic()
         with self._lock:
             for link in self._links:
                 link.turn()
-            self._wakes_ms = min((link.deadline_ms for link in self._links), default=clock_ms() + 60_000)
-            return max(0.0, self._wakes_ms - clock_ms()) / 1_000
+            self._wakes_ms = min((link.deadline_ms for link in self._links), default=inf)
+        if self._wakes_ms > 0:
+            self._turned_s = turned_s
+
+    def _early_s(self) -> float:
+        """For how long it is too early for the next turn; what arrives meanwhile waits, too."""
+        return self._turned_s + TURN_S - monotonic()
 
     def _wait(self, timeout_s: float) -> None:
-        early_s = self._turned_s + TURN_S - monotonic()
-        if early_s > 0 and timeout_s > 0:
+        """Wait until something is to be done, at most so long."""
+        early_s = self._early_s()
+        if early_s > 0:
             sleep(min(early_s, timeout_s))
-            timeout_s = max(0.0, timeout_s - early_s)
+            timeout_s -= early_s
+        timeout_s = max(0.0, min(timeout_s, self._wakes_ms / 1_000 - monotonic()))
         files = [self._bell.fileno(), *(link.socket.fileno() for link in self._links if not link.is_paused)]
         files = [file for file in files if file >= 0]  # one that is removed just now has no file any more
         try:

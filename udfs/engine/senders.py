@@ -1,5 +1,6 @@
 """What a group remembers of one sender and epoch: what is settled, what was seen, digests of the last delivered."""
 
+from struct import pack
 from zlib import crc32
 
 from precede.udfs import codes
@@ -67,6 +68,17 @@ class Sender(Runs):
         self.recent_last = seq
         digests += crc32(value).to_bytes(4, "little")
         if len(digests) > CUT_AT_BYTES and len(digests) > 2 * count * DIGEST_BYTES:
+            self.forget(count)
+
+    def remember_next(self, first: int, values: list[bytes], count: int) -> None:
+        """Keep the digests of delivered messages of consecutive seqs."""
+        if self.recent_seqs is not None or first != self.recent_last + 1:
+            for seq, value in enumerate(values, first):
+                self.remember(seq, value, count)
+            return
+        self.recent_last += len(values)
+        self.digests += pack(f"<{len(values)}I", *map(crc32, values))
+        if len(self.digests) > CUT_AT_BYTES and len(self.digests) > 2 * count * DIGEST_BYTES:
             self.forget(count)
 
     def forget(self, count: int) -> None:

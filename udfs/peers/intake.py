@@ -175,7 +175,7 @@ class Intake:
     def _take_message(self, value: bytes, record: Message, now_ms: float) -> bool:
         id_: Id = (record.sender, record.epoch, record.seq)  # type: ignore[assignment]  # the reader has set the epoch
         kept = self.catching_up.kept
-        if kept.has(id_) and kept.messages.get(id_, value) == value:
+        if kept.has(id_) and kept.messages.get(id_) in (None, value):
             self._count("copies")
             return False
         if not kept.has_room_for(id_):
@@ -333,7 +333,7 @@ class Intake:
     def adopt(self, create: bytes, now_ms: float) -> None:
         """Another `create` of this group stands: order everything again under it; nothing is delivered twice."""
         kept, before = self.catching_up.kept, self.ordering
-        values = [*self.records.all(), *kept.messages.values()]
+        values = [*self.records.all(), *(value for _, value in kept.messages.items())]
         if self.records.create is not None:
             reason = "The group was created elsewhere before, and that counts; it is ordered again under that."
             self._refuse(None, codes.BAD_STAMP, reason)

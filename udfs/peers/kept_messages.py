@@ -1,10 +1,11 @@
 """What a member keeps of its group's messages for those who lack them, within bounds; all ids that were ever here."""
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
 from precede.udfs.engine.runs import Runs
+from precede.udfs.peers.message_store import MessageStore
 from precede.udfs.peers.sync_messages import Have
 from precede.udfs.records.messages import Id, Who
 
@@ -28,7 +29,7 @@ class KeptMessages:
         self.grace_ms = grace_ms
         """Messages younger than this are not sent: they are on their way to the requester anyway."""
         self.bytes_max = bytes_max
-        self.messages: OrderedDict[Id, bytes] = OrderedDict()
+        self.messages = MessageStore()
         """The messages that are kept, in order of arrival."""
         self.size = 0
         """How many bytes they take."""
@@ -71,7 +72,7 @@ class KeptMessages:
         bounds = len(runs.beyond)
         runs.add(id_[2])
         self._have_bytes += BOUND_COST * (len(runs.beyond) - bounds)
-        self.messages[id_] = value
+        self.messages.put(who, id_[2], [value])
         self.size += len(value) + KEPT_COST
         self._note_young(who, id_[2], id_[2], now_ms)
         return True
@@ -81,10 +82,7 @@ class KeptMessages:
         runs = self._have[who]
         first = runs.largest + 1
         runs.extend(len(values))
-        name, epoch = who
-        messages = self.messages
-        for seq, value in enumerate(values, first):
-            messages[name, epoch, seq] = value
+        self.messages.put(who, first, values)
         self.size += sum(map(len, values)) + KEPT_COST * len(values)
         self._note_young(who, first, runs.largest, now_ms)
 
@@ -122,21 +120,25 @@ class KeptMessages:
 
     def forget(self, id_: Id) -> None:
         """Drop the text of a message to save memory; its id stays known."""
-        value = self.messages.pop(id_, None)
+        value = self.messages.drop(id_)
         if value is not None:
-            self.size -= len(value) + KEPT_COST
-            self._gone.setdefault(id_[:2], Runs()).add(id_[2])
+            self._note_forgotten(id_, value)
+
+    def _note_forgotten(self, id_: Id, value: bytes) -> None:
+        self.size -= len(value) + KEPT_COST
+        self._gone.setdefault(id_[:2], Runs()).add(id_[2])
 
     def forget_old(self, is_settled: Callable[[Id], bool]) -> None:
         """Forget the oldest messages beyond the limit; one that still waits for its turn is kept."""
-        waiting: list[Id] = []
-        while self.size > self.bytes_max and len(waiting) < len(self.messages):
-            id_ = next(iter(self.messages))
+        waiting: list[tuple[Id, bytes]] = []
+        while self.size > self.bytes_max and self.messages:
+            id_, value = self.messages.drop_oldest()
             if is_settled(id_):
-                self.forget(id_)
+                self._note_forgotten(id_, value)
             else:
-                self.messages.move_to_end(id_)
-                waiting.append(id_)
+                waiting.append((id_, value))
+        for id_, value in waiting:
+            self.messages.put(id_[:2], id_[2], [value])
 
     def grow_old(self, now_ms: float) -> None:
         """Messages that have become old enough may be sent from here on."""

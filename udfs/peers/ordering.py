@@ -94,11 +94,7 @@ class Ordering:
         group = self.group
         pairs = islice(zip(values, records, strict=True), count)
         delivered = [Delivered(group, value, record, False, 0.0) for value, record in pairs]
-        if count == len(values):
-            kernel.clear()
-            return delivered, None
-        del kernel.ordered[:count]
-        return delivered, self._take(now_ms, values[count], records[count])
+        return delivered, None if count == len(values) else self._take(now_ms, values[count], records[count])
 
     def pass_over(
         self, settled: Iterable[tuple[Who, Runs]], time: int, now_ms: float

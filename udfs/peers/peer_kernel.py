@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from precede.udfs.engine.group import Group
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import sender_key
 from precede.udfs.holdback import Holdback
@@ -13,24 +14,53 @@ class PeerKernel(Holdback):
     """Takes messages that were read before, and passes over what others have settled and forgotten."""
 
     def takes_read(self, group: str) -> bool:
-        """Whether messages of this group may go by `receive_read`: the group is there, and nothing is verified."""
+        """Whether messages of this group may be taken as they were read: it is there, and nothing is verified."""
         known = self._groups.get(group)
         return known is not None and known.plain_partition == 0
 
     def receive_read(self, values: list[bytes], records: list[Message], offset: int) -> int:
-        """Take messages of one group, from this offset on, as long as each is delivered at once; returns how many.
+        """Take messages of one sender that follow each other, from this offset on, as long as each is delivered at
+        once; returns how many. The one after these was taken too, and had another end: `ordered` has what it let go.
 
-        The one after these was taken too, and had another end: the entries of `ordered` beyond so many are its.
         A peer must read a record, and trim it, before it knows whether to take it. Partition and time are 0.
         """
         group = self._groups[records[0].group]
+        usual = self._deliver_next(group, values, records)
         receive, ordered, dead = group.receive_message, self.ordered, self.dead
-        for count, (value, record) in enumerate(zip(values, records, strict=True)):
-            receive(record, value, offset + count, 0)
+        for at in range(usual, len(values)):
+            record = records[at]
+            receive(record, values[at], offset + at, 0)
             held = group.held
-            if len(ordered) != count + 1 or dead or (held and (record.sender, record.epoch, record.seq) in held):
-                return count
+            if len(ordered) != at - usual + 1 or dead or (held and (record.sender, record.epoch, record.seq) in held):
+                del ordered[: at - usual]
+                return at
+        self.clear()
         return len(values)
+
+    def _deliver_next(self, group: Group, values: list[bytes], records: list[Message]) -> int:
+        """The usual case: each is its sender's next one, and nothing is in its way. Returns how many are delivered so.
+
+        `ordered` is not told of them: positions mean nothing to peers.
+        """
+        name, epoch, seq = records[0].sender, records[0].epoch, records[0].seq
+        assert isinstance(epoch, int)  # the reader has set it
+        order, waiting = group.order, group.waiting
+        sender = group.senders.get(sender_key(name, epoch))
+        if sender is None or not 0 < sender.highest == sender.largest == seq - 1 or not order.waits_once:
+            return 0
+        if group.closed and not group.has_member(name, epoch):
+            return 0
+        for record in records[: max(0, sender.fence - sender.highest)]:
+            id_: Id = (name, epoch, record.seq)
+            if (waiting and id_ in waiting) or not (order.in_turn or order.arrive(id_, record) is None):
+                break
+            sender.extend(1)
+            sender.highest = record.seq
+        count = sender.highest + 1 - seq
+        group.position += count
+        if group.digests and count:
+            sender.remember_next(seq, values[:count], group.digests)
+        return count
 
     def is_settled(self, group: str, id_: Id) -> bool:
         """Whether a message was delivered or abandoned, at all its destinations."""
