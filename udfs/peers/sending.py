@@ -18,7 +18,8 @@ What a datagram costs its receivers is paid once by each of them.
 """
 PEERS_USUAL = 4
 BUSY_FRAMES = 4
-"""After a datagram of so many frames the next one waits twice as long: the more is said, the more share a datagram."""
+BUSY_MS = 0.5
+"""After a datagram of BUSY_FRAMES frames the next one waits so much longer: a little later it is full."""
 LINGER_MS_MAX = 4.0
 PER_MS_MAX = 32
 """The pace: so many frames in a millisecond, and twice as many at once."""
@@ -72,8 +73,8 @@ class Sending:
             self.queued_bytes += len(body)
 
     def _linger_ms(self, peers: int) -> float:
-        linger_ms = LINGER_MS * max(1.0, peers / PEERS_USUAL)
-        return min(2 * linger_ms if self._bundled >= BUSY_FRAMES else linger_ms, LINGER_MS_MAX)
+        busy_ms = BUSY_MS if self._bundled >= BUSY_FRAMES else 0.0
+        return min(LINGER_MS * max(1.0, peers / PEERS_USUAL) + busy_ms, LINGER_MS_MAX)
 
     def confirm(self, origin: bytes, prefix: int, now_ms: float) -> bool:
         """Another peer has all frames up to this one; returns whether that can be true."""
