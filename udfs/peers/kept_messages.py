@@ -127,16 +127,19 @@ class KeptMessages:
             self.size -= len(value) + KEPT_COST
             self._gone.setdefault(id_[:2], Runs()).add(id_[2])
 
-    def forget_old(self, is_settled: Callable[[Id], bool]) -> None:
-        """Forget the oldest messages beyond the limit; one that still waits for its turn is kept."""
+    def forget_old(self, is_settled: Callable[[Id], bool]) -> list[Id]:
+        """Forget the oldest messages beyond the limit and return them; one that still waits for its turn is kept."""
+        forgotten: list[Id] = []
         waiting: list[Id] = []
         while self.size > self.bytes_max and len(waiting) < len(self.messages):
             id_ = next(iter(self.messages))
             if is_settled(id_):
                 self.forget(id_)
+                forgotten.append(id_)
             else:
                 self.messages.move_to_end(id_)
                 waiting.append(id_)
+        return forgotten
 
     def grow_old(self, now_ms: float) -> None:
         """Messages that have become old enough may be sent from here on."""
