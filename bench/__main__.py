@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bench import (
     beside,
+    driver,
     engines,
     exactly_once,
     figures,
@@ -61,6 +62,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "resting": resting.run,
     "peers": peers.run,
     "jobs": jobs.run,
+    "driver": driver.run,
     "places": places.run,
 }
 RESULTS = Path(__file__).with_name("figures.json")

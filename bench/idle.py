@@ -20,8 +20,12 @@ from precede.streaming.job.settings import Settings
 from precede.udfs.records.wire import encode_message
 
 HOME = Path(__file__).resolve().parent.parent
-CORES_MAX = 0.25
+CORES_MAX = 0.15
 """The share of one core while nothing is held."""
+WARM_S = 90
+"""The JVM compiles for so long after the start, which is no cost of an idle job."""
+SELDOM_S = 30
+"""Until requests for what one message waits for have become rare."""
 
 RUN = "import os; from precede.streaming.job import run, settings; run.run(settings.load({}, os.environ))"
 HELD = "a group that waits"
@@ -36,11 +40,11 @@ def run(stage: Stage, quick: bool) -> Report:
     job = _start(settings)
     try:
         _await_output(settings, groups, job)
-        _cores(job, 30 if not quick else 1)  # without the time in which the JVM still compiles
+        _cores(job, 1 if quick else WARM_S)
         quiet = _cores(job, seconds)
         waits = encode_message(HELD, "bob", 0, 1, after=[("ann", 0, 1)])
         stage.send(settings, [(HELD.encode(), waits)])
-        _cores(job, 30 if not quick else 1)  # until requests for it have become rare
+        _cores(job, 1 if quick else SELDOM_S)
         waiting = _cores(job, seconds)
     finally:
         job.terminate()

@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 from bench.figures import Figure, Report
 from bench.load import GROUPS
 from bench.peers.engines import PROCESS, Run
-from bench.peers.ground import Ground, ends
-from bench.peers.measures import SAMPLE_S, Stuck
+from bench.peers.ground import Ground
+from bench.peers.measures import until_first, until_out
 from bench.peers.process import Running
 from bench.stage import Stage
 from bench.traffic import Pair
@@ -19,7 +19,6 @@ from precede.udfs.records.wire import encode_message
 
 MEMORY_MB_MAX = 500.0
 CACHE_START_S_MAX, START_S_MAX = 2.0, 15.0
-DRAIN_S_MAX = 600.0
 PER_S = 1_000
 
 
@@ -31,7 +30,8 @@ def run(stage: Stage, quick: bool) -> Report:
     stage.send(raw, _one_each(groups))
     run = ground.run(raw, groups)
     with ground.running(PROCESS, run) as engine:
-        _until_out(ground, run, engine, groups)
+        with ground.reader(run) as consumer:
+            until_out(consumer, run.out, engine, groups)
         rounds = _talk(run, engine, seconds)
     with_cache = [_start_s(ground, run, rounds + number + 1) for number in range(starts)]
     without = [_start_s(ground, run, rounds + starts + number + 1, cache=False) for number in range(starts)]
@@ -61,16 +61,6 @@ def _message(number: int, seq: int) -> Pair:
     return group.encode(), encode_message(group, "ann", 0, seq, after=after, data="x" * 60)
 
 
-def _until_out(ground: Ground, run: Run, engine: Running, records: int) -> None:
-    began = time.monotonic()
-    with ground.reader(run) as consumer:
-        while sum(ends(consumer, run.out)) < records:
-            engine.sample()
-            if engine.ended or time.monotonic() - began > DRAIN_S_MAX:
-                raise Stuck(f"Not everything came out: {engine.said_last()}")
-            time.sleep(SAMPLE_S)
-
-
 def _talk(run: Run, engine: Running, seconds: int) -> int:
     """The groups that are active say something in turn; returns the last sequence number that all have."""
     producer = Producer({"bootstrap.servers": run.bootstrap, "partitioner": "murmur2_random", "linger.ms": 0})
@@ -97,9 +87,5 @@ def _start_s(ground: Ground, run: Run, seq: int, *, cache: bool = True) -> float
     with ground.reader(run, at_end=True) as consumer:
         producer.produce(run.raw, value, key)
         assert producer.flush(60) == 0
-        began = time.monotonic()
         with ground.running(PROCESS, run) as engine:
-            while not [one for one in consumer.consume(1, 0.02) if one.error() is None]:
-                if engine.ended or time.monotonic() - began > DRAIN_S_MAX:
-                    raise Stuck(f"Nothing came out: {engine.said_last()}")
-            return time.monotonic() - began
+            return until_first(consumer, engine)

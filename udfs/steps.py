@@ -89,9 +89,7 @@ def steps(holdback: Holdback, rows: list[Row], held: int) -> Iterator[tuple[int,
             dead_offsets += [offset] * (count - dead_count)
             dead_count = count
         if index == end or ordered_count + dead_count >= ROWS_MAX:
-            read = index + 1 - first
-            if not holdback.home:  # what has no key is seen by every shard, and counts where it may be refused
-                read -= [row[2] for row in rows[first : index + 1]].count(None)
+            read = _read(holdback, rows[first : index + 1])
             counts = (read, holdback.duplicates - duplicates, held + holdback.held_growth)
             for records, is_last in _pieces(holdback, ordered_offsets, dead_offsets, counts):
                 yield partition, offset, records, is_last and index == last
@@ -100,6 +98,31 @@ def steps(holdback: Holdback, rows: list[Row], held: int) -> Iterator[tuple[int,
             ordered_offsets, dead_offsets = [], []
             ordered_count = dead_count = 0
             first = index + 1
+
+
+def whole_steps(holdback: Holdback, rows: list[Row], held: int) -> Iterator[tuple[int, int, Records, bool]]:
+    """Like `steps`, where nothing of what comes out is published yet: which record released what is not noted.
+
+    Noting it takes a twentieth of the processor time.
+    """
+    receive = holdback.receive
+    first, last = 0, len(rows)
+    while first < last:
+        end = bisect_right(rows, rows[first][0], first, min(first + ROWS_MAX, last), key=BY_PARTITION)
+        duplicates = holdback.duplicates
+        some = rows[first:end]
+        for partition, offset, key, value, timestamp_ms in some:
+            receive(value, key, partition, offset, timestamp_ms)
+        counts = (_read(holdback, some), holdback.duplicates - duplicates, held + holdback.held_growth)
+        for records, is_last in _pieces(holdback, [], [], counts):
+            yield partition, offset, records, is_last and end == last
+        holdback.clear()
+        first = end
+
+
+def _read(holdback: Holdback, rows: list[Row]) -> int:
+    """How many records were read; what has no key is seen by every shard, and counts where it may be refused."""
+    return len(rows) if holdback.home else len(rows) - [row[2] for row in rows].count(None)
 
 
 def _pieces(

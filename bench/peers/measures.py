@@ -85,7 +85,7 @@ def steady(
     warm_s = engines.ENGINES[name].warm_s if warm_s is None else warm_s
     run = ground.run(ground.probe(), 1)
     with ground.reader(run) as consumer, ground.running(name, run) as engine:
-        first_s = _until_first(consumer, engine)
+        first_s = until_first(consumer, engine)
         command = [sys.executable, "-m", "bench.load", run.bootstrap, run.raw, run.out]
         with subprocess.Popen(
             [*command, str(per_s), str(warm_s), str(seconds)], stdout=subprocess.PIPE, cwd=engines.HOME
@@ -105,19 +105,19 @@ def killed(ground: Ground, name: str, raw: Settings, wanted: Sequences) -> Kille
     """Kill -9 with four tenths of a backlog visible; the same command again; is what came out right?"""
     run = ground.run(raw, wanted.records)
     with ground.reader(run) as consumer, ground.running(name, run) as engine:
-        _until(consumer, run.out, engine, int(KILL_SHARE * wanted.records))
+        until_out(consumer, run.out, engine, int(KILL_SHARE * wanted.records))
         engine.kill()
         if sum(ends(consumer, run.out)) >= wanted.records:
             raise Stuck(f"All {wanted.records:,} messages were out before the kill: more are needed.")
     with ground.reader(run, at_end=True) as consumer, ground.running(name, run) as engine:
-        first_s = _until_first(consumer, engine)
+        first_s = until_first(consumer, engine)
         consumer.unassign()
         _until_all(consumer, run.out, engine, wanted.records)
     with ground.reader(run) as consumer:
         return Killed(first_s, compared(read(consumer, wanted.records, 10), wanted))
 
 
-def _until_first(consumer: Consumer, engine: Running) -> float:
+def until_first(consumer: Consumer, engine: Running) -> float:
     """Seconds until the first record that can be read."""
     began = time.monotonic()
     while not [one for one in consumer.consume(1, 0.05) if one.error() is None]:
@@ -127,9 +127,11 @@ def _until_first(consumer: Consumer, engine: Running) -> float:
     return time.monotonic() - began
 
 
-def _until(consumer: Consumer, topic: str, engine: Running, records: int) -> None:
+def until_out(consumer: Consumer, topic: str, engine: Running, records: int) -> None:
+    """Wait until so many records can be read."""
     began = time.monotonic()
     while sum(ends(consumer, topic)) < records:
+        engine.sample()
         if engine.ended or time.monotonic() - began > 2 * START_S_MAX:
             raise Stuck(f"Not enough came out: {engine.said_last()}")
         time.sleep(0.02)

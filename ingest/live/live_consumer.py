@@ -1,5 +1,8 @@
-"""One consumer for the topics of a live reader: the ordered topic, and where the kernel runs also the raw topic and the
-owners in the progress topic. It knows how far each partition was read, and whether it was read to its end.
+"""The consumers of a live reader: one of the ordered topic, and where the kernel runs one of the raw topic and of the
+owners in the progress topic. They know how far each partition was read, and whether it was read to its end.
+
+They are two because what is delivered must not wait for what is only compared: a job commits thousands of ordered
+records at once, and in one consumer's queue the newest raw records would be behind them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +18,10 @@ from precede.udfs.errors import Refused
 from precede.udfs.records.messages import LogRecord
 
 BATCH_RECORDS = 500
+COMPARED_RECORDS = 100
+"""So many ordered records are taken between two looks for raw ones."""
+LOOK_S = 0.05
+"""How long to wait for raw records at most before ordered ones are looked for."""
 SETTINGS = {
     "group.id": "precede-live",  # the client requires it; without subscribe and commit it has no effect
     "enable.auto.commit": False,
@@ -44,7 +51,9 @@ class LiveConsumer:
         self._ordered_topic = ordered_topic
         self._progress_topic = progress_topic
         self._raw_topic: str | None = None
-        self._consumer = Consumer(clients.settings(bootstrap) | SETTINGS)
+        self._ordered = self._consumer()
+        self._raw: Consumer | None = None
+        self._has_more_ordered = False
         self._next: dict[str, dict[int, int]] = {}
         """Per topic and partition, the next offset."""
         self._ended: dict[str, set[int]] = {}
@@ -54,39 +63,48 @@ class LiveConsumer:
 
     def read_ordered(self, offsets: Mapping[int, int]) -> None:
         """Read the ordered topic alone, from these offsets on."""
-        self._raw_topic = None
+        self._close_raw()
         self._paused = set()
-        self._assign({self._ordered_topic: dict(offsets)})
+        self._assign(self._ordered, {self._ordered_topic: offsets})
 
     def read_all(self, ordered_offsets: Mapping[int, int], raw_topic: str, raw_offsets: Mapping[int, int]) -> None:
         """Read the raw topic, too, and what comes into the progress topic; the ordered topic pauses at first."""
         self._raw_topic = raw_topic
+        if self._raw is None:
+            self._raw = self._consumer()
         progress_end = reading.ends(self._bootstrap, self._progress_topic, 1)[0][1]
-        self._assign(
-            {
-                self._ordered_topic: dict(ordered_offsets),
-                raw_topic: dict(raw_offsets),
-                self._progress_topic: {0: progress_end},
-            }
-        )
+        self._assign(self._raw, {raw_topic: raw_offsets, self._progress_topic: {0: progress_end}})
+        self._assign(self._ordered, {self._ordered_topic: ordered_offsets})
         self._paused = set()
         self.pause_ordered(set(ordered_offsets))
 
-    def _assign(self, offsets: dict[str, dict[int, int]]) -> None:
-        for topic in offsets.keys() - self._next.keys():  # otherwise the client looks for its leaders once a second
-            self._consumer.list_topics(topic, timeout=reading.REQUEST_S)
-        self._next = offsets
-        self._ended = {topic: set() for topic in offsets}
-        self._consumer.assign(
+    def _consumer(self) -> Consumer:
+        return Consumer(clients.settings(self._bootstrap) | SETTINGS)
+
+    def _assign(self, consumer: Consumer, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        for topic, found in offsets.items():
+            if topic not in self._next:  # otherwise the client looks for its leaders once a second
+                consumer.list_topics(topic, timeout=reading.REQUEST_S)
+            self._next[topic], self._ended[topic] = dict(found), set()
+        consumer.assign(
             [TopicPartition(topic, at, offset) for topic, found in offsets.items() for at, offset in found.items()]
         )
+
+    def _close_raw(self) -> None:
+        """Read the raw topic no more."""
+        raw, self._raw = self._raw, None
+        self._raw_topic = None
+        for topic in self._next.keys() - {self._ordered_topic}:
+            del self._next[topic], self._ended[topic]
+        if raw is not None:
+            raw.close()
 
     def pause_ordered(self, partitions: set[int]) -> None:
         """Read these partitions of the ordered topic no further for now, and all others."""
         if pause := partitions - self._paused:
-            self._consumer.pause([TopicPartition(self._ordered_topic, at) for at in pause])
+            self._ordered.pause([TopicPartition(self._ordered_topic, at) for at in pause])
         if resume := self._paused - partitions:
-            self._consumer.resume([TopicPartition(self._ordered_topic, at) for at in resume])
+            self._ordered.resume([TopicPartition(self._ordered_topic, at) for at in resume])
         self._paused = partitions
 
     @property
@@ -111,15 +129,25 @@ class LiveConsumer:
 
     def read(self, timeout_s: float) -> Batch | None:
         """What has come; waits up to this time for the first of it."""
-        first = self._consumer.poll(timeout_s)
-        if first is None:
-            return None
         batch = Batch([], {}, [], [])
         with without_collection():  # messages hold no cycles
-            self._take([first, *self._consumer.consume(BATCH_RECORDS, timeout=0)], batch)
+            messages = self._come(self._ordered, timeout_s) if self._raw is None else self._come_live(timeout_s)
+            self._take(messages, batch)
         self._advance(self._raw_topic or "", batch.raw)
         self._advance(self._ordered_topic, batch.ordered)
-        return batch
+        return batch if messages else None
+
+    def _come(self, consumer: Consumer, timeout_s: float) -> list[Message]:
+        first = consumer.poll(timeout_s)
+        return [] if first is None else [first, *consumer.consume(BATCH_RECORDS, timeout=0)]
+
+    def _come_live(self, timeout_s: float) -> list[Message]:
+        """What is in the raw topic now, and a little of the ordered topic."""
+        assert self._raw is not None
+        raw = self._come(self._raw, 0.0 if self._has_more_ordered else min(timeout_s, LOOK_S))
+        ordered = self._ordered.consume(COMPARED_RECORDS, timeout=0)
+        self._has_more_ordered = len(ordered) == COMPARED_RECORDS
+        return raw + ordered
 
     def _take(self, messages: list[Message], batch: Batch) -> None:
         raw_topic, ordered_topic = self._raw_topic, self._ordered_topic
@@ -170,4 +198,5 @@ class LiveConsumer:
 
     def close(self) -> None:
         """Close the connection to the broker."""
-        self._consumer.close()
+        self._close_raw()
+        self._ordered.close()

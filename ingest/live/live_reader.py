@@ -1,4 +1,4 @@
-"""Live reading over Kafka: one consumer reads the raw topic and the ordered topic, and `poll` hands over deliveries.
+"""Live reading over Kafka: consumers read the raw topic and the ordered topic, and `poll` hands over deliveries.
 
 It is driven by its caller and needs no thread. It begins with what is committed. At the end of that it reads horizon,
 states and token (a call of `poll` may take some seconds for it), and from there on it delivers what its kernel makes.

@@ -18,7 +18,7 @@ from precede.udfs.limits import Limits
 from precede.udfs.records.state_pieces import StoredState
 from precede.udfs.rules import RULES
 from precede.udfs.state_log import NO_WAITING, StateLog, StateSettings
-from precede.udfs.steps import Records, Row, StateRecord, state_records, steps, waiting_of_all
+from precede.udfs.steps import Records, Row, StateRecord, state_records, steps, waiting_of_all, whole_steps
 from precede.udfs.ticks.patience import Patience
 
 ONLY_SHARD = 0
@@ -47,6 +47,7 @@ class Groups:
         cache: Cache,
         state: StateSettings,
         horizon: Mapping[int, int],
+        token: Mapping[int, int],
         *,
         order: str,
         limits: Limits,
@@ -56,7 +57,7 @@ class Groups:
         decoded_max: int = DECODED_MAX,
         read_again_max: int = READ_AGAIN_MAX,
     ) -> None:
-        """The log goes on at `horizon`; the cache has all that the state topic has."""
+        """The log goes on at `horizon`; the cache has all that the state topic has; below `token` all is published."""
         self._cache = cache
         self._decoded_max = decoded_max
         self._read_again_max = read_again_max
@@ -75,6 +76,8 @@ class Groups:
         self._held = sum(held for _, _, held in self._waiting.values())
         self._reached: dict[int, tuple[int, int]] = {}
         """Per partition, the offset after the last record, and the time of the log there."""
+        self._published = {at: after for at, after in token.items() if horizon.get(at, 0) < after}
+        """Up to where what comes out is published already, for the partitions that are not there yet."""
         self._new: list[NewState] = []
         """States that are in the transaction which is open."""
         self._unwritten_records = 0
@@ -85,10 +88,13 @@ class Groups:
     def step(self, rows: list[Row]) -> Iterator[PackedRow]:
         """Take records of the log, by partition and offset; gives what came out."""
         self._unwritten_records += len(rows)
-        for partition, offset, records, _ in steps(self._holdback, rows, self._held):
+        walk = steps if self._published else whole_steps
+        for partition, offset, records, _ in walk(self._holdback, rows, self._held):
             yield PackedRow(ONLY_SHARD, partition, offset, records)
         for partition, offset, _, _, now_ms in {row[0]: row for row in rows}.values():
             self._reached[partition] = offset + 1, now_ms
+            if offset + 1 >= self._published.get(partition, 0):
+                self._published.pop(partition, None)
         for key, (partition, offset, now_ms) in self._holdback.take_changes().items():
             self._log.changed(key, partition, (offset, now_ms))
 

@@ -136,6 +136,7 @@ class OrderLoop:
             cache,
             sink.state,
             horizon,
+            sink.token,
             order=settings.order,
             limits=settings.limits,
             patience=self._patience,

@@ -56,6 +56,7 @@ class Process:
             cache,
             state,
             kafka.horizon,
+            kafka.token,
             order=order,
             limits=limits,
             patience=PATIENCE,

@@ -134,6 +134,21 @@ def test_own_messages_are_kept_until_the_log_has_them_and_at_the_limit_nothing_m
     assert logged.UNLOGGED_BYTES_MAX > 1_000
 
 
+def test_without_a_gateway_what_is_forgotten_is_not_listed_for_one_either() -> None:
+    segments = Segments()
+    segments.start("ann", kept_bytes_max=20_000)
+    segments.together("ann", order="s_b")
+    for _ in range(500):
+        segments.say("ann", "x" * 100)
+        segments.run(20)
+    segments.run(1_000)
+    peer = segments["ann"].groups[GROUP]
+    mine = [id_ for id_ in peer.catching_up.kept.messages if id_[0] == "ann"]
+    assert 0 < len(mine) < 200
+    assert peer.logged.lacking == mine
+    assert peer.logged.size <= 20_000
+
+
 def tell(segments: Segments, have: dict[str, tuple[int, int]]) -> None:
     dumped = []
     for name, (epoch, last) in have.items():

@@ -128,17 +128,20 @@ class KeptMessages:
         self.size -= len(value) + KEPT_COST
         self._gone.setdefault(id_[:2], Runs()).add(id_[2])
 
-    def forget_old(self, is_settled: Callable[[Id], bool]) -> None:
-        """Forget the oldest messages beyond the limit; one that still waits for its turn is kept."""
+    def forget_old(self, is_settled: Callable[[Id], bool]) -> list[Id]:
+        """Forget the oldest messages beyond the limit and return them; one that still waits for its turn is kept."""
+        forgotten: list[Id] = []
         waiting: list[tuple[Id, bytes]] = []
         while self.size > self.bytes_max and self.messages:
             id_, value = self.messages.drop_oldest()
             if is_settled(id_):
                 self._note_forgotten(id_, value)
+                forgotten.append(id_)
             else:
                 waiting.append((id_, value))
         for id_, value in waiting:
             self.messages.put(id_[:2], id_[2], [value])
+        return forgotten
 
     def grow_old(self, now_ms: float) -> None:
         """Messages that have become old enough may be sent from here on."""

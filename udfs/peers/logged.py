@@ -48,7 +48,7 @@ class Logged:
             self.size += size
 
     def drop(self, ids: Iterable[Id]) -> None:
-        """These need no keeping: the log has them, or refused them."""
+        """These need no keeping: the log has them or refused them, or they are forgotten here."""
         for id_ in ids:
             self.size -= self._lacking.pop(id_, 0)
 

@@ -195,7 +195,7 @@ class PeerGroup(Intake):
             passed, delivered = self.ordering.pass_over(told, self.catching_up.reached_time, now_ms)
             self.catching_up.passed(passed)
             self._deliver(delivered)
-        self.catching_up.kept.forget_old(self._may_forget)
+        self.logged.drop(self.catching_up.kept.forget_old(self._may_forget))
 
     def _may_forget(self, id_: Id) -> bool:
         return not self.ordering.is_held(id_) and not self.logged.keeps(id_)

@@ -25,6 +25,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 public class FlinkApp {
     static class Read implements KafkaRecordDeserializationSchema<Tuple2<String, byte[]>> {
         @Override public void deserialize(ConsumerRecord<byte[], byte[]> r, Collector<Tuple2<String, byte[]>> out) {
+            if (r.key() == null) return; // a tick of precede, which reads the same topic
             out.collect(Tuple2.of(new String(r.key(), StandardCharsets.UTF_8), r.value()));
         }
         @Override public TypeInformation<Tuple2<String, byte[]>> getProducedType() { return ROW; }

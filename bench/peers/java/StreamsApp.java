@@ -29,6 +29,7 @@ public class StreamsApp {
         }
 
         @Override public void process(org.apache.kafka.streams.processor.api.Record<String, byte[]> r) {
+            if (r.key() == null) return; // a tick of precede, which reads the same topic
             Group g = Optional.ofNullable(groups.get(r.key())).orElseGet(Group::new);
             try { g.take(r.value(), v -> context.forward(r.withValue(v))); } catch (IOException e) { throw new UncheckedIOException(e); }
             groups.put(r.key(), g);
