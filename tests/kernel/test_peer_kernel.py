@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ ORDERS_IN_BUNDLES = ["fifo", "s_b", "causal", "lamport"]
 def created(order: str) -> list[bytes]:
     """A group in which c has left after its third message."""
     options = {"order": order, "closed": True, "digests": 3}
-    records = [
+    records: list[dict[str, Any]] = [
         {"kind": "create", "sender": "a", "options": options, "members": ["a", "b"]},
         {"kind": "join", "sender": "c", "time": 0},
         {"kind": "leave", "sender": "c", "last": 3},
@@ -37,7 +38,7 @@ def said(order: str, random: Random) -> list[bytes]:
         sender = random.choice(f"aabbcd{10 * sender}")
         counts[sender] += 1
         others = [["b", 0, counts["b"]]] if sender == "a" and counts["b"] else []
-        stamps = {
+        stamps: dict[str, dict[str, Any]] = {
             "s_b": {"after": random.choice([[], [["b", 0, random.randint(1, 20)]]])},
             "causal": {"seen": [[sender, 0, counts[sender]], *others]},
             "lamport": {"time": time},
