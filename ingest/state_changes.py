@@ -25,14 +25,15 @@ def new_states(
     *,
     stream: str,
     is_known: Callable[[bytes], bool],
+    check_stop: Callable[[], object],
 ) -> Iterator[NewState]:
     """Each state from these offsets on, at least up to those; by partition.
 
     Waits for open transactions, because they may hide what was there before. `is_known` says whether an earlier state
-    of a group was read. Raises Refused and Unreachable.
+    of a group was read; `check_stop` raises where no more is to be read. Raises Refused and Unreachable.
     """
     arriving = ArrivingStates(topic, stream=stream, is_known=is_known)
-    for record in state_records(bootstrap, topic, positions, upto):
+    for record in state_records(bootstrap, topic, positions, upto, check_stop=check_stop):
         state = arriving.add(record)
         if state is not None:
             yield state

@@ -43,7 +43,6 @@ MARK_S = 1.0
 COLLECT_S = 10.0
 OBJECTS_MAX = 20_000
 """How often cycles are looked for, among so many new objects at most: nothing that the loop makes is one."""
-END_S_MAX = 45.0
 
 
 class OrderLoop:
@@ -73,6 +72,7 @@ class OrderLoop:
             settings.bootstrap,
             state.name,
             CacheSource(sink.state.topic, sink.state.stream, tuple(sink.ownership.partitions)),
+            check_stop=self._check_stop,
         )
         self._stopping = threading.Event()
         self._due = 0.0
@@ -87,10 +87,14 @@ class OrderLoop:
     def is_active(self) -> bool:
         return self._thread.is_alive()
 
-    def stop(self) -> None:
-        """End it between two transactions."""
+    def end(self, seconds: float) -> None:
+        """End it between two transactions, and wait for that so long at most."""
         self._stopping.set()
-        self._thread.join(END_S_MAX)
+        self._thread.join(seconds)
+
+    def stop(self) -> None:
+        """The job has waited for its end as long as it may."""
+        self.end(0.0)
 
     def note_progress(self, watch: QueryWatch) -> None:
         """It makes progress when it looks for records, whether or not there are any."""
@@ -110,6 +114,10 @@ class OrderLoop:
             self.failure = error
         finally:
             gc.enable()
+
+    def _check_stop(self) -> None:
+        if self._stopping.is_set():
+            raise InterruptedError("The job is stopping.")
 
     def _order(self) -> None:
         folder = Path(self._settings.cache)
