@@ -119,6 +119,11 @@ class Sink:
     def follow_horizon(self, *, is_fresh: bool) -> None:
         """For a query that starts now, with a sink that is open: a fresh one has no state that the topic lacks."""
         self.coverage = Coverage(self.state.written_from, self.settings.shards, is_fresh=is_fresh)
+        if is_fresh and not self.state.written_from and any(self.token.values()):
+            self.notices.add(
+                f"The state topic {self.settings.state_topic_name} has nothing of this stream: the whole raw log is "
+                "read again, and nothing is published twice."
+            )
 
     def taken_over(self, refusal: Refused) -> None:
         """Take in that another job writes the ordered topic now; this one publishes nothing more."""

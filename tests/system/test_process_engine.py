@@ -290,8 +290,13 @@ def test_a_state_topic_that_is_gone_is_made_again_from_the_log(stream: Stream) -
         once(stream)
     topics.ensure(bootstrap, stream.settings.topics())
     stream.send(conversation(1_000, groups=GROUPS)[500:])
-    once(stream)
+    sentence = (
+        f"The state topic {name} has nothing of this stream: the whole raw log is read again, and nothing is published "
+        "twice."
+    )
+    assert once(stream).count(sentence) == 1
     check(stream)
+    assert sentence not in once(stream)
 
 
 def test_a_log_that_no_longer_reaches_back_to_the_horizon_is_refused(stream: Stream) -> None:
