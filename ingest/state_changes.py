@@ -78,7 +78,7 @@ class ArrivingStates:
         try:
             return NewState(record.partition, group, join(group, parts))
         except LostPieceError as error:
-            raise damaged(self._topic, error) from error
+            raise damaged(self._topic, error, may_have_checkpoint=False) from error
 
     def _forget(self, group: bytes, number: int) -> None:
         """Take in that a piece was removed."""
@@ -93,4 +93,4 @@ class ArrivingStates:
             try:
                 join(group, parts)
             except LostPieceError as error:
-                raise damaged(self._topic, error) from error
+                raise damaged(self._topic, error, may_have_checkpoint=False) from error

@@ -71,11 +71,11 @@ def state_records(
         reader.close()
 
 
-def damaged(topic: str, error: LostPieceError) -> Refused:
+def damaged(topic: str, error: LostPieceError, *, may_have_checkpoint: bool = True) -> Refused:
     """For a state of which a piece is lost."""
+    hint = "Start with the old checkpoint, or, where" if may_have_checkpoint else "Where"
     return Refused(
-        f"The state topic {topic} is damaged: {error} Start with the old checkpoint, or, where the raw log is whole, "
-        "choose a new state_topic."
+        f"The state topic {topic} is damaged: {error} {hint} the raw log is whole, choose a new state_topic."
     )
 
 
