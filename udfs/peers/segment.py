@@ -315,13 +315,13 @@ def _is_needed(peer: PeerGroup) -> bool:
 
 def _hand_over(before: PeerGroup, peer: PeerGroup, now_ms: float) -> None:
     """Who comes back still keeps what it said before and the log lacks, and the records by which that counts."""
-    owed = [(id_, before.catching_up.kept.messages.get(id_)) for id_ in before.logged.owed]
-    if not owed:
+    if not before.logged.owed:
         return
-    for value in before.records.all():
-        peer.take(value, now_ms, is_from_log=True, is_page=True)
+    for record in before.records.all():
+        peer.take(record, now_ms, is_from_log=True, is_page=True)
     peer.logged.is_known = True
-    for id_, value in owed:
+    for id_ in before.logged.owed:
+        value = before.catching_up.kept.messages.get(id_)
         if value is not None and peer.take(value, now_ms):
             peer.logged.said(id_, len(value))
 
