@@ -49,7 +49,8 @@ class BrokerWatch:
 
     def stop(self) -> None:
         self._ended.set()
-        self._thread.join(ANSWER_S)
+        if self._thread.is_alive():  # a job may end before it has asked anything
+            self._thread.join(ANSWER_S)
 
     def waited_s(self, topic: str, partition: int, next_offset: int) -> float:
         """How long the oldest record of a partition has waited that was not read up to this offset."""
