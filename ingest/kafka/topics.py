@@ -177,9 +177,13 @@ def ensure_patiently(
     *,
     replicas: int = -1,
     patience_s: float = 300.0,
+    pause: Callable[[float], bool | None] = time.sleep,
     say: Callable[[str], None],
 ) -> None:
-    """As `ensure`, but waits for a broker that does not answer, and says so once."""
+    """As `ensure`, but waits for a broker that does not answer, and says so once.
+
+    If `pause` returns True, the caller no longer waits.
+    """
     has_waited = False
 
     def tell(error: Exception) -> None:
@@ -187,14 +191,19 @@ def ensure_patiently(
         has_waited = True
         say(f"{error} Trying again until it answers, for up to {patience_s:.0f} s.")
 
-    retry(
-        lambda: ensure(bootstrap, topics, replicas=replicas, say=say),
+    def make() -> bool:
+        ensure(bootstrap, topics, replicas=replicas, say=say)
+        return True
+
+    are_made = retry(
+        make,
         passes=lambda error: isinstance(error, Unreachable),
         for_s=patience_s,
         pause_s=RETRY_S,
+        pause=pause,
         tell=tell,
     )
-    if has_waited:
+    if are_made and has_waited:
         say(f"Kafka answers at {bootstrap}.")
 
 

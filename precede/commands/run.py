@@ -12,7 +12,6 @@ from precede.command_options import Bootstrap, Checkpoint, Config, Engine, Order
 from precede.ingest.extras import need
 
 if TYPE_CHECKING:
-    from precede.streaming.job.announcer import Announcer
     from precede.streaming.job.settings import Settings
 
 
@@ -114,15 +113,13 @@ def run(
         announcer(sentence)
     try:
         service_key = key_in(settings.service_key)
-        _make_topics(settings, announcer)
+        from precede.streaming.job import run as job
     except KeyboardInterrupt:
         return
     except PrecedeError as refusal:
         announcer.refused(refusal)
         raise
-    from precede.streaming.job import run as job
-
-    job.run(settings, key=service_key)
+    job.run(settings, key=service_key, makes_topics=True)
 
 
 def without_effect(settings: "Settings", given: set[str]) -> Iterator[str]:
@@ -134,16 +131,3 @@ def without_effect(settings: "Settings", given: set[str]) -> Iterator[str]:
         yield f"Only Spark needs {', '.join(unused)}; with engine = process this has no effect."
     if settings.runs_without_spark and settings.only is None:
         yield "This engine writes no history; `precede run --only history` writes it beside."
-
-
-def _make_topics(settings: "Settings", announcer: "Announcer") -> None:
-    """Create the topics that are absent; wait for a broker that does not answer."""
-    from precede.ingest.kafka import topics
-
-    topics.ensure_patiently(
-        settings.bootstrap,
-        settings.topics(),
-        replicas=settings.replicas,
-        patience_s=settings.patience_s,
-        say=announcer,
-    )

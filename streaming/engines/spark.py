@@ -58,9 +58,9 @@ class SparkJob(Job):
         self.restored: RestoredFiles | None = None
         """The files of the state with which the checkpoint began, if it did not begin with the log."""
 
-    def run(self) -> None:
+    def run(self, *, makes_topics: bool = False) -> None:
         try:
-            super().run()
+            super().run(makes_topics=makes_topics)
         finally:
             self._let_jvm_end()
 
@@ -100,7 +100,7 @@ class SparkJob(Job):
         if settings.stores:
             session.reach_stores(settings, self.spark, self.say)
         checkpoint.make_writable("checkpoint", folder)
-        about = {"say": self.say, "lost": self._lost, "pause": self.stopping.wait}
+        about = {"say": self.say, "lost": self._lost, "pause": self._pause}
         parts = ["order"] * self.orders + ["history"] * self.writes_history
         stack.enter_context(checkpoint.lock_parts(folder, *parts, **about))
         if self.writes_history:

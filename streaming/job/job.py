@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
 from precede.ingest.kafka.retention import retention_of
-from precede.ingest.kafka.topics import Topic, describe
+from precede.ingest.kafka.topics import Topic, describe, ensure_patiently
 from precede.streaming.job.announcer import Announcer
 from precede.streaming.job.patiently import ask_patiently
 from precede.streaming.job.raw_partitions import as_text
@@ -61,21 +61,25 @@ class Job(ABC):
         self.lost: Refused | None = None
         """Why this job may no longer write into its folders."""
 
-    def run(self) -> None:
-        """Check, start, watch, stop."""
+    def run(self, *, makes_topics: bool = False) -> None:
+        """Check, start, watch, stop; what may wait for long comes after the pages that say so."""
         settings = self.settings
         with ExitStack() as stack:
             stack.enter_context(set_on_signals(self.stopping))
-            self.lock_folders(stack)
-            if self.stopping.is_set():
-                return
             self._serve_monitoring(stack)
-            self.topics = self._find_topics()
-            if self.stopping.is_set():
+            if makes_topics and not self._goes_on("it waits for its topics in Kafka", self._make_topics):
                 return
-            self.check()
-            if self.stopping.is_set():
+            if self.monitoring:
+                self.monitoring.follow_kafka()
+            if not self._goes_on("it waits for its folders", lambda: self.lock_folders(stack)):
                 return
+            if self.monitoring:
+                self.monitoring.metrics.read_held()
+            if not self._goes_on("it waits for its topics in Kafka", self._find_topics):
+                return
+            if not self._goes_on("it checks what it goes on from", self.check):
+                return
+            self._begin("it starts its queries")
             if self.orders:
                 self._prepare_order(stack)
             self.run_queries(stack)
@@ -113,8 +117,32 @@ class Job(ABC):
             stack.callback(self.monitoring.close)
             self.say(f"Metrics and health are at port {self.monitoring.port}.")
 
-    def _find_topics(self) -> dict[str, Topic]:
-        """The topics this job needs; empty where the job was stopped while it waited for the broker."""
+    def _begin(self, step: str) -> None:
+        """Let the pages say what the start does now."""
+        self.beat()
+        if self.monitoring:
+            self.monitoring.step = step
+
+    def _goes_on(self, step: str, take: Callable[[], None]) -> bool:
+        """Take this step of the start; False where the job was stopped meanwhile."""
+        self._begin(step)
+        take()
+        return not self.stopping.is_set()
+
+    def _make_topics(self) -> None:
+        """Create the topics that are absent; wait for a broker that does not answer."""
+        settings = self.settings
+        ensure_patiently(
+            settings.bootstrap,
+            settings.topics(),
+            replicas=settings.replicas,
+            patience_s=settings.patience_s,
+            pause=self._pause,
+            say=self.say,
+        )
+
+    def _find_topics(self) -> None:
+        """Find the topics this job needs; none where the job was stopped while it waited for the broker."""
         settings = self.settings
         names = [settings.ordered_topic, settings.dead_letter_topic, settings.control_topic]
         if self.orders:
@@ -123,7 +151,7 @@ class Job(ABC):
         for name in names:
             if topics and name not in topics:
                 raise Refused(f"The topic {name} does not exist; `precede run` creates it with the settings it needs.")
-        return topics
+        self.topics = topics
 
     def patiently(self, ask: Callable[[], Answer]) -> Answer | None:
         """The broker's answer, waited for at most `patience_s`; None where the job was stopped meanwhile."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from precede.streaming.job.announcer import Announcer, Say
 from precede.streaming.job.job import Job
 from precede.streaming.job.settings import Settings
-from precede.udfs.errors import Refused
+from precede.udfs.errors import PrecedeError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -23,15 +23,17 @@ def run(
     say: Say = print_at_once,
     spark: "SparkSession | None" = None,
     key: "Ed25519PrivateKey | None" = None,
+    makes_topics: bool = False,
 ) -> None:
     """Run until everything is done or the job is stopped; raises Refused for problems that a person must fix.
 
     A session that is given is used and left running. With a service key the job signs the records it writes itself.
+    With `makes_topics` it creates the topics that are absent; without, they are refused.
     """
     announcer = Announcer(say, settings.log_format)
     try:
-        _job(settings, announcer, spark, key).run()
-    except Refused as refusal:
+        _job(settings, announcer, spark, key).run(makes_topics=makes_topics)
+    except PrecedeError as refusal:
         announcer.refused(refusal)
         raise
 

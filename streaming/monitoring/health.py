@@ -35,8 +35,13 @@ class Health(msgspec.Struct):
     kafka_silent_s: float | None
 
 
-def judge(watches: Iterable[QueryWatch], began_at: float, kafka_answered_at: float | None) -> Health:
-    """The health now, by the process's clock; a query without any progress counts as silent since the job began."""
+def judge(
+    watches: Iterable[QueryWatch], began_at: float, kafka_answered_at: float | None, *, step: str = "it has just begun"
+) -> Health:
+    """The health now, by the process's clock; a query without any progress counts as silent since the job began.
+
+    `step` says what a job does that has no queries yet.
+    """
     now = time.monotonic()
     problems: list[str] = []
     queries: dict[str, QueryHealth] = {}
@@ -59,5 +64,5 @@ def judge(watches: Iterable[QueryWatch], began_at: float, kafka_answered_at: flo
     elif away_s > AWAY_S_MAX:
         problems.append(f"Kafka has not answered for {away_s:.0f} s.")
     if not queries:
-        problems.append("The job is starting.")
+        problems.append(f"The job is starting: {step}.")
     return Health(not problems, problems, queries, None if away_s is None else round(away_s, 1))

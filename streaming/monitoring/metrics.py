@@ -46,7 +46,7 @@ class Metrics(Collector):
         self.broker = broker
         self.healthy = healthy
         self.sink: Sink | None = None
-        self._at_start = Counts() if settings.runs_without_spark else counts_file.load(settings.checkpoint_place)
+        self._at_start = Counts()
         """Shown until there is a sink, since Spark takes some time to start."""
         self.watches: list[QueryWatch] = []
         self.retention: RetentionWatch | None = None
@@ -61,6 +61,11 @@ class Metrics(Collector):
         )
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
+
+    def read_held(self) -> None:
+        """Show what was held when the last job ended; the checkpoint can be read."""
+        if not self.settings.runs_without_spark:
+            self._at_start = counts_file.load(self.settings.checkpoint_place)
 
     def observe(self, query: str, phase: str, seconds: float) -> None:
         """Record how long a phase of a batch took."""

@@ -30,6 +30,8 @@ class MonitoringServer:
         self.broker = BrokerWatch(settings)
         self.metrics = Metrics(settings, self.broker, lambda: self.health().healthy)
         self._beat_at = self.began_at
+        self.step = "it has just begun"
+        """What the start does now, as a part of a sentence."""
         self._watches: list[QueryWatch] = []
         self._server = PageServer(settings.metrics, self)
 
@@ -39,8 +41,12 @@ class MonitoringServer:
         return self._server.port
 
     def open(self) -> None:
-        self.broker.start()
+        """Answer from now on; nothing is known yet of Kafka and of what is held."""
         self._server.open()
+
+    def follow_kafka(self) -> None:
+        """Ask Kafka from now on; where it was away for the whole start, the topics are there only now."""
+        self.broker.start()
 
     def close(self) -> None:
         self._server.close()
@@ -71,7 +77,7 @@ class MonitoringServer:
         return silent_s if silent_s > STUCK_S_MAX else None
 
     def health(self) -> Health:
-        return judge(self._watches, self.began_at, self.broker.answered_at)
+        return judge(self._watches, self.began_at, self.broker.answered_at, step=self.step)
 
 
 def _reached(watch: QueryWatch, topic: str) -> dict[int, int]:

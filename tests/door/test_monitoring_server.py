@@ -130,6 +130,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[s
     settings = Settings(bootstrap="127.0.0.1:1", checkpoint=str(tmp_path), delta=str(tmp_path), metrics="0")
     server = MonitoringServer(settings)
     server.open()
+    server.follow_kafka()
     server.watch([watch(), watch("history of deliveries")], None)
     server.metrics.observe("order", "addBatch", 0.3)
 
@@ -157,6 +158,7 @@ def test_while_spark_starts_what_is_held_is_told_and_no_lag_is_guessed(tmp_path:
     CountsFile(LocalPlace(tmp_path)).save(counted())
     settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
     metrics = Metrics(settings, BrokerWatch(settings), lambda: False)
+    metrics.read_held()
     metrics.broker.ends = {0: (0, 100)}
     assert "precede_held_messages 1.0" in metrics.text().decode()
     assert "precede_lag_records{" not in metrics.text().decode()

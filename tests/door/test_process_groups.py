@@ -154,3 +154,21 @@ def test_a_backlog_of_one_moment_leaves_little_to_be_read_again_and_few_states_t
     assert 160 <= max(read_again) <= 240
     assert kafka.states
     assert len(kafka.states) <= len(log) / RECORDS_A_STATE
+
+
+def test_nothing_is_written_for_groups_to_which_only_copies_came() -> None:
+    talk = [*conversation(200, groups=5)]
+    log: list[LogRecord] = []
+    for key, value in [*talk, *talk]:
+        partition = partition_of(key, PARTITIONS)
+        log.append(LogRecord(value, key, partition, sum(one.partition == partition for one in log), len(log)))
+    kafka = Published()
+    job = Process(kafka, log, "s_b", Limits(), new_cache(kafka), 100)
+    first = [len(left) // 2 for left in job.left.values()]
+    job.transaction(first, takes=1, writes_all=True)
+    written = len(kafka.states)
+    assert written >= 5
+    job.transaction([len(log)] * PARTITIONS, takes=1, writes_all=True)
+    assert not any(job.left.values())
+    assert len(kafka.states) == written
+    assert kafka.horizon == kafka.token

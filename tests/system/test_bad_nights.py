@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
+import signal
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +38,13 @@ def page_of(port: int, page: str) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", f"/{page}")
     return connection.getresponse().read().decode()
+
+
+def answers(port: int) -> bool:
+    """Whether the pages are there."""
+    with suppress(OSError):
+        return status(port, "live") > 0
+    return False
 
 
 def metric(port: int, name: str) -> float:
@@ -87,3 +99,48 @@ def test_a_broker_that_is_away_restarts_nothing(tmp_path: Path, engine: str) -> 
         finally:
             running.kill()
     assert running.process.returncode == 0, running.said
+
+
+@pytest.mark.parametrize("engine", ["process", "spark"])
+def test_a_job_that_starts_while_the_broker_is_away_is_alive_and_waits(tmp_path: Path, engine: str) -> None:
+    """A startup probe asks for liveness, and gives up a pod that does not answer for ten minutes."""
+    page = free_port()
+    with Broker(data=tmp_path / "broker") as broker:
+        more: dict[str, Any] = {"engine": engine, "only": "order", "cache": str(tmp_path / "cache")}
+        stream = Stream(broker.bootstrap, tmp_path, metrics=str(page), **more)
+        stream.send(conversation(500))
+        port = broker.port
+        expected = by_kernel(stream.raw())[0]
+        cut_power(broker)
+    running = Running(stream, program=("-m", "precede", "run"))
+    try:
+        running.until(lambda: answers(page), "the pages", 60)
+        until = time.monotonic() + AWAY_S
+        while time.monotonic() < until:
+            assert status(page, "live") == 200
+            assert status(page, "ready") == 503
+            assert running.process.poll() is None, running.said
+            time.sleep(0.5)
+        problems = json.loads(page_of(page, "ready"))["problems"]
+        assert problems == ["Kafka has not answered yet.", "The job is starting: it waits for its topics in Kafka."]
+        with Broker(port, data=tmp_path / "broker"):
+            running.until(lambda: stream.ordered() == expected, "the messages")
+            running.until(lambda: status(page, "ready") == 200, "a job that is ready")
+            running.stop()
+    finally:
+        running.kill()
+    assert running.process.returncode == 0, running.said
+
+
+def test_a_job_that_waits_for_the_broker_can_be_stopped(tmp_path: Path) -> None:
+    page = free_port()
+    given = {"PRECEDE_CACHE": str(tmp_path / "cache"), "PRECEDE_BOOTSTRAP": f"127.0.0.1:{free_port()}"}
+    given |= {"PRECEDE_ENGINE": "process", "PRECEDE_METRICS": str(page)}
+    command = [sys.executable, "-m", "precede", "run"]
+    with subprocess.Popen(command, env=os.environ | given, cwd=tmp_path) as process:
+        deadline = time.monotonic() + 60
+        while not answers(page):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
