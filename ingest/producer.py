@@ -1,5 +1,6 @@
 """Publishes raw records so that none is lost, repeated or put in another partition on the way to the log."""
 
+from collections.abc import Callable
 from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -27,8 +28,12 @@ class Publisher:
         topic: str = RAW_TOPIC,
         linger_ms: int = 5,
         partitioner: str = DEFAULT_PARTITIONER,
+        on_error: Callable[[KafkaError], object] | None = None,
     ) -> None:
-        """`partitioner` is the job's setting: in another partition than it says, a record is refused."""
+        """`partitioner` is the job's setting: in another partition than it says, a record is refused.
+
+        `on_error` gets the client's own errors, such as lost brokers.
+        """
         self.bootstrap = bootstrap
         self.topic = topic
         self.partitioner = check_partitioner(partitioner)
@@ -46,6 +51,7 @@ class Publisher:
                 "delivery.timeout.ms": int(DELIVERY_S_MAX * 1000),
                 "linger.ms": linger_ms,
             }
+            | ({} if on_error is None else {"error_cb": on_error})
         )
 
     def publish(self, group: str, value: bytes) -> None:

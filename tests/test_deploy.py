@@ -211,6 +211,15 @@ def test_an_alarm_speaks_of_metrics_and_labels_that_exist(name: str) -> None:
     assert set(re.findall(r"\$labels\.(\w+)", summary)) <= {"instance"} | labels
 
 
+def test_no_alarm_goes_by_a_single_dead_letter() -> None:
+    letters, read = "precede_dead_letter_records_total", "precede_read_records_total"
+    by_letters = {name: rule for name, rule in ALARMS.items() if letters in rule["expr"]}
+    assert set(by_letters) == {"PrecedeDeadLetters", "PrecedeBackpressure"}
+    share = rf"^rate\({letters}\S*\[(\d+m)\]\) / .*\brate\({read}\[\1\]\) > 0\.\d+$"
+    for name, rule in by_letters.items():
+        assert [rule["for"]] == re.findall(share, rule["expr"]), f"{name}: a letter shows in the rate for so long"
+
+
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "chart" / "files" / "dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 

@@ -1,6 +1,6 @@
 """The consumer of a gateway: the raw topic, and what the job asks for in the control topic."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
@@ -34,8 +34,19 @@ class Heard(NamedTuple):
 class RawTopic:
     """Reads what is committed; while no broker answers, nothing comes."""
 
-    def __init__(self, bootstrap: Address | str, topic: str, offsets: Mapping[int, int], control_topic: str) -> None:
-        """The raw topic is read from these offsets on, the control topic from its end."""
+    def __init__(
+        self,
+        bootstrap: Address | str,
+        topic: str,
+        offsets: Mapping[int, int],
+        control_topic: str,
+        *,
+        on_error: Callable[[KafkaError], object],
+    ) -> None:
+        """The raw topic is read from these offsets on, the control topic from its end.
+
+        `on_error` gets the client's own errors, such as lost brokers.
+        """
         self._bootstrap = bootstrap
         self._topic = topic
         self._next = dict(offsets)
@@ -43,7 +54,7 @@ class RawTopic:
         self._control_topic = control_topic
         self.read_at = monotonic()
         """When something was read last."""
-        self._consumer = Consumer(clients.settings(bootstrap) | SETTINGS)
+        self._consumer = Consumer(clients.settings(bootstrap) | SETTINGS | {"error_cb": on_error})
         places = [TopicPartition(topic, at, offset) for at, offset in offsets.items()]
         places += [TopicPartition(control_topic, at, end) for at, end in enumerate(_ends(bootstrap, control_topic))]
         self._consumer.assign(places)

@@ -358,6 +358,12 @@ class Upward:
                 yield entry
 
     @property
+    def oldest_heard_ms(self) -> float | None:
+        """When the oldest record that is kept was heard; any thread may ask."""
+        kept = list(self.entries.values())  # a copy, because the thread that reads the log goes on meanwhile
+        return kept[0].heard_ms if kept else None
+
+    @property
     def flying(self) -> int:
         """How many records are on their way into the log."""
         return len(self._flying)

@@ -131,6 +131,11 @@ def why_rejected(bootstrap: Address | str, error: KafkaError) -> AccessDenied | 
     return None
 
 
+def why_no_login(bootstrap: Address | str, error: KafkaError) -> AccessDenied | Unreachable | None:
+    """The same of an error of the login alone, which a client that runs meets when its token or its right ends."""
+    return why_rejected(bootstrap, error) if error.code() == KafkaError._AUTHENTICATION else None
+
+
 def unreadable(
     bootstrap: Address | str, topic: str, error: KafkaError, noticed: Sequence[KafkaError] = ()
 ) -> PrecedeError:

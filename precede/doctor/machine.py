@@ -5,10 +5,12 @@ import select
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from precede.doctor.findings import Finding, note, ok, stop, tried
 from precede.ingest.extras import need
 from precede.ingest.segment.address import DEFAULT_URL, SegmentAddress, read_addresses
+from precede.ingest.segment.opening import read_segment_key
 from precede.ingest.segment.sockets import SegmentSocket
 from precede.ingest.signing import key_in
 from precede.streaming.job import checkpoint, jars
@@ -37,15 +39,16 @@ def _spark(settings: Settings) -> Iterator[Finding]:
     yield from tried(lambda: need("spark", "precede run"), "The packages for Spark and Delta are installed.")
     try:
         yield ok(f"Java: {java()}.")
-        folder = (settings.jars_home or jars.default_home()) / "spark"
-        missing = len(jars.missing_or_damaged(folder, jars.expected("spark")))
+        for configuration in settings.jar_configurations:
+            yield _jars(*jars.lacking(configuration, home=settings.jars_home))
     except PrecedeError as error:
         yield stop(str(error))
-        return
+
+
+def _jars(folder: Path, missing: int) -> Finding:
     if missing:
-        yield note(f"{missing} jars are not in {folder} yet: the first start fetches them, which needs the network.")
-    else:
-        yield ok(f"The jars are in {folder}.")
+        return note(f"{missing} jars are not in {folder} yet: the first start fetches them, which needs the network.")
+    return ok(f"The jars are in {folder}.")
 
 
 def _folders(settings: Settings) -> Iterator[Finding]:
@@ -58,6 +61,11 @@ def _folders(settings: Settings) -> Iterator[Finding]:
         yield from tried(
             lambda name=name, folder=folder: _try_to_write(settings, name, folder),  # type: ignore[misc]
             f"The {name} folder {folder} is writable{'' if is_local else ', and lets one of several create a file'}.",
+        )
+    if settings.gateway is not None:
+        folder = LocalPlace(Path(settings.gateway).expanduser())
+        yield from tried(
+            lambda: checkpoint.make_writable("gateway", folder), f"The gateway folder {folder} is writable."
         )
 
 
@@ -72,8 +80,15 @@ def _try_to_write(settings: Settings, name: str, folder: Place) -> None:
 def _keys(settings: Settings) -> Iterator[Finding]:
     if settings.service_key is None:
         yield note("There is no service_key: in groups with keys that name a service the job gives up on nothing.")
-        return
-    yield from tried(lambda: key_in(settings.service_key), f"The service key is in {settings.service_key}.")
+    else:
+        yield from tried(lambda: key_in(settings.service_key), f"The service key is in {settings.service_key}.")
+    if settings.key is not None:
+        yield from tried(
+            lambda: key_in(settings.key), f"The key that commands and members sign with is in {settings.key}."
+        )
+    segment_key = settings.segment_key
+    if segment_key is not None:
+        yield from tried(lambda: read_segment_key(segment_key), f"The key of the segments is in {segment_key}.")
 
 
 def _metrics(settings: Settings) -> Iterator[Finding]:

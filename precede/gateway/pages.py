@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from precede.ingest.segment.link import clock_ms
 from precede.streaming.job.broker_watch import BrokerWatch
 from precede.streaming.monitoring.health import AWAY_S_MAX
 from precede.udfs.codes import CODES
@@ -122,6 +123,10 @@ class GatewayPages(Collector):
         yield refused
         yield GaugeMetricFamily("precede_gateway_kept_records", "Records that the log lacks.", len(upward.entries))
         yield GaugeMetricFamily("precede_gateway_kept_bytes", "What they take in memory.", upward.size)
+        oldest_ms = upward.oldest_heard_ms
+        oldest_s = 0.0 if oldest_ms is None else (clock_ms() - oldest_ms) / 1_000
+        oldest = "How long ago the oldest of them was heard, or read from the disk at the start."
+        yield GaugeMetricFamily("precede_gateway_kept_oldest_seconds", oldest, max(0.0, oldest_s))
         yield GaugeMetricFamily("precede_gateway_spooled_records", "How many of them are on the disk.", spool.count)
         yield GaugeMetricFamily("precede_gateway_full", "1 while no more records are taken in.", int(bridge.is_full))
         way = "How long records take into the log and back, as of late."

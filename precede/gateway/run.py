@@ -137,17 +137,27 @@ class Gateway:
         self.bridge = Bridge(
             self.kernel, start.past, self.spool, say=self.say, kept_bytes_max=settings.gateway_keeps_mb * 2**20
         )
-        self.log = RawTopic(settings.bootstrap, live.stream.raw_topic, live.state.starts, settings.control_topic)
+        self.status = GatewayStatus(self.bridge, self.spool, self.broker)
+        self.log = RawTopic(
+            settings.bootstrap,
+            live.stream.raw_topic,
+            live.state.starts,
+            settings.control_topic,
+            on_error=self.status.client_error,
+        )
         stack.callback(self.log.close)
         self.publisher = Publisher(
-            settings.bootstrap, topic=live.stream.raw_topic, linger_ms=1, partitioner=live.stream.partitioner
+            settings.bootstrap,
+            topic=live.stream.raw_topic,
+            linger_ms=1,
+            partitioner=live.stream.partitioner,
+            on_error=self.status.client_error,
         )
         self._catch_up(live.raw_ends)
         self.keeping = PastKeeping(start, self.log, self.past_file, self.say)
         for row, group, value in self.spool.read():
             self.bridge.take_spooled(group, value, row, clock_ms())
         self._open_segments()
-        self.status = GatewayStatus(self.bridge, self.spool, self.broker)
         self.pages.show(self.bridge, self.spool, self.runner, self.links)
         self.say(self._opening_line())
 

@@ -3,13 +3,18 @@
 import time
 from typing import Any
 
+from confluent_kafka import KafkaError
+
 from precede.ingest.gateway.bridge import Bridge
 from precede.ingest.gateway.spool import Spool
+from precede.ingest.kafka import clients
 from precede.streaming.job.broker_watch import BrokerWatch
 
 EVERY_S = 5.0
 AWAY_S = 8.0
 """Kafka is asked every five seconds; after this time without an answer it counts as away."""
+REASONS_MAX = 10
+"""So many reasons why the login fails are said until Kafka answers again."""
 
 
 class GatewayStatus:
@@ -22,6 +27,17 @@ class GatewayStatus:
         self._reported: dict[str, int] = {}
         self._reported_at = 0.0
         self._was_away = False
+        self._to_say: list[str] = []
+        self._no_login: set[str] = set()
+        """Why the login failed since Kafka answered last."""
+
+    def client_error(self, error: KafkaError) -> None:
+        """Take an error of a Kafka client."""
+        why = clients.why_no_login(self._broker.settings.bootstrap, error)
+        if why is None or str(why) in self._no_login or len(self._no_login) == REASONS_MAX:
+            return
+        self._no_login.add(str(why))
+        self._to_say.append(f"{str(why).rstrip('.')}; what is heard is kept, and goes up when the login works again.")
 
     @property
     def is_away(self) -> bool:
@@ -44,11 +60,17 @@ class GatewayStatus:
         }
 
     def sentence_if_due(self) -> str | None:
-        """Something that a person should know now: Kafka went or came, or numbers have changed for a while."""
+        """Something that a person should know now: Kafka went or came, or numbers have changed for a while.
+
+        Why the login fails is said once in each absence.
+        """
+        if self._to_say:
+            return self._to_say.pop(0)
         if self.is_away != self._was_away and self._broker.answered_at is not None:
             self._was_away = self.is_away
             if self._was_away:
                 return f"Kafka at {self._broker.settings.bootstrap} does not answer: what is heard is kept on the disk."
+            self._no_login.clear()
             return "Kafka answers again: what was kept goes up."
         now = time.monotonic()
         if now - self._reported_at < EVERY_S:

@@ -4,14 +4,17 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
+from precede.identifiers import id_text
 from precede.segments.input_lines import BadLine, Reader, read_lines
 from precede.segments.output_lines import Lines
 from precede.segments.peer import Peer
-from precede.udfs.errors import PrecedeError
+from precede.udfs.errors import PrecedeError, Unconfirmed
 from precede.udfs.peers.events import Delivered, Event, Held
 from precede.udfs.records.messages import Id, Message
 
 LOOK_S = 0.1
+LOG_S = 30.0
+"""Who leaves waits at most so long for the log, where there is a gateway."""
 HELD_S = 0.1
 """A message that is held for so long is shown, with what it waits for."""
 MALFORMED, REFUSED = "malformed", "refused"
@@ -30,6 +33,8 @@ class Conversation:
         """What was told to be held and is not shown yet, with the time."""
         self.said_all = threading.Event()
         """The input has ended."""
+        self._waits_until_s: float | None = None
+        """How long the log has time to take all."""
         self._failure: BaseException | None = None
 
     def listen_to(self, file: int) -> None:
@@ -37,13 +42,33 @@ class Conversation:
         threading.Thread(target=self._say_all, args=(file,), name="precede input", daemon=True).start()
 
     def run(self, *, leave: bool) -> None:
-        """Show what happens until Ctrl-C; with `leave`, leave after the end of input, once everyone has it all."""
-        while not (leave and self.said_all.is_set() and self._peer.has_everyone_all()):
+        """Show what happens until Ctrl-C; with `leave`, leave after the end of input, once everyone has it all.
+
+        Raises Unconfirmed if the log has not taken all by then; that is kept for the next start.
+        """
+        while not (leave and self.said_all.is_set() and self._may_leave()):
             self._show(self._peer.next_events(LOOK_S))
             self._check()
         self._show(self._peer.next_events(0))
         self._peer.leave()
         self._show(self._peer.next_events(0))
+        unlogged = self._peer.unlogged()
+        if unlogged:
+            raise Unconfirmed(
+                f"The log has not taken {len(unlogged):,} messages that {self._peer.name} said, from"
+                f" {id_text(unlogged[0])} to {id_text(unlogged[-1])}: a gateway or Kafka is away. They are kept in the"
+                f" state of {self._peer.name}: start it again when the gateway is back."
+            )
+
+    def _may_leave(self) -> bool:
+        """Whether all peers have what was said, and the log as well, unless it does not take it for long."""
+        if not self._peer.has_everyone_all():
+            return False
+        if not self._peer.unlogged():
+            return True
+        if self._waits_until_s is None:
+            self._waits_until_s = monotonic() + LOG_S
+        return monotonic() >= self._waits_until_s
 
     # ── saying ────────────────────────────────────────────────────────────────────────────────────────────────────
 

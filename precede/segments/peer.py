@@ -173,6 +173,17 @@ class Peer(GroupMember):
         """Whether all that was said is with every peer that is heard, the last newcomer included."""
         return self._process.has_everyone_all()
 
+    def unlogged(self) -> list[Id]:
+        """What this peer said and the log is not known to have; empty where no gateway is known.
+
+        It is kept on disk, after `leave` too, and a gateway gets it from the next start with the same state.
+        """
+        return self._process.unlogged(self.group)
+
+    def counts(self) -> dict[str, int]:
+        """What was received, sent and dropped, by code; docs/reference/frames.md explains the codes."""
+        return self._process.counts()
+
     def leave(self) -> None:
         """End this peer's epoch; what it sent so far still counts. Opened again, it comes with a new epoch.
 

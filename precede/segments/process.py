@@ -109,7 +109,7 @@ class SegmentProcess:
         )
         opened.callback(link.socket.close)
         self._segment = link.segment
-        self.inboxes = {group: Inbox() for group in link.segment.groups}
+        self.inboxes = {group: Inbox() for group in link.segment.groups if self.inside(group) is not None}
         self._keeper = Keeper(kept, link.segment, self._not_handed_over)
         self._runner = SegmentRunner()
         opened.callback(self._finish)
@@ -280,6 +280,11 @@ class SegmentProcess:
         """Whether all that was said is with every peer that is heard, the last newcomer included."""
         return monotonic() > self._view_s + SETTLE_S and self.wait_confirmed(0.0)
 
+    def unlogged(self, group: str) -> list[Id]:
+        """What was said in a group and the log is not known to have, where a gateway is known."""
+        with self.use():
+            return self._segment.owed(group)
+
     def counts(self) -> dict[str, int]:
         """What was received, sent and dropped, by code."""
         return self._runner.counts(self._link)
@@ -301,11 +306,13 @@ class SegmentProcess:
                 calls.offer(listing)
                 continue
             group = event.group
+            if group not in self.inboxes:
+                continue  # it was left by an earlier start, and is kept for the log
             if isinstance(event, ViewChanged):
                 self._view_s = monotonic()
             if calls.wanted:
                 calls.tell(event, self._segment.groups[group].order.name, self.name)
-            if group in self.inboxes and not calls.takes_messages:
+            if not calls.takes_messages:
                 self.inboxes[group].put(event)
                 told.add(group)
         for group in told:

@@ -60,15 +60,17 @@ class BrokerWatch:
         return max(0.0, time.time() - found.oldest_ms / 1000)
 
     def _run(self) -> None:
-        reader = TopicReader(self.settings.bootstrap, fetches=FEW)
+        reader: TopicReader | None = None
         try:
             while not self._ended.is_set():
-                # KeyError: the topic does not exist just now
+                # KeyError: the topic does not exist just now. Unreachable: there is no token for the login just now
                 with suppress(KafkaException, KeyError, PrecedeError):
+                    reader = reader or TopicReader(self.settings.bootstrap, fetches=FEW)
                     self._ask(reader)
                 self._ended.wait(EVERY_S)
         finally:
-            reader.close()
+            if reader is not None:
+                reader.close()
 
     def _ask(self, reader: TopicReader) -> None:
         topic = self.settings.raw_topic

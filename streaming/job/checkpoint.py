@@ -210,7 +210,7 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
     if now.shards != found.shards:
         raise Refused(
             f"The setting shards is {now.shards}, but the checkpoint {folder} was made with {found.shards}; keep "
-            "that, or take a new checkpoint folder: then the whole log is read again, and nothing is published twice."
+            "that, or take a new checkpoint folder, which begins at the state topic and publishes nothing twice."
         )
     if now.partitioner != found.partitioner:
         raise Refused(

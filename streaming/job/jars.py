@@ -84,6 +84,14 @@ def ensure(
     return [*(folder / name for name in wanted), *own_jars]
 
 
+def lacking(configuration: str, *, home: Path | None = None) -> tuple[Path, int]:
+    """The folder of a configuration, and how many of its jars a start has to fetch, or to compile."""
+    folder = (home or default_home()) / configuration
+    missing = len(missing_or_damaged(folder, expected(configuration)))
+    own_jar = folder / whole_files.jar_name(ivy().parent) if configuration == "s3" else None
+    return folder, missing + (own_jar is not None and not own_jar.exists())
+
+
 def missing_or_damaged(folder: Path, wanted: dict[str, str]) -> list[str]:
     """The jars that are missing or have another checksum than they must."""
     return [name for name, checksum in wanted.items() if checksum_of(folder / name) != checksum]

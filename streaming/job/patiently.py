@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from precede.ingest.kafka.retry import retry
 from precede.streaming.job.announcer import Announcer
-from precede.streaming.job.watch import reason_of
 from precede.udfs.errors import Refused, Unreachable
 
 RETRY_S = 2.0
@@ -25,7 +24,7 @@ def ask_patiently(
             for_s=patience_s,
             pause_s=RETRY_S,
             pause=pause,
-            tell=lambda away: say(f"{reason_of(away)}; trying again for {seconds}.", level="warning"),
+            tell=lambda away: say(f"{str(away).rstrip('.')}; trying again for {seconds}.", level="warning"),
         )
     except Unreachable as away:
-        raise Refused(f"{reason_of(away)}; gave up after {seconds}.") from away
+        raise Refused(f"{str(away).rstrip('.')}; gave up after {seconds}.") from away

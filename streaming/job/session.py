@@ -174,10 +174,8 @@ def jars_for(settings: Settings, say: Say | None = None) -> list[Path]:
     """The jars that Spark needs for these settings; spark-submit has brought its own."""
     if is_submitted():
         return []
-    needed = jars.ensure("spark", home=settings.jars_home, say=say)
-    if any(one.startswith("s3a:") for one in (settings.checkpoint, settings.delta)):
-        needed += jars.ensure("s3", home=settings.jars_home, say=say)
-    return needed
+    home = settings.jars_home
+    return [jar for name in settings.jar_configurations for jar in jars.ensure(name, home=home, say=say)]
 
 
 def logs_folder(settings: Settings) -> Path:

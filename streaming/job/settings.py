@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -193,6 +193,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def jars_home(self) -> Path | None:
         """Where jars are kept; None for the default place."""
         return Path(self.jars).expanduser() if self.jars else None
+
+    @property
+    def jar_configurations(self) -> list[Literal["spark", "s3"]]:
+        """The configurations of jars that Spark needs for these settings."""
+        is_in_s3 = any(one.startswith("s3a:") for one in (self.checkpoint, self.delta))
+        return ["spark", "s3"] if is_in_s3 else ["spark"]
 
     @property
     def logs(self) -> Path:

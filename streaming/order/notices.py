@@ -33,7 +33,7 @@ class Notices:
         """Take an error of a Kafka client."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.is_kafka_away = True
-        why = clients.why_rejected(self._bootstrap, error) if error.code() == KafkaError._AUTHENTICATION else None
+        why = clients.why_no_login(self._bootstrap, error)
         if why is not None:
             self.add(f"{str(why).rstrip('.')}; nothing is lost, and the job continues when the login works again.")
 

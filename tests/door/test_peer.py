@@ -14,8 +14,12 @@ import pytest
 
 import precede
 from precede.ingest.segment.sockets import SegmentSocket
+from precede.segments import conversation
 from precede.segments import inbox as inbox_module
 from precede.segments import process as process_module
+from precede.segments.conversation import Conversation
+from precede.segments.input_lines import read_json
+from precede.segments.output_lines import JsonLines
 from precede.udfs.peers.events import RecordRefused
 from precede.udfs.peers.notes import InLog
 from tests.door.peer_table import Table, kill, until
@@ -264,6 +268,42 @@ def test_where_a_gateway_is_known_own_messages_are_kept_until_the_log_has_them(t
         assert again.send("z" * 200)[2] == 1
 
 
+def test_who_leaves_waits_for_the_log_and_says_what_it_has_not_taken(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "LOG_S", 0.3)
+    ann = table.peer("ann")
+    with linked(table.url) as here:
+        gateway = here.open("gateway", is_gateway=True).segment
+        assert here.runner.wait_until(lambda _now_ms: "travel" in here.told["gateway"].offered, 5)
+
+        def tell(*have: tuple[str, int, int]) -> None:
+            with here.runner.use(here.links["gateway"]) as now_ms:
+                gateway.attend("travel", now_ms)
+                gateway.tell(InLog("travel", "gateway", None, list(have)), now_ms)
+
+        tell()
+        until(lambda: ann._inside.logged.is_known)
+        said = [ann.send(number) for number in range(3)]
+        epoch = ann.epoch
+        tell(("ann", epoch, 1))
+        until(lambda: ann.unlogged() == said[1:])
+        talk = Conversation(ann, JsonLines(), read_json, lambda _: None)
+        talk.said_all.set()
+        with pytest.raises(precede.Unconfirmed, match=f"2 messages that ann said, from ann@{epoch}:2 to ann@{epoch}:3"):
+            talk.run(leave=True)
+        assert ann.has_left
+        ann.close()
+        again = table.peer("ann")
+        assert (again.epoch > epoch, again.unlogged()) == (True, said[1:])
+        tell(("ann", epoch, 3))
+        until(lambda: again.unlogged() == [])
+        talk = Conversation(again, JsonLines(), read_json, lambda _: None)
+        talk.said_all.set()
+        talk.run(leave=True)
+        again.close()
+
+
 def test_a_name_is_open_in_one_place(table: Table) -> None:
     table.peer("ann")
     with pytest.raises(precede.Refused, match="is in use: a peer can be open in only one place"):
@@ -286,6 +326,7 @@ def test_peers_with_another_segment_key_are_not_there(table: Table) -> None:
     ann.send("among us")
     assert next(bob).data == "among us"
     assert eve.poll(0.3) is None
+    assert eve.counts()["forged"] > 0
     assert (ann.members, eve.members) == (["ann", "bob"], ["eve"])
 
 

@@ -47,11 +47,15 @@ class Place:
         return one
 
     def gateway(self, name: str = "gate", *urls: str, variables: dict[str, str] | None = None) -> Running:
+        one = self.start_gateway(name, *urls, variables=variables)
+        one.wait_for_output("Carrying between", 60)
+        return one
+
+    def start_gateway(self, name: str = "gate", *urls: str, variables: dict[str, str] | None = None) -> Running:
         flags = [flag for url in urls or (self.url,) for flag in ("--segment", url)]
         program = ("-m", "precede", "gateway", *flags, "--state", str(self.folder / name))
         one = Running(self.stream, variables=variables, program=program)
         self.running.append(one)
-        one.wait_for_output("Carrying between", 60)
         return one
 
     def write(self, **fields: Any) -> None:

@@ -1,12 +1,17 @@
-"""Kafka by OAUTHBEARER: the job, the commands and Spark, with tokens by OIDC and of a function of the user's."""
+"""Kafka by OAUTHBEARER: the job, the commands, gateways and Spark, with tokens by OIDC and of a user's function."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +28,11 @@ from precede.streaming.job import settings
 from precede.streaming.job.settings import Settings
 from precede.udfs.errors import PrecedeError
 from tests.door.command import precede
+from tests.door.segment_links import linked
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.stream import HOME, Stream
+from tests.system.test_gateway import Place, together, until
 from tests.system.tokens import CLIENT, KEY_FILE, LIFE_S, SECRET, TokenBroker, TokenServer
 
 PROVIDER = "tests.system.tokens:token"
@@ -170,6 +177,45 @@ def test_a_token_that_runs_out_and_cannot_be_renewed_is_told_and_the_job_goes_on
     finally:
         running.kill()
     assert not any("Traceback" in line for line in running.said), running.said
+
+
+def test_a_gateway_tells_that_it_gets_no_token_keeps_what_is_said_and_publishes_it_with_the_next_token(
+    guarded: TokenBroker, tmp_path: Path
+) -> None:
+    place = Place(guarded.broker.bootstrap, tmp_path)
+    own_key = tmp_path / "own.key"
+    known = {KEY_FILE: str(own_key), LIFE_S: "6", "PRECEDE_BOOTSTRAP": guarded.bootstrap}
+    known |= {"PRECEDE_SECURITY_PROTOCOL": "SASL_PLAINTEXT", "PRECEDE_SASL_TOKEN_PROVIDER": PROVIDER}
+    place.job()
+    try:
+        gateway = place.start_gateway(variables=known | {"PRECEDE_METRICS": "127.0.0.1:0"})
+        gateway.wait_for_output("asks for a token, and tests.system.tokens:token gives none: FileNotFoundError", 30)
+        own_key.write_bytes(guarded.key_file.read_bytes())
+        gateway.wait_for_output("Carrying between", 60)
+        gateway.until(lambda: is_healthy(gateway), "health", 30)
+        with linked(place.url) as segment:
+            together(segment, "ann", order="fifo")
+            said = [segment.say("ann")]
+            until(lambda: place.delivered() == said, 30)
+            own_key.unlink()
+            gateway.wait_for_output("; what is heard is kept, and goes up when the login works again.", 60)
+            said += [segment.say("ann") for _ in range(20)]
+            own_key.write_bytes(guarded.key_file.read_bytes())
+            until(lambda: place.delivered() == said, 60)
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.ends(30) == 0
+        assert not any("Traceback" in line for line in gateway.said), gateway.said
+    finally:
+        for one in place.running:
+            one.kill()
+
+
+def is_healthy(gateway: Running) -> bool:
+    (line,) = [line for line in gateway.said if "Metrics and health" in line]
+    with suppress(urllib.error.HTTPError):  # 503: it is not
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{line.split()[-1].rstrip('.')}/health").read()
+        return bool(json.loads(answer)["healthy"])
+    return False
 
 
 def refusal(path: Path, variables: dict[str, str]) -> str:

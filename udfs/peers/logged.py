@@ -65,6 +65,11 @@ class Logged:
             )
 
     @property
+    def owed(self) -> list[Id]:
+        """The own messages that must be kept until the log has them: none where no gateway is known."""
+        return self.lacking if self.is_known else []
+
+    @property
     def lacking(self) -> list[Id]:
         """The own messages that the log is not known to have."""
         return list(self._lacking)

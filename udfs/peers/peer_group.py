@@ -110,8 +110,8 @@ class PeerGroup(Intake):
         name, epoch = self.name, self.speaking.epoch
         said = [(name, epoch, seq) for seq in range(1, self.speaking.stamps.seq + 1)]
         gone = [id_ for id_ in said if not self.catching_up.kept.has(id_)]
+        self.logged.drop(gone)
         if gone and not self.joining.left:
-            self.logged.drop(gone)
             self.begin_epoch(epoch + 1)
             self.enter(now_ms)
 

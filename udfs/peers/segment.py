@@ -14,11 +14,13 @@ Duties of the caller, beside those of the broadcast (broadcast.py):
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from precede.udfs.engine.held import Held
 from precede.udfs.errors import Congested, Refused
 from precede.udfs.limits import Limits
 from precede.udfs.peers import notes
-from precede.udfs.peers.directory import GroupInfo
+from precede.udfs.peers.directory import GroupInfo, GroupsInfo
 from precede.udfs.peers.events import Event
 from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER, check_group, check_order
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, FrameFault
@@ -46,9 +48,14 @@ class Segment(Hearing):
     def _restore(self, group: str, dumped: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
         peer = self._add(group, dumped.get("default_order", DEFAULT_ORDER))
         load_group(peer, dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
-        # It may have stopped before its own join was taken in: that comes after the history.
-        view = merge(peer.speaking.knowledge.view, {self.name: (dumped["epoch"], IN)})
-        self.directory.remember(GroupInfo(group, peer.default_order, view, peer.records.create))
+        view = peer.speaking.knowledge.view
+        info = GroupInfo(group, peer.default_order, view, peer.records.create)
+        if peer.joining.left:
+            self.directory.receive(GroupsInfo(self.name, [info]))  # it may be joined again
+        else:
+            # It may have stopped before its own join was taken in: that comes after the history.
+            info = replace(info, view=merge(view, {self.name: (dumped["epoch"], IN)}))
+            self.directory.remember(info)
         peer.catching_up.begin(now_ms)
         if not peer.joining.joined and not peer.joining.left:
             peer.enter(now_ms)
@@ -91,6 +98,8 @@ class Segment(Hearing):
         if used >= peer.speaking.epoch:
             peer.begin_epoch(used + 1)
         peer.catching_up.begin(now_ms)
+        if before is not None:
+            _hand_over(before, peer, now_ms)
         peer.enter(now_ms)
         self._settle(peer, now_ms)
         return peer
@@ -208,14 +217,21 @@ class Segment(Hearing):
         self.events.clear()
         return events
 
+    def owed(self, group: str) -> list[Id]:
+        """The own messages that a gateway's log is not known to have; none where no gateway is known."""
+        return self._peer(group).logged.owed
+
     def is_confirmed(self, now_ms: float) -> bool:
         """Whether all that was said is with every present peer."""
         return not self._speakers and not self._unsent and self.broadcast.is_confirmed(now_ms)
 
     def dump(self) -> dict[str, Any]:
-        """Everything that a later start needs, as plain data; groups that were left are not in it."""
+        """Everything that a later start needs, as plain data.
+
+        A group that was left is in it only while the log lacks what was said there.
+        """
         self._take_said()
-        groups = {group: dump_group(peer) for group, peer in self.groups.items() if not peer.joining.left}
+        groups = {group: dump_group(peer) for group, peer in self.groups.items() if _is_needed(peer)}
         return {"v": 1, "name": self.name, "groups": groups}
 
     def _peer(self, group: str) -> PeerGroup:
@@ -261,7 +277,7 @@ class Segment(Hearing):
         """The datagrams to send now; `is_drained` says whether all that has arrived was handed over."""
         self._take_said()
         if self.announcing.due_ms <= now_ms:
-            mine = [peer.note for peer in self.groups.values() if not peer.joining.left]
+            mine = [peer.note for peer in self.groups.values() if _is_needed(peer)]
             mine += [note for group, note in self.advertised.items() if group not in self.groups]
             self._unsent += self.announcing.write(mine, now_ms)
         if self.broadcast.lost != self._lost:
@@ -290,6 +306,24 @@ class Segment(Hearing):
             for peer in speakers:
                 peer.take_said(self._said_ms)
                 self._settle(peer, self._said_ms)
+
+
+def _is_needed(peer: PeerGroup) -> bool:
+    """Whether this peer is in the group, or has left and the log lacks what it said."""
+    return not peer.joining.left or bool(peer.logged.owed)
+
+
+def _hand_over(before: PeerGroup, peer: PeerGroup, now_ms: float) -> None:
+    """Who comes back still keeps what it said before and the log lacks, and the records by which that counts."""
+    if not before.logged.owed:
+        return
+    for record in before.records.all():
+        peer.take(record, now_ms, is_from_log=True, is_page=True)
+    peer.logged.is_known = True
+    for id_ in before.logged.owed:
+        value = before.catching_up.kept.messages.get(id_)
+        if value is not None and peer.take(value, now_ms):
+            peer.logged.said(id_, len(value))
 
 
 def _not_in(name: str, group: str) -> Refused:

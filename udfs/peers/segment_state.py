@@ -22,6 +22,7 @@ def dump_group(peer: PeerGroup) -> dict[str, Any]:
         "own": own,
         "number": kept.number,
         "unlogged": peer.logged.lacking,
+        "has_log": peer.logged.is_known,
         "told_before": [(*who, runs.dump()) for who, runs in peer.told_before.items()],
         "joined": peer.joining.joined,
         "left": peer.joining.left,
@@ -37,6 +38,7 @@ def load_group(peer: PeerGroup, dumped: dict[str, Any], now_ms: float, *, new_ep
     kept = peer.catching_up.kept
     kept.number = dumped["number"]
     unlogged = {tuple(id_) for id_ in dumped["unlogged"]}
+    peer.logged.is_known = dumped.get("has_log", False)
     for name, epoch, seq, value in dumped["own"]:
         kept.store((name, epoch, seq), value, now_ms=now_ms)
         if (name, epoch, seq) in unlogged:

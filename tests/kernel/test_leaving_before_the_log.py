@@ -1,0 +1,42 @@
+"""Peers that leave before the log has all that they said: their next start hands it to a gateway."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.gateways import World
+from tests.kernel.segments import GROUP
+
+
+@pytest.mark.parametrize("order", ["fifo", "causal", "lamport"])
+@pytest.mark.parametrize("again", ["stays away", "joins again"])
+def test_what_the_log_lacks_of_a_peer_that_has_left_comes_from_its_next_start(order: str, again: str) -> None:
+    one = World()
+    gate = one.gateway("gate", kept_bytes_max=20_000)
+    one.segments[0].start("ann")
+    one.run(3_000)
+    one.together("ann", order=order)
+    one.run(1_000)
+    one.log.is_away = True
+    said = []
+    for number in range(200):
+        said.append(one.say("ann", number))
+        one.run(10)
+    assert gate.bridge.is_full
+    assert one.peer("ann").owed(GROUP)
+    one.segments[0].leave("ann")
+    one.run(1_000)
+    for _ in "12":  # one start finds the log still away
+        one.peer("ann").due(one.now_ms)
+        state = one.peer("ann").dump()
+        one.segments[0].medium.crash("ann")
+        one.segments[0].start("ann", state=state)
+        one.run(500)
+    one.log.is_away = False
+    if again == "joins again":
+        one.segments[0].join("ann")
+        one.until(lambda: one.peer("ann").groups[GROUP].joining.joined, 60_000)
+        said.append(one.say("ann", "back"))
+    one.until(lambda: one.log.delivered(GROUP) == said, 60_000)
+    one.until(lambda: one.peer("ann").owed(GROUP) == [])
+    assert bool(one.peer("ann").dump()["groups"]) is (again == "joins again"), "it keeps a left group no longer"
