@@ -18,7 +18,7 @@ from precede.udfs.errors import Refused
 def test_a_file_that_cannot_be_opened_is_refused_and_named(tmp_path: Path) -> None:
     (tmp_path / ".lock").mkdir()
     said: list[str] = []
-    settings = Settings(engine="process", cache=tmp_path, log_format="json")
+    settings = Settings(engine="process", cache=str(tmp_path), log_format="json")
     sentence = f"{tmp_path}/.lock cannot be used: Is a directory. Nothing is lost; start the job again when it works."
     with pytest.raises(Refused, match=sentence):
         run.run(settings, say=said.append)
