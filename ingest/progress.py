@@ -38,6 +38,10 @@ _FOREIGN_BYTES = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding may raise for bytes that precede did not write."""
 
 
+class NewerFormat(Refused):
+    """A record is of a version that only a newer release knows."""
+
+
 class ProgressToken(msgspec.Struct, forbid_unknown_fields=True):
     """The output of raw offsets below `next` is published."""
 
@@ -288,7 +292,9 @@ def _version(value: bytes, topic: str, newest: int) -> int:
     except _FOREIGN_BYTES as error:
         raise _foreign(topic, error) from error
     if not isinstance(version, int) or version not in range(1, newest + 1):
-        raise Refused(f"The topic {topic} was written by another precede (version {version}, not {newest}).")
+        is_newer = isinstance(version, int) and version > newest
+        sentence = f"The topic {topic} was written by another precede (version {version}, not {newest})."
+        raise NewerFormat(sentence) if is_newer else Refused(sentence)
     return version
 
 

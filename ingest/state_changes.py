@@ -25,14 +25,15 @@ def new_states(
     *,
     stream: str,
     is_known: Callable[[bytes], bool],
+    check_stop: Callable[[], object],
 ) -> Iterator[NewState]:
     """Each state from these offsets on, at least up to those; by partition.
 
     Waits for open transactions, because they may hide what was there before. `is_known` says whether an earlier state
-    of a group was read. Raises Refused and Unreachable.
+    of a group was read; `check_stop` raises where no more is to be read. Raises Refused and Unreachable.
     """
     arriving = ArrivingStates(topic, stream=stream, is_known=is_known)
-    for record in state_records(bootstrap, topic, positions, upto):
+    for record in state_records(bootstrap, topic, positions, upto, check_stop=check_stop):
         state = arriving.add(record)
         if state is not None:
             yield state
@@ -77,7 +78,7 @@ class ArrivingStates:
         try:
             return NewState(record.partition, group, join(group, parts))
         except LostPieceError as error:
-            raise damaged(self._topic, error) from error
+            raise damaged(self._topic, error, may_have_checkpoint=False) from error
 
     def _forget(self, group: bytes, number: int) -> None:
         """Take in that a piece was removed."""
@@ -92,4 +93,4 @@ class ArrivingStates:
             try:
                 join(group, parts)
             except LostPieceError as error:
-                raise damaged(self._topic, error) from error
+                raise damaged(self._topic, error, may_have_checkpoint=False) from error

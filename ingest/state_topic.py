@@ -4,13 +4,13 @@ What cannot be trusted is refused in a sentence: a piece that is lost, a newer f
 write, and those of another stream, are passed over.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from confluent_kafka import KafkaException
 
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
-from precede.ingest.kafka.reading import REQUEST_S, TopicReader, ends
+from precede.ingest.kafka.reading import REQUEST_S, TopicReader, ends, never_stop
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.records.state_pieces import LostPieceError, Piece, StoredState, join, read_key, read_piece
@@ -27,11 +27,13 @@ def read_state(
     group: bytes | None = None,
     settled: bool = True,
     quiet_s: float = REQUEST_S,
+    check_stop: Callable[[], object] = never_stop,
 ) -> dict[int, dict[bytes, StoredState]]:
     """The state of all groups, or of one, by raw partition.
 
     `stream` is the id of the ordered topic. With `settled` this waits until open transactions have ended and hide
-    nothing that was there at the start. Raises Refused, and Unreachable where nothing comes for `quiet_s` seconds.
+    nothing that was there at the start. Raises Refused, Unreachable where nothing comes for `quiet_s` seconds, and what
+    `check_stop` raises.
     """
     wanted = sorted(set(partitions))
     upto = dict.fromkeys(wanted, 0)
@@ -39,7 +41,8 @@ def read_state(
         found = ends(bootstrap, topic, max(wanted) + 1, committed=False)
         upto = {at: found[at][1] for at in wanted}
     pieces = StatePieces(topic, stream=stream, group=group)
-    for record in state_records(bootstrap, topic, dict.fromkeys(wanted, 0), upto, settled=settled, quiet_s=quiet_s):
+    first = dict.fromkeys(wanted, 0)
+    for record in state_records(bootstrap, topic, first, upto, settled=settled, quiet_s=quiet_s, check_stop=check_stop):
         pieces.add(record)
     return pieces.states(wanted)
 
@@ -52,11 +55,12 @@ def state_records(
     *,
     settled: bool = True,
     quiet_s: float = REQUEST_S,
+    check_stop: Callable[[], object] = never_stop,
 ) -> Iterator[LogRecord]:
     """The records of the topic from these offsets to its end, and at least up to `upto`, as `read_state` reads them."""
     reader = TopicReader(bootstrap, patient=False, wait_ms=READ_WAIT_MS)
     try:
-        yield from reader.to_end(topic, offsets, upto=upto, quiet_s=quiet_s)
+        yield from reader.to_end(topic, offsets, upto=upto, quiet_s=quiet_s, check_stop=check_stop)
     except TimeoutError as error:
         hides = settled and reader.at_end()
         why = " to its end: a transaction is open in it" if hides else ""
@@ -67,11 +71,11 @@ def state_records(
         reader.close()
 
 
-def damaged(topic: str, error: LostPieceError) -> Refused:
+def damaged(topic: str, error: LostPieceError, *, may_have_checkpoint: bool = True) -> Refused:
     """For a state of which a piece is lost."""
+    hint = "Start with the old checkpoint, or, where" if may_have_checkpoint else "Where"
     return Refused(
-        f"The state topic {topic} is damaged: {error} Start with the old checkpoint, or, where the raw log is whole, "
-        "choose a new state_topic."
+        f"The state topic {topic} is damaged: {error} {hint} the raw log is whole, choose a new state_topic."
     )
 
 

@@ -77,10 +77,13 @@ class StateLog:
         partition: int,
         next_offset: int,
         now_ms: int,
-        state_of: Callable[[bytes], bytes],
+        state_of: Callable[[bytes], bytes | None],
         waiting: Mapping[bytes, Waiting],
     ) -> list[Record]:
-        """The records to write now for a partition that is processed up to `next_offset` and this time of the log."""
+        """The records to write now for a partition that is processed up to `next_offset` and this time of the log.
+
+        `state_of` gives None for a state that is as it was written last.
+        """
         settings = self._settings
         unwritten = self._unwritten.get(partition, {})
         records: list[Record] = []
@@ -90,10 +93,12 @@ class StateLog:
         for key, (_, since_ms) in unwritten.items():
             if since_ms + settings.every_ms > now_ms or size >= STEP_BYTES_MAX:
                 break
-            new = self._pieces(key, next_offset, state_of(key), waiting.get(key, NO_WAITING))
-            size += sum(len(value) for _, value in new if value is not None)
-            records += new
             written += 1
+            state = state_of(key)
+            if state is not None:
+                new = self._pieces(key, next_offset, state, waiting.get(key, NO_WAITING))
+                size += sum(len(value) for _, value in new if value is not None)
+                records += new
         for key in list(islice(unwritten, written)):
             del unwritten[key]
             self.has_changed = True

@@ -5,7 +5,7 @@ This is the only place that handles the end of a partition. Nothing is committed
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, cast
 
@@ -19,8 +19,13 @@ from precede.udfs.records.messages import LogRecord
 
 REQUEST_S = 10.0  # how long one request to the broker may take
 RETRY_S = 0.1
+LOOK_S = 0.5  # how often a reader to the end looks whether it is to stop
 BATCH_RECORDS = 1000
 NOTICED_MAX = 10
+
+
+def never_stop() -> None:
+    """Used where a reader reads to the end, however long that takes."""
 
 
 class End(NamedTuple):
@@ -205,20 +210,23 @@ class TopicReader:
         upto: Mapping[int, int] | None = None,
         quiet_s: float = REQUEST_S,
         deadline: float = math.inf,
+        check_stop: Callable[[], object] = never_stop,
     ) -> Iterator[LogRecord]:
         """The records from these offsets up to the end of each partition, and at least up to `upto`.
 
-        Raises TimeoutError if nothing came for `quiet_s` seconds, or after `deadline`.
+        Raises TimeoutError if nothing came for `quiet_s` seconds, or after `deadline`. `check_stop` is called again and
+        again, and raises where the reader is to stop.
         """
         self.assign(topic, offsets)
         left = set(offsets)
         quiet_at = time.monotonic() + quiet_s
         while left:
+            check_stop()
             # Counting offsets would wait for ever, because the mark of a transaction also has an offset.
             now = time.monotonic()
             if now >= min(quiet_at, deadline):
                 raise TimeoutError
-            found = self.poll(min(quiet_at, deadline) - now)
+            found = self.poll(min(min(quiet_at, deadline) - now, LOOK_S))
             for one in found:
                 if isinstance(one, LogRecord):
                     yield one

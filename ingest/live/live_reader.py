@@ -27,7 +27,7 @@ from precede.ingest.live.live_kernel import Output, Stream
 from precede.ingest.live.live_reading import LiveReading
 from precede.ingest.live.live_start import LiveStart, NotYet, OtherRules, Place, find_start
 from precede.ingest.live.topic_watch import TopicWatch
-from precede.ingest.progress import decode_progress
+from precede.ingest.progress import NewerFormat, decode_progress
 from precede.udfs.errors import Unreachable
 from precede.udfs.rules import RULES
 
@@ -295,17 +295,22 @@ class LiveReader:
 
     def _read_owner(self, key: bytes | None, value: bytes | None) -> None:
         """A record of the progress topic: live reading ends where another owner makes other bytes."""
-        found = decode_progress([(key, value)], self._progress_topic, self._ordered_topic)
-        owner = found.any_owner
-        if owner is None or self._stream is None:
+        if self._stream is None or self._reading.is_ending:
             return
-        if (owner.rules, owner.raw_topic_id) != (RULES, self._stream.raw_topic_id):
-            warnings.warn(
+        try:
+            owner = decode_progress([(key, value)], self._progress_topic, self._ordered_topic).any_owner
+        except NewerFormat as error:
+            self._end_for_another_owner(str(error))
+            return
+        if owner is not None and (owner.rules, owner.raw_topic_id) != (RULES, self._stream.raw_topic_id):
+            self._end_for_another_owner(
                 f"A job with other rules has taken over {self._ordered_topic} (version {owner.rules}; this release "
-                f"knows {RULES}): live reading ends, and what is committed is read instead.",
-                stacklevel=2,
+                f"knows {RULES})."
             )
-            self._reading.end_live()
+
+    def _end_for_another_owner(self, why: str) -> None:
+        warnings.warn(f"{why} Live reading ends, and what is committed is read instead.", stacklevel=2)
+        self._reading.end_live()
 
     def _pause(self) -> None:
         """Read the ordered topic only when the kernel has caught up, and only so far ahead."""

@@ -50,7 +50,8 @@ class LiveReading:
         self._stream: Stream | None = None
         self._published: dict[int, int] = {}
         self._errors: deque[Difference] = deque()
-        self._is_ending = False
+        self.is_ending = False
+        """Whether live reading ends when the outputs that were made are taken."""
         self.is_live = False
         """Whether outputs come from the kernel."""
 
@@ -86,14 +87,14 @@ class LiveReading:
 
     def end_live(self) -> None:
         """When the outputs that were made are taken, everything comes from the ordered topic again."""
-        self._is_ending = True
+        self.is_ending = True
 
     def _end(self) -> None:
         self._token = self.token
         if self._kernel is not None:
             self._kernel.close()
         self._kernel = None
-        self.is_live = self._is_ending = False
+        self.is_live = self.is_ending = False
 
     @property
     def token(self) -> FollowerToken:
@@ -162,7 +163,7 @@ class LiveReading:
 
     def _next_ordered(self) -> Output | None:
         """The next record that comes from the ordered topic; None also if an error is to be raised first."""
-        if self._is_ending:
+        if self.is_ending:
             self._end()
         for partition, waiting in self._waiting.items():
             while waiting and not self._errors:

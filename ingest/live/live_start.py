@@ -16,7 +16,7 @@ from precede.ingest.kafka.topics import Topic, describe
 from precede.ingest.live import kept_state
 from precede.ingest.live.collection import without_collection
 from precede.ingest.live.live_kernel import KernelState, Stream
-from precede.ingest.progress import Owner, Progress, read_progress
+from precede.ingest.progress import NewerFormat, Owner, Progress, read_progress
 from precede.ingest.state_topic import read_state
 from precede.udfs.errors import AccessDenied, Refused, Unreachable
 from precede.udfs.orders import ORDERS
@@ -56,8 +56,11 @@ class Place(NamedTuple):
 
 
 def find_raw_ends(place: Place) -> dict[int, int]:
-    """The end of each raw partition that is read; none if no job has named the raw topic yet."""
-    progress = _progress(place, settled=False)
+    """The end of each raw partition that is read; none if no job has named the raw topic, or only a newer one has."""
+    try:
+        progress = _progress(place, settled=False)
+    except NewerFormat:  # then what is committed is read, and that needs no such ends
+        return {}
     owner = None if progress is None else progress.any_owner
     if owner is None:
         return {}
@@ -70,6 +73,15 @@ def find_start(
     place: Place, delivered: Mapping[int, Released], kept_file: Path | None = None
 ) -> LiveStart | NotYet | OtherRules:
     """Read what a live reader begins with. Raises Refused where live reading would be wrong."""
+    try:
+        return _find_start(place, delivered, kept_file)
+    except NewerFormat as error:
+        return OtherRules(f"{error} So what is committed is read instead: run the same release in both places.")
+
+
+def _find_start(
+    place: Place, delivered: Mapping[int, Released], kept_file: Path | None
+) -> LiveStart | NotYet | OtherRules:
     before = _progress(place, settled=False)
     if before is None or before.any_owner is None:
         return NotYet("no job has started yet")

@@ -29,6 +29,7 @@ class ProcessJob(Job):
 
     def __init__(self, settings: Settings, say: Announcer, key: "Ed25519PrivateKey | None" = None) -> None:
         super().__init__(msgspec.structs.replace(settings, only="order"), say, key)
+        self.loop: OrderLoop | None = None
 
     def lock_folders(self, stack: ExitStack) -> None:
         folder = Path(self.settings.cache)
@@ -48,7 +49,8 @@ class ProcessJob(Job):
         self.watch(order)
 
     def end_batch(self, seconds: float) -> None:
-        """The watch of the query waits for it."""
+        if self.loop is not None:
+            self.loop.end(seconds)
 
     def _start(self) -> OrderLoop:
         assert self.sink is not None
@@ -57,7 +59,7 @@ class ProcessJob(Job):
         self.sink.open()
         self.sink.follow_horizon(is_fresh=True)
         self.owner_watch.start()
-        loop = OrderLoop(
+        self.loop = OrderLoop(
             settings,
             self.sink,
             self.topics[settings.raw_topic],
@@ -66,5 +68,5 @@ class ProcessJob(Job):
             say=self.say,
             observe=self.observe,
         )
-        loop.start()
-        return loop
+        self.loop.start()
+        return self.loop

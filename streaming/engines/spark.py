@@ -181,11 +181,11 @@ class SparkJob(Job):
         assert self.sink is not None
         assert self.owner_watch is not None
         self.sink.open()
+        self.owner_watch.start()
         partitions = self.topics[self.settings.raw_topic].partitions
-        self.restored = restore.begin(self.settings, self.sink, self.say)
+        self.restored = restore.begin(self.settings, self.sink, self.say, check_stop=self._check_stop)
         last_commit = spark_files.last_commit(self.settings.order_checkpoint)
         self.sink.follow_horizon(is_fresh=last_commit == spark_files.NO_BATCH)
-        self.owner_watch.start()
         begin = partial(
             order_query.start,
             spark,
@@ -199,6 +199,14 @@ class SparkJob(Job):
             drain=self.settings.once,
         )
         return started(begin)
+
+    def _check_stop(self) -> None:
+        """Raise where the query shall not start any more."""
+        assert self.sink is not None
+        if self.sink.refused is not None:
+            raise self.sink.refused
+        if self.stopping.is_set():
+            raise InterruptedError("The job is stopping.")
 
     def _publish(self, batch: "DataFrame", batch_id: int) -> None:
         """Spark calls this for each micro-batch; a job that is stopping does not begin a new one."""

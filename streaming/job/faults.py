@@ -18,7 +18,7 @@ Points of a batch, in their order:
 
 The engine process comes to those of them that are not in a worker, and to one more:
 
-    cache.mark      transactions are committed whose states are not in the cache yet
+    cache.mark      no transaction is open; where the state topic ends is marked in the cache after the next one
 
 Points of a restore, on the driver, before the first batch and after it:
 

@@ -1,9 +1,10 @@
 """Restoring: reads the state topic and writes the state beside a fresh checkpoint, split by shard."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
+from typing import TypeVar
 
 from precede.ingest.kafka import reading
 from precede.ingest.state_topic import read_state
@@ -15,11 +16,20 @@ from precede.udfs.initial_state import RestoredGroup, initial_states
 from precede.udfs.records.state_pieces import StoredState
 from precede.udfs.state_log import StateSettings
 
+Item = TypeVar("Item")
 
-def begin(settings: Settings, sink: Sink, say: Callable[..., object]) -> RestoredFiles | None:
+
+def begin(
+    settings: Settings,
+    sink: Sink,
+    say: Callable[..., object],
+    *,
+    check_stop: Callable[[], object] = reading.never_stop,
+) -> RestoredFiles | None:
     """Prepare the checkpoint for the order query; the files of the state that it began with, if it was restored.
 
-    The sink is open, so no other job moves the token or the horizon. Raises Refused and Unreachable.
+    The sink is open, so no other job moves the token or the horizon. Raises Refused and Unreachable, and what
+    `check_stop` raises where the job is to stop, because this can take minutes.
     """
     ends = reading.ends_of(settings.bootstrap, settings.raw_topic, sink.ownership.partitions)
     position = starting_point.of_checkpoint(settings, sink.token, sink.state.written_from, ends)
@@ -32,7 +42,7 @@ def begin(settings: Settings, sink: Sink, say: Callable[..., object]) -> Restore
     if position.reached is None or start.offsets is not None:
         sink.counts.forget_shards()
     if start.offsets is not None:
-        restored = restore(settings, sink.state, start.offsets, say)
+        restored = restore(settings, sink.state, start.offsets, say, check_stop=check_stop)
     elif position.reached is None:
         restored_files.forget(settings.restored_files)
         return None
@@ -47,15 +57,23 @@ def begin(settings: Settings, sink: Sink, say: Callable[..., object]) -> Restore
 
 
 def restore(
-    settings: Settings, state: StateSettings, offsets: dict[int, int], say: Callable[[str], object]
+    settings: Settings,
+    state: StateSettings,
+    offsets: dict[int, int],
+    say: Callable[[str], object],
+    *,
+    check_stop: Callable[[], object],
 ) -> RestoredFiles:
     """Write the files for the shards of these settings; the log is then read from these offsets on."""
     began = perf_counter()
     with _without_gc():
-        found = read_state(settings.bootstrap, settings.state_topic_name, offsets, stream=state.stream)
+        found = read_state(
+            settings.bootstrap, settings.state_topic_name, offsets, stream=state.stream, check_stop=check_stop
+        )
         count = sum(map(len, found.values()))
-        parts = initial_states(_groups(found, offsets), settings.shards, state.topic)
-        written = restored_files.write(settings.restored_files, parts, offsets)
+        groups = _checked(_groups(found, offsets), check_stop)
+        parts = initial_states(groups, settings.shards, state.topic)
+        written = restored_files.write(settings.restored_files, _checked(parts, check_stop), offsets)
     say(
         f"The checkpoint is new: the state of {count:,} groups has been read from {settings.state_topic_name} in "
         f"{perf_counter() - began:.1f} s, and {settings.raw_topic} is read from the horizon on."
@@ -70,6 +88,12 @@ def _groups(found: dict[int, dict[bytes, StoredState]], offsets: Mapping[int, in
         for key, state in found.pop(partition).items():
             covered = state.next if state.next > first else 0
             yield RestoredGroup(key, state.blob, covered, state.pieces, state.held, state.oldest_ms, state.gaps)
+
+
+def _checked(items: Iterable[Item], check_stop: Callable[[], object]) -> Iterator[Item]:
+    for item in items:
+        check_stop()
+        yield item
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from precede.streaming.order.same_stream import check_log_reaches
 from precede.udfs.errors import Refused
 
 NEW_OUTPUT = "choose a new ordered_topic, dead_letter_topic and delta folder, where positions start over"
+NEW_TOPICS = "choose a new ordered_topic and dead_letter_topic, where positions start over"
 RESTORE_HINT = "take a new checkpoint folder, which begins at the state topic and publishes nothing twice"
 
 
@@ -45,7 +46,7 @@ def of_checkpoint(
     from precede.streaming.job import restored_files, spark_files  # they need pandas, which one engine does without
 
     folder = settings.order_checkpoint
-    reached = spark_files.reached(folder).get(settings.raw_topic)
+    reached = spark_files.reached(folder, RESTORE_HINT).get(settings.raw_topic)
     restored = None if reached is None else restored_files.find(settings.restored_files)
     lacks_state = restored is not None and restored.is_needed_by(spark_files.last_commit(folder))
     return Position(reached, of_partitions(ends, token), of_partitions(ends, horizon), ends, lacks_state)
@@ -77,8 +78,7 @@ def _fresh(settings: Settings, position: Position) -> StartingPoint:
         raise Refused(
             f"The raw topic {settings.raw_topic} no longer reaches back to the horizon: its partition {cut} begins at "
             f"offset {position.ends[cut][0]}, and the state topic {settings.state_topic_name} only covers what is "
-            f"below {position.horizon.get(cut, 0)}; start with the old checkpoint, or set accept_cut_log and "
-            f"{NEW_OUTPUT}."
+            f"below {position.horizon.get(cut, 0)}; {_way_out_of_a_cut_log(settings)}."
         )
     cut = next((partition for partition, (first, _) in position.ends.items() if first > 0), None)
     if cut is None:
@@ -87,8 +87,7 @@ def _fresh(settings: Settings, position: Position) -> StartingPoint:
     if position.token:
         raise Refused(
             f"The beginning of the raw topic {settings.raw_topic} is gone, and the positions in "
-            f"{settings.ordered_topic} are counted from it ({where}); start with the old checkpoint, or set "
-            f"accept_cut_log and {NEW_OUTPUT}."
+            f"{settings.ordered_topic} are counted from it ({where}); {_way_out_of_a_cut_log(settings)}."
         )
     if not settings.accept_cut_log:
         raise Refused(
@@ -96,6 +95,13 @@ def _fresh(settings: Settings, position: Position) -> StartingPoint:
             "positions from what is left; if you want that, set accept_cut_log."
         )
     return StartingPoint()
+
+
+def _way_out_of_a_cut_log(settings: Settings) -> str:
+    """What to do where nothing covers what the log has lost; the engine process has no checkpoint and no tables."""
+    if settings.runs_without_spark:
+        return f"set accept_cut_log and {NEW_TOPICS}"
+    return f"start with the old checkpoint, or set accept_cut_log and {NEW_OUTPUT}"
 
 
 def _check_not_ahead(

@@ -127,6 +127,8 @@ class QueryWatch:
             self._query = self._start()
         except ConnectionError:  # the engine has ended
             raise
+        except InterruptedError:  # the job is stopping, and no query starts any more
+            return
         except (KafkaException, Unreachable, QueryError, OSError) as error:
             self._failed(error)
 

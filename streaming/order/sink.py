@@ -119,6 +119,11 @@ class Sink:
     def follow_horizon(self, *, is_fresh: bool) -> None:
         """For a query that starts now, with a sink that is open: a fresh one has no state that the topic lacks."""
         self.coverage = Coverage(self.state.written_from, self.settings.shards, is_fresh=is_fresh)
+        if is_fresh and not self.state.written_from and any(self.token.values()):
+            self.notices.add(
+                f"The state topic {self.settings.state_topic_name} has nothing of this stream: the whole raw log is "
+                "read again, and nothing is published twice."
+            )
 
     def taken_over(self, refusal: Refused) -> None:
         """Take in that another job writes the ordered topic now; this one publishes nothing more."""
@@ -174,11 +179,14 @@ class Sink:
             self.refused = error
             raise
 
-    def publish_step(self, rows: Iterator[PackedRow]) -> None:
-        """Publish rows that cannot be read again: after an error the caller starts over from what is committed."""
+    def publish_step(self, rows: Iterator[PackedRow]) -> bool:
+        """Publish rows that cannot be read again: after an error the caller starts over from what is committed.
+
+        Returns whether there was anything to commit.
+        """
         try:
             try:
-                self._publish_once(rows)
+                return self._publish_once(rows)
             except TransactionError as error:
                 self._failed(error)
                 raise
@@ -194,33 +202,40 @@ class Sink:
         if isinstance(error, FencedError):
             self.ownership.check_not_taken_over()
 
-    def publish_state(self, records: Iterator[StateRecord], *, is_last: bool = False) -> None:
+    def publish_state(self, records: Iterator[StateRecord], *, is_last: bool = False) -> bool:
         """Publish states as of the token, in transactions of bounded size.
 
-        With the last ones, the topic has everything: the horizon moves up to the token.
+        With the last ones, the topic has everything: the horizon moves up to the token. Returns whether there was
+        anything to commit.
         """
+        has_committed = False
         try:
             while some := list(islice(records, STATES_AT_ONCE)):
-                self._publish_states(some, {})
+                has_committed |= self._publish_states(some, {})
             if is_last:
                 self.coverage.cover_all()
-                self._publish_states([], self.coverage.moved(self.token))
+                has_committed |= self._publish_states([], self.coverage.moved(self.token))
         except FencedError:
             self.close()
             self.ownership.check_not_taken_over()
             raise
+        return has_committed
 
-    def _publish_states(self, records: Sequence[StateRecord], horizon: dict[int, int]) -> None:
+    def _publish_states(self, records: Sequence[StateRecord], horizon: dict[int, int]) -> bool:
         producer = self._producer
         if producer is None or not (records or horizon):
-            return
+            return False
         producer.begin()
         for partition, key, value in records:
             producer.produce(self.settings.state_topic_name, [value], [key], partition)
         self._commit_horizon(producer, horizon)
+        return True
 
-    def _publish_once(self, rows: Iterator[PackedRow]) -> None:
-        """One transaction; a batch that is published already is read to its end too, so that Spark keeps its state."""
+    def _publish_once(self, rows: Iterator[PackedRow]) -> bool:
+        """One transaction; a batch that is published already is read to its end too, so that Spark keeps its state.
+
+        Returns whether there was anything to commit.
+        """
         producer = self._producer
         assert producer is not None
         done = Counts(batches=1)
@@ -269,6 +284,7 @@ class Sink:
         if self._counts_file is not None:
             self._counts_file.save_if_due(self.counts)
         faults.reach("order.out")
+        return has_begun
 
     def _produce(self, producer: TransactionalProducer, partition: int, records: Records) -> None:
         """The token filters what is delivered, never state: that is as it is after this batch."""

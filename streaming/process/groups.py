@@ -78,6 +78,8 @@ class Groups:
         """Per partition, the offset after the last record, and the time of the log there."""
         self._published = {at: after for at, after in token.items() if horizon.get(at, 0) < after}
         """Up to where what comes out is published already, for the partitions that are not there yet."""
+        self._written: dict[bytes, int] = {}
+        """Of decoded groups, a hash of the state that was written last."""
         self._new: list[NewState] = []
         """States that are in the transaction which is open."""
         self._unwritten_records = 0
@@ -102,7 +104,7 @@ class Groups:
         """The states that are due, before a transaction is committed; or all that changed."""
         held = self._held + self._holdback.held_growth
         writes_all = writes_all or self._is_crowded or self._is_far_ahead
-        records = Records([], [], [], [], [], [], 0, 0, held)
+        records = _nothing(held)
         for partition, (next_offset, now_ms) in self._reached.items():
             due_ms = AT_ONCE_MS if writes_all else now_ms
             states = self._take_due(partition, next_offset, due_ms)
@@ -118,7 +120,7 @@ class Groups:
             records.waiting, records.state_bytes = waiting_of_all(self._waiting), self._cache.states_bytes()
         for partition, (next_offset, _) in self._reached.items():
             yield PackedRow(ONLY_SHARD, partition, next_offset - 1, records)
-            break
+            records = _nothing(held)  # the horizon moves in all partitions, and the report counts once
 
     def show_in(self, counts: Counts) -> None:
         """Count what is held before the first record is read."""
@@ -151,6 +153,8 @@ class Groups:
             self._rest_at = now + REST_S
             self._look()
             self._holdback.rest(self._log)
+            is_decoded = self._holdback.decoded_group
+            self._written = {key: mark for key, mark in self._written.items() if is_decoded(key) is not None}
 
     def close(self) -> None:
         """Let go of all groups."""
@@ -159,10 +163,15 @@ class Groups:
     def _take_due(self, partition: int, next_offset: int, now_ms: int) -> list[StateRecord]:
         blobs: dict[bytes, bytes] = {}
 
-        def state_of(key: bytes) -> bytes:
-            blob = blobs[key] = self._holdback.state_of(key) or b""
-            self._note_waiting(key)
+        def state_of(key: bytes) -> bytes | None:
+            blob = self._holdback.state_of(key) or b""
             self._holdback.note_written(key)
+            mark = hash(blob)
+            if self._written.get(key) == mark:  # only copies came, or what was refused
+                return None
+            self._written[key] = mark
+            self._note_waiting(key)
+            blobs[key] = blob
             return blob
 
         records = self._log.take_due(partition, next_offset, now_ms, state_of, self._waiting)
@@ -187,3 +196,8 @@ class Groups:
         holding = [group.key for group in self._holdback.shared.holding]
         for key in {*holding, *self._waiting}:
             self._note_waiting(key)
+
+
+def _nothing(held: int) -> Records:
+    """A row without records; it says how many messages are held."""
+    return Records([], [], [], [], [], [], 0, 0, held)

@@ -43,7 +43,6 @@ MARK_S = 1.0
 COLLECT_S = 10.0
 OBJECTS_MAX = 20_000
 """How often cycles are looked for, among so many new objects at most: nothing that the loop makes is one."""
-END_S_MAX = 45.0
 
 
 class OrderLoop:
@@ -73,11 +72,14 @@ class OrderLoop:
             settings.bootstrap,
             state.name,
             CacheSource(sink.state.topic, sink.state.stream, tuple(sink.ownership.partitions)),
+            check_stop=self._check_stop,
         )
         self._stopping = threading.Event()
         self._due = 0.0
         self._mark_at = self._collect_at = time.monotonic()
         self._is_marked = True
+        self._unproved_ends: dict[int, int] = {}
+        """Ends of the state topic that become a mark with the next commit."""
         self._thread = threading.Thread(target=self._run, name="order", daemon=True)
 
     def start(self) -> None:
@@ -87,10 +89,14 @@ class OrderLoop:
     def is_active(self) -> bool:
         return self._thread.is_alive()
 
-    def stop(self) -> None:
-        """End it between two transactions."""
+    def end(self, seconds: float) -> None:
+        """End it between two transactions, and wait for that so long at most."""
         self._stopping.set()
-        self._thread.join(END_S_MAX)
+        self._thread.join(seconds)
+
+    def stop(self) -> None:
+        """The job has waited for its end as long as it may."""
+        self.end(0.0)
 
     def note_progress(self, watch: QueryWatch) -> None:
         """It makes progress when it looks for records, whether or not there are any."""
@@ -110,6 +116,10 @@ class OrderLoop:
             self.failure = error
         finally:
             gc.enable()
+
+    def _check_stop(self) -> None:
+        if self._stopping.is_set():
+            raise InterruptedError("The job is stopping.")
 
     def _order(self) -> None:
         folder = Path(self._settings.cache)
@@ -153,11 +163,10 @@ class OrderLoop:
                 rows = reader.take(POLL_S)
                 self._looked_at = time.monotonic()
                 if rows:
-                    self._publish(self._transaction(rows, reader, groups), groups)
-                self._keep(cache)
+                    self._publish(self._transaction(rows, reader, groups), groups, cache)
+                self._keep()
             if settings.once and not self._stopping.is_set():
-                self._write_all(groups)
-                self._mark(cache)
+                self._write_all(groups, cache)
         finally:
             reader.close()
             groups.close()
@@ -184,32 +193,45 @@ class OrderLoop:
         self._due = time.monotonic() + pause_ms / 1000
         yield from groups.finish()
 
-    def _publish(self, rows: Iterator[PackedRow], groups: Groups) -> None:
-        self._sink.publish_step(rows)
+    def _publish(self, rows: Iterator[PackedRow], groups: Groups, cache: Cache) -> None:
+        has_committed = self._sink.publish_step(rows)
         groups.committed()
-        self._is_marked = False
+        if has_committed:
+            self._mark(cache)
+            self._is_marked = False
         for phase, seconds in self._sink.counts.seconds.items():
             self._observe("order", phase, seconds)
 
-    def _write_all(self, groups: Groups) -> None:
+    def _write_all(self, groups: Groups, cache: Cache) -> None:
         """Write all states that changed; then the topic has everything up to the token."""
         while groups.unwritten:
-            self._publish(groups.finish(writes_all=True), groups)
-        self._sink.publish_state(iter(()), is_last=True)
+            self._publish(groups.finish(writes_all=True), groups, cache)
+        self._look_at_ends()
+        if self._sink.publish_state(iter(()), is_last=True):
+            self._mark(cache)
 
-    def _keep(self, cache: Cache) -> None:
+    def _keep(self) -> None:
         """Between two transactions: what need not be done in each."""
         now = time.monotonic()
         if not self._is_marked and now - self._mark_at >= MARK_S:
-            self._mark(cache)
+            self._look_at_ends()
+            self._mark_at, self._is_marked = time.monotonic(), True
         if now - self._collect_at >= COLLECT_S:
             self._collect_at = now
             if gc.get_count()[0] <= OBJECTS_MAX:
                 gc.collect(1)
             gc.freeze()  # what is left is looked at no more
 
-    def _mark(self, cache: Cache) -> None:
-        """Nothing of this job is in an open transaction now, so the cache has all that is committed."""
+    def _look_at_ends(self) -> None:
+        """Nothing of this job is in an open transaction now, so the cache has all that it has written.
+
+        But another job may have taken over and written more: only a commit after this proves that none had.
+        """
         faults.reach("cache.mark")
-        cache.note_positions(self._state.ends())
-        self._mark_at, self._is_marked = time.monotonic(), True
+        self._unproved_ends = self._state.ends()
+
+    def _mark(self, cache: Cache) -> None:
+        """A commit has just proved that everything below these ends is from this job, or was read at its start."""
+        ends, self._unproved_ends = self._unproved_ends, {}
+        if ends:
+            cache.note_positions(ends)

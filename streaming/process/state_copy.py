@@ -19,10 +19,14 @@ ANSWER_S = 1.0
 class StateTopic:
     """The state topic of one stream, of which the partitions of this job are read."""
 
-    def __init__(self, bootstrap: Address | str, name: str, source: CacheSource) -> None:
+    def __init__(
+        self, bootstrap: Address | str, name: str, source: CacheSource, *, check_stop: Callable[[], object]
+    ) -> None:
+        """`check_stop` raises where the job is to stop: a large state is not read to its end then."""
         self.bootstrap = bootstrap
         self.name = name
         self.source = source
+        self._check_stop = check_stop
         self._reader: TopicReader | None = None
 
     def copy(self, folder: Path, token: Mapping[int, int], say: Say) -> Cache:
@@ -99,6 +103,7 @@ class StateTopic:
                 upto,
                 stream=self.source.stream,
                 is_known=lambda group: cache.get(group) is not None,
+                check_stop=self._check_stop,
             )
             for one in states:
                 cache.put(one)

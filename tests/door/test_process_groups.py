@@ -13,10 +13,13 @@ from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.packed_rows import PackedRow
 from precede.streaming.process.cache import Cache, CacheSource
 from precede.streaming.process.groups import READ_AGAIN_MAX, RECORDS_A_STATE, Groups
+from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
+from precede.udfs.records.state_pieces import pieces
+from precede.udfs.rules import RULES
 from precede.udfs.state_log import StateSettings
 from precede.udfs.steps import Row
 from tests.kernel import traffic
@@ -33,6 +36,14 @@ def newest_states(kafka: Published) -> dict[bytes, NewState]:
     found = [one for record in kafka.states if (one := arriving.add(record)) is not None]
     arriving.check_whole()
     return {one.group: one for one in found}
+
+
+def test_a_copy_that_lacks_a_piece_names_a_way_out_that_this_engine_has() -> None:
+    key, value = pieces(b"g", b"x" * 2_000, stream=SOURCE.stream, rules=RULES, next_offset=7, bytes_max=1_000)[0]
+    arriving = ArrivingStates("state", stream=SOURCE.stream, is_known=lambda _: False)
+    arriving.add(LogRecord(value, key, 0, 0, 0))
+    with pytest.raises(Refused, match=r"is damaged: .* Where the raw log is whole, choose a new state_topic\.$"):
+        arriving.check_whole()
 
 
 class Process:
@@ -143,3 +154,21 @@ def test_a_backlog_of_one_moment_leaves_little_to_be_read_again_and_few_states_t
     assert 160 <= max(read_again) <= 240
     assert kafka.states
     assert len(kafka.states) <= len(log) / RECORDS_A_STATE
+
+
+def test_nothing_is_written_for_groups_to_which_only_copies_came() -> None:
+    talk = [*conversation(200, groups=5)]
+    log: list[LogRecord] = []
+    for key, value in [*talk, *talk]:
+        partition = partition_of(key, PARTITIONS)
+        log.append(LogRecord(value, key, partition, sum(one.partition == partition for one in log), len(log)))
+    kafka = Published()
+    job = Process(kafka, log, "s_b", Limits(), new_cache(kafka), 100)
+    first = [len(left) // 2 for left in job.left.values()]
+    job.transaction(first, takes=1, writes_all=True)
+    written = len(kafka.states)
+    assert written >= 5
+    job.transaction([len(log)] * PARTITIONS, takes=1, writes_all=True)
+    assert not any(job.left.values())
+    assert len(kafka.states) == written
+    assert kafka.horizon == kafka.token

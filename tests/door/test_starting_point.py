@@ -87,6 +87,22 @@ def test_where_no_start_would_be_right_it_is_refused(more: dict[str, Any], sente
         start(**more)
 
 
+@pytest.mark.parametrize("horizon", [{}, {0: 39}])
+def test_the_engine_process_is_not_sent_to_a_checkpoint_or_tables_that_it_does_not_have(
+    horizon: dict[int, int],
+) -> None:
+    with pytest.raises(Refused) as refused:
+        start(settings=Settings(engine="process"), token={0: 50}, horizon=horizon, ends=CUT)
+    said = str(refused.value)
+    assert said.endswith(
+        "; set accept_cut_log and choose a new ordered_topic and dead_letter_topic, where positions start over."
+    )
+    with pytest.raises(
+        Refused, match="start with the old checkpoint, or set accept_cut_log and choose .* delta folder"
+    ):
+        start(token={0: 50}, horizon=horizon, ends=CUT)
+
+
 def test_accept_cut_log_is_for_logs_without_any_horizon() -> None:
     settings = Settings(accept_cut_log=True)
     assert start(settings=settings, ends=CUT) == StartingPoint()

@@ -220,6 +220,33 @@ def test_under_other_rules_a_live_reader_reads_what_is_committed_with_one_warnin
     job.close()
 
 
+@pytest.mark.parametrize("is_live", [False, True], ids=["before it begins", "while it reads live"])
+def test_where_a_newer_release_writes_a_live_reader_reads_what_is_committed_with_one_warning(
+    settings: Settings, job: SmallJob, *, is_live: bool
+) -> None:
+    talk = conversation(60, groups=3, late=0, twice=0)
+    send(settings, talk[:40])
+    job.drain()
+    if not is_live:
+        job.change_owner(v=9)
+    with follow(settings) as live, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        got = take(live, 40)
+        if is_live:
+            send(settings, talk[40:50])
+            got += take(live, 10)  # the job has ordered none of them
+            job.drain()
+            job.change_owner(v=9)
+        sent = len(got)
+        assert live.poll(3.0) is None
+        send(settings, talk[sent:])
+        assert live.poll(3.0) is None, "this is not committed yet"
+        job.drain()
+        got += take(live, len(talk) - sent)
+    assert grouped(got) == committed(settings)
+    assert len([one for one in said if "was written by another precede (version 9" in str(one.message)]) == 1
+
+
 def test_without_a_job_a_live_reader_says_why_it_is_not_live_and_begins_when_one_starts(settings: Settings) -> None:
     send(settings, conversation(40, groups=2, late=0, twice=0))
     with follow(settings) as live:

@@ -154,6 +154,24 @@ def test_of_two_jobs_the_later_one_goes_on_and_the_earlier_one_says_so_even_if_i
     check(stream)
 
 
+def test_a_job_that_slept_while_another_one_worked_does_not_take_the_states_of_that_one_for_its_own(
+    stream: Stream, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    stream.send(conversation(500, groups=GROUPS))
+    asleep = start(stream, "cache.mark:1")
+    asleep.reaches()
+    its_cache = stream.settings.cache
+    stream.send(conversation(500, groups=GROUPS, seed=2))
+    stream.change(cache=str(tmp_path / "other cache"))
+    once(stream)
+    asleep.goes_on()
+    assert asleep.ends(15) == 1
+    stream.send(conversation(500, groups=GROUPS, seed=3))
+    stream.change(cache=its_cache)
+    once(stream)
+    check(stream)
+
+
 def test_the_demo_shows_this_engine_too(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "precede", "demo", "--engine", "process", "--seconds", "4"]
     variables = os.environ | {"PYTHONPATH": str(HOME)}
@@ -290,8 +308,13 @@ def test_a_state_topic_that_is_gone_is_made_again_from_the_log(stream: Stream) -
         once(stream)
     topics.ensure(bootstrap, stream.settings.topics())
     stream.send(conversation(1_000, groups=GROUPS)[500:])
-    once(stream)
+    sentence = (
+        f"The state topic {name} has nothing of this stream: the whole raw log is read again, and nothing is published "
+        "twice."
+    )
+    assert once(stream).count(sentence) == 1
     check(stream)
+    assert sentence not in once(stream)
 
 
 def test_a_log_that_no_longer_reaches_back_to_the_horizon_is_refused(stream: Stream) -> None:

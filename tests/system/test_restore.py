@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from precede.ingest.kafka import topics
 from precede.local.embedded_broker import Broker
 from precede.streaming.job import restored_files
 from precede.streaming.job.checkpoint_reader import read as read_held
@@ -55,6 +56,22 @@ def test_without_checkpoint_and_without_the_old_log_the_same_sequence_goes_on(
     stream.once(spark)
     assert (stream.ordered(), stream.dead()) == whole(before, stream)
     assert not any("has been read from" in line for line in stream.once(spark)), "it goes on with its own checkpoint"
+
+
+def test_a_fresh_checkpoint_without_any_state_reads_the_whole_log_and_says_so(
+    stream: Stream, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream.send(conversation(300, groups=10))
+    assert not any("the whole raw log is read again" in line for line in stream.once(spark)), "nothing is published yet"
+    before = stream.ordered()
+    stream.change(checkpoint=str(tmp_path / "second"), state_topic=f"{stream.settings.ordered_topic}.second-state")
+    topics.ensure(stream.settings.bootstrap, stream.settings.topics())
+    sentence = (
+        f"The state topic {stream.settings.state_topic_name} has nothing of this stream: the whole raw log is read "
+        "again, and nothing is published twice."
+    )
+    assert stream.once(spark).count(sentence) == 1
+    assert stream.ordered() == before
 
 
 def test_a_shard_without_input_keeps_its_file_and_what_it_holds_is_known(

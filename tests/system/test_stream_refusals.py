@@ -128,7 +128,7 @@ def test_a_checkpoint_without_its_file_is_refused(stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"shards": 9}, "The setting shards is 9, but the checkpoint .* was made with 8"),
+        ({"shards": 9}, "shards is 9, but the checkpoint .* was made with 8; .*, which begins at the state topic"),
         ({"order": "fifo"}, "The setting order is fifo, but the checkpoint .* was made with s_b"),
         ({"partitioner": "crc32"}, "The setting partitioner is crc32, but the checkpoint .* was made with murmur2"),
         ({"limits": Limits(window=7)}, "window was 100000, now 7"),
