@@ -39,7 +39,12 @@ class SegmentSocket:
         """Why nothing can be sent at the moment, as far as is known."""
         self._interface = interface_of(address)
         self._level = socket.IPPROTO_IPV6 if address.is_ipv6 else socket.IPPROTO_IP
-        self._socket = socket.socket(socket.AF_INET6 if address.is_ipv6 else socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            self._socket = socket.socket(socket.AF_INET6 if address.is_ipv6 else socket.AF_INET, socket.SOCK_DGRAM)
+        except OSError as error:
+            if address.is_ipv6 and error.errno == errno.EAFNOSUPPORT:
+                raise Refused("This machine has no IPv6: take an IPv4 address.") from error
+            raise Refused(f"No socket can be opened for the segment {address}: {error.strerror}.") from error
         try:
             self._check_size()
             self._open()

@@ -51,6 +51,9 @@ exec "${SPARK_HOME:+$SPARK_HOME/bin/}spark-submit" \\
     "$@" main.py run --config precede.toml
 """
 
+CHART = "chart"
+"""The Helm chart in the package; in a working copy a link to deploy/chart."""
+
 
 def bundle(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is absent or empty.")],
@@ -83,18 +86,20 @@ def bundle(
         (directory / "precede.toml").write_text(text, encoding="utf-8")
         (directory / "submit.sh").write_text(SUBMIT, encoding="utf-8")
         (directory / "submit.sh").chmod(0o755)
-        has_chart = _copy_chart(directory / "chart")
+        for name, content in _sources(files("precede") / CHART, CHART):
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_bytes(content)
     except OSError as error:
         raise Refused(f"The bundle cannot be written to {directory}: {error.strerror}.") from error
     say(f"The bundle is in {directory}: edit precede.toml, then run submit.sh with the master's address.")
-    if not has_chart:
-        say("It has no manifests: these are in deploy/chart of the repository.")
 
 
 def _zip(archive: Path) -> None:
     """Write the package as executors import it."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, content in sorted(_sources(files("precede"), "precede")):
+            if name.startswith(f"precede/{CHART}/"):
+                continue
             entry = zipfile.ZipInfo(name)  # without a time, so that equal sources make equal archives
             entry.external_attr = (stat.S_IFREG | 0o644) << 16
             packed.writestr(entry, content, zipfile.ZIP_DEFLATED)
@@ -109,12 +114,3 @@ def _sources(folder: "Traversable", name: str) -> Iterator[tuple[str, bytes]]:
             yield from _sources(one, inner)
         else:
             yield inner, one.read_bytes()
-
-
-def _copy_chart(target: Path) -> bool:
-    """Copy the Helm chart from beside the package, where that is a working copy of the repository."""
-    chart = Path(str(files("precede"))).resolve().parent / "deploy" / "chart"
-    if not chart.is_dir():
-        return False
-    shutil.copytree(chart, target)
-    return True

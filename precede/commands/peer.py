@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from precede.command_options import Config, Key, WrongUse, done_when_the_reader_leaves, load_settings
+from precede.command_options import Config, Key, WrongUse, done_when_the_reader_leaves, load_settings, say
 from precede.identifiers import check_name
 
 
@@ -70,7 +70,7 @@ def peer(
     settings = load_settings(config, reaches_kafka=False, segment=segment, segment_key=segment_key, key=key)
     from precede.segments.conversation import Conversation
     from precede.segments.input_lines import read_json, read_text
-    from precede.segments.output_lines import JsonLines, Lines, TextLines
+    from precede.segments.output_lines import JsonLines, Lines, TextLines, refused_sentence
     from precede.segments.peer import Peer
     from precede.udfs.orders import ORDERS
 
@@ -93,4 +93,9 @@ def peer(
             talk.said_all.set()
         else:
             talk.listen_to(sys.stdin.fileno())
-        talk.run(leave=leave)
+        try:
+            talk.run(leave=leave)
+        finally:
+            refused = refused_sentence(own.counts())
+            if refused:
+                say(refused)

@@ -10,6 +10,7 @@ from precede.reading.log_lines import one_line_each
 from precede.segments.peer_delivery import as_peer_delivery
 from precede.terminal_text import plain
 from precede.udfs.peers.events import Delivered, Event, RecordRefused, Synced, ViewChanged
+from precede.udfs.peers.frames import REFUSED_CODES
 from precede.udfs.records.messages import Id, Message
 
 SPACES = str.maketrans("\r\n\t", "   ")
@@ -103,6 +104,14 @@ class TextLines:
         waited = f"  (held {event.waited_ms / 1000:.1f} s)" if event.waited_ms >= 50 else ""
         said = bytes(one.raw_data).decode(errors="replace").translate(SPACES)
         return _line(f"{id_}{answers}  {said}{waited}")
+
+
+def refused_sentence(counts: dict[str, int]) -> str | None:
+    """Which datagrams of others were dropped, if any were: then keys, addresses or versions may differ."""
+    found = [f"{counts[code]:,} {code}" for code in REFUSED_CODES if counts.get(code)]
+    return (
+        f"Datagrams that were dropped: {', '.join(found)}. docs/reference/frames.md explains them." if found else None
+    )
 
 
 def _id_of(record: Message) -> Id:

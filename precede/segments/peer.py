@@ -180,6 +180,10 @@ class Peer(GroupMember):
         """
         return self._process.unlogged(self.group)
 
+    def counts(self) -> dict[str, int]:
+        """What was received, sent and dropped, by code; docs/reference/frames.md explains the codes."""
+        return self._process.counts()
+
     def leave(self) -> None:
         """End this peer's epoch; what it sent so far still counts. Opened again, it comes with a new epoch.
 

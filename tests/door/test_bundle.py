@@ -33,7 +33,10 @@ def test_a_bundle_has_all_that_spark_submit_needs(no_fetching: None, tmp_path: P
     parts = ["chart", "jars", "main.py", "precede.toml", "precede.zip", "submit.sh"]
     assert sorted(path.name for path in made.iterdir()) == parts
     assert sorted(path.name for path in (made / "jars").iterdir()) == ["s3.jar", "spark.jar"]
-    assert (made / "chart" / "Chart.yaml").read_bytes() == (ROOT / "deploy" / "chart" / "Chart.yaml").read_bytes()
+    chart = ROOT / "deploy" / "chart"
+    shipped = {path.relative_to(chart): path.read_bytes() for path in chart.rglob("*") if path.is_file()}
+    copied = {path.relative_to(made / "chart"): path for path in (made / "chart").rglob("*") if path.is_file()}
+    assert {name: path.read_bytes() for name, path in copied.items()} == shipped
     assert os.access(made / "submit.sh", os.X_OK)
 
 
@@ -42,7 +45,7 @@ def test_the_package_in_a_bundle_can_be_imported_whole(no_fetching: None, tmp_pa
 
     bundle(tmp_path / "job")
     archive = tmp_path / "job" / "precede.zip"
-    assert not any("__pycache__" in name for name in zipfile.ZipFile(archive).namelist())
+    assert not any("__pycache__" in name or "chart" in name for name in zipfile.ZipFile(archive).namelist())
     program = "import sys; sys.argv[1:] = ['run', '--help']; import runpy; runpy.run_path('main.py')"
     environment = os.environ | {"PYTHONPATH": str(archive), "COLUMNS": "200"}
     done = subprocess.run(

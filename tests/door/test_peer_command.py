@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -95,6 +96,19 @@ def test_with_leave_it_leaves_once_everyone_has_what_it_said(room: Room, mode: l
     ann.delivered("one")
     ann.until(lambda line: json.loads(line).get("members") == ["ann"] and len(ann.seen) > 3)
     assert ann.stop() == (0, "")
+
+
+def test_at_its_end_it_says_which_datagrams_of_others_it_dropped(room: Room, tmp_path: Path) -> None:
+    key = tmp_path / "segment.key"
+    key.write_text("7" * 64)
+    key.chmod(0o600)
+    (ann,) = room.in_json("ann")
+    bob = room.start("bob", "--json", "--segment-key", key)
+    bob.event("view", members=["bob"])  # it hears no one of its key
+    for one, code in ((bob, "no_checksum"), (ann, "unexpected_checksum")):
+        status, said = one.stop()
+        assert status == 0
+        assert re.fullmatch(rf"Datagrams that were dropped: [0-9]+ {code}\. docs/reference/frames.md .*\n", said), said
 
 
 def test_what_is_held_is_shown_with_what_it_waits_for(room: Room) -> None:

@@ -74,6 +74,24 @@ def test_a_port_that_another_program_does_not_share_is_refused() -> None:
             SegmentSocket(read_address(f"udp://239.255.70.80:{port}%lo"))
 
 
+@pytest.mark.parametrize(
+    ("url", "number", "said"),
+    [
+        ("udp://[ff15::7080]:17080%lo", errno.EAFNOSUPPORT, "This machine has no IPv6: take an IPv4 address."),
+        ("udp://239.255.70.80:17080%lo", errno.EMFILE, "No socket can be opened for .*: Too many open files."),
+    ],
+)
+def test_a_system_that_gives_no_socket_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, url: str, number: int, said: str
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "socket", refused)
+    with pytest.raises(Refused, match=said):
+        SegmentSocket(read_address(url))
+
+
 def test_an_interface_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(Refused, match=r"There is no network interface nix0 for .*: there are .*lo"):
         SegmentSocket(read_address("udp://239.255.70.80:17080%nix0"))

@@ -1,7 +1,7 @@
 """The stories of peers, again and again: `make test-segments ARGS="--seeds 5 causal lamport"`.
 
-Each order is played with each seed, with the log and without it. The first story that fails stops the run, and
-its folder stays.
+Each order whose messages are for all (not `causal_p2p`, nor `total`, which needs the log) is played with each seed,
+with the log and without it. The first story that fails stops the run, and its folder stays.
 """
 
 from __future__ import annotations

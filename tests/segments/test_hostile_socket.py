@@ -19,6 +19,7 @@ from precede.ingest.segment.runner import SegmentRunner
 from precede.udfs.peers.events import Delivered, Event, Joined, Offered
 from precede.udfs.peers.fragments import HEAD
 from precede.udfs.peers.frames import (
+    ANNOUNCEMENT,
     DATA,
     FRAGMENT,
     FRAGMENT_BYTES,
@@ -33,6 +34,7 @@ from precede.udfs.peers.frames import (
     write_repair,
     write_request,
 )
+from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog, encode
 from precede.udfs.records.messages import Message
 from tests.segments.players import until
 
@@ -153,9 +155,26 @@ class Attacker:
             frame_bytes(REPAIR, seq, write_repair(victim, DATA, b"\x01Gforged")),
             frame_bytes(REQUEST, 0, write_request([(victim, 1, 300)])),
             frame_bytes(HEARTBEAT, 10**9, write_heartbeat(1, [])),
+            frame_bytes(ANNOUNCEMENT, seq, self.announced()),
             frame_bytes(FRAGMENT, seq, HEAD.pack(DATA, 0, 300, chance.getrandbits(32)) + bytes(FRAGMENT_BYTES)),
         ]
         return self.codec.encode(origin, [chance.choice(frames)])
+
+    def announced(self) -> bytes:
+        """What processes say of themselves and of groups, and what only gateways may say, from one that is none."""
+        name = f"eve {self.chance.randrange(1_000)}"
+        note = self.chance.choice(
+            [
+                Announcement(name, False, True, []),
+                Announcement(
+                    name, False, False, [GroupNote(name, b'{"group":"H","kind":"create"}', {name: (1, False)})]
+                ),
+                JoinAnswer(GROUP, "ann", 1, name, 10**15),
+                InLog(GROUP, name, b"{}", [("ann", 1, 10**6)]),
+                RefusedByLog(GROUP, ("ann", 1, 1), "fenced", "It is not."),
+            ]
+        )
+        return encode(note)
 
 
 @pytest.mark.timeout(1_200)
@@ -179,7 +198,11 @@ def test_hostile_datagrams_are_counted_and_harm_no_one(members: Members) -> None
         attacker.listen()
     until(members.all_have_all, 30, lambda: str(members.counts()))
     found = {name: count - before.get(name, 0) for name, count in members.counts().items()}
-    refused = {"forged"} if members.links["ann"].segment.broadcast._codec._keyed else {"bad_body", "unknown_kind"}
+    refused = (
+        {"forged"}
+        if members.links["ann"].segment.broadcast._codec._keyed
+        else {"bad_body", "unknown_kind", "not_from_log", "bad_create"}
+    )
     assert {"runt", "foreign", "other_segment", "truncated", "copies"} | refused <= {
         name for name, count in found.items() if count
     } | ({"truncated"} if "forged" in refused else set())

@@ -81,6 +81,11 @@ TRUNCATED: Final = "truncated"
 UNKNOWN_KIND: Final = "unknown_kind"
 BAD_BODY: Final = "bad_body"
 BAD_NUMBER: Final = "bad_number"
+REFUSED_CODES: Final = (
+    *(RUNT, FOREIGN, OTHER_VERSION, OTHER_SEGMENT, NO_CHECKSUM, UNEXPECTED_CHECKSUM, FORGED),
+    *(TRUNCATED, UNKNOWN_KIND, BAD_NUMBER, BAD_BODY),
+)
+"""What no datagram of a peer of this segment, version and key is counted under."""
 SEQ_MAX: Final = 2**53 - 1
 
 Frame = tuple[int, int, bytes]
