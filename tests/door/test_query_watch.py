@@ -49,3 +49,7 @@ def test_with_endless_patience_a_query_is_started_again_for_ever_later_each_time
     assert [sentence.rpartition("; ")[2] for sentence in said] == ["it starts again in 1 s.", "it starts again in 2 s."]
     assert said[0].startswith("The history query stopped: ")
     assert re.search(reason, said[0])
+
+
+def test_a_start_that_ends_because_the_job_is_stopping_is_no_failure() -> None:
+    assert look_twice(InterruptedError("The job is stopping."), 0.1) == []
