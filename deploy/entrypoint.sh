@@ -2,13 +2,14 @@
 # What the image runs. Any word that is none of these is a command of precede.
 #   driver, executor   the two words with which Spark starts its pods on Kubernetes
 #   service COMMAND    precede for a manager that starts again whatever ends, such as a Deployment
-#   alive              whether the process in this container is stuck, for a liveness probe
+#   alive              whether the process in this container is stuck, for startup and liveness probes
 #   drain              waits until the gateway in this container has published almost all that it keeps
 set -eu
 
-TAKEN_OVER=3 # precede's exit status when another job took over; started again, it would take the topics back
+WRONG_USE=2 # precede's exit status for settings or flags that cannot be; started again, it would say the same
+TAKEN_OVER=3 # its exit status when another job took over; started again, it would take the topics back
 KEPT_MAX=1000 # records that a gateway publishes in the seconds that it takes to end
-mark=${PRECEDE_TAKEN_OVER_MARK:-/tmp/taken-over}
+mark=${PRECEDE_ENDED_MARK:-/tmp/ended-for-good}
 
 # Runs a command to its end, hands on the request to stop, and leaves the exit status in `status`.
 watch() {
@@ -56,9 +57,13 @@ run_executor() {
 run_service() {
     rm -f "$mark"
     watch precede "$@"
-    [ "$status" -eq "$TAKEN_OVER" ] || exit "$status"
+    case $status in
+    "$WRONG_USE") why="The settings or flags cannot be, so this container stays without a job. Change them, and start a new one." ;;
+    "$TAKEN_OVER") why="Another job took over, so this container stays without one. Delete its pod if it shall take the topics back." ;;
+    *) exit "$status" ;;
+    esac
     trap 'kill "$!" 2>/dev/null || true; exit 0' TERM INT
-    echo "Another job took over, so this container stays without one. Delete its pod if it shall take the topics back." >&2
+    echo "$why" >&2
     : > "$mark"
     while :; do
         sleep 3600 >/dev/null 2>&1 &

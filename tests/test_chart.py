@@ -252,7 +252,7 @@ def test_a_job_is_ready_by_what_it_does_and_restarted_only_if_it_is_stuck() -> N
             continue
         assert container["ports"] == [{"name": "metrics", "containerPort": 9464}]
         assert container["livenessProbe"]["exec"]["command"] == ["/opt/entrypoint.sh", "alive"]
-        assert container["startupProbe"]["httpGet"]["path"] == "/live"
+        assert container["startupProbe"]["exec"]["command"] == ["/opt/entrypoint.sh", "alive"]
         assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
 
 

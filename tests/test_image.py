@@ -37,14 +37,14 @@ class Image:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.mark = folder / "taken-over"
+        self.mark = folder / "ended-for-good"
         for name in ("bin/precede", "bin/java", "bin/python", "spark/bin/spark-submit"):
             self.write(name, TELL)
         self.environment = FROM_SPARK | {
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
             "SPARK_HOME": str(folder / "spark"),
             "JAVA_HOME": "",
-            "PRECEDE_TAKEN_OVER_MARK": str(self.mark),
+            "PRECEDE_ENDED_MARK": str(self.mark),
         }
 
     def write(self, name: str, text: str) -> None:
@@ -121,14 +121,17 @@ def test_spark_s_executor_pod_gets_its_options_whole_and_unread(image: Image) ->
     }
 
 
-@pytest.mark.parametrize("status", [0, 1, 2])
+@pytest.mark.parametrize("status", [0, 1, 143])
 def test_a_service_ends_as_precede_ends(image: Image, status: int) -> None:
     assert image.run("service", "run", "--once", status=status) == (status, ["precede", "run", "--once"])
     assert not image.mark.exists()
 
 
-def test_a_service_that_was_taken_over_stays_says_so_and_counts_as_alive(image: Image) -> None:
-    service = image.start("service", "run", status=3)
+@pytest.mark.parametrize(("status", "why"), [(2, "The settings or flags cannot be"), (3, "Another job took over")])
+def test_a_service_that_no_new_start_helps_stays_says_so_and_counts_as_alive(
+    image: Image, status: int, why: str
+) -> None:
+    service = image.start("service", "run", status=status)
     wait_for(image.mark)
     image.write("bin/python", "#!/bin/sh\nexit 1\n")  # nothing answers at the job's port any more
     assert image.run("alive")[0] == 0
@@ -136,7 +139,7 @@ def test_a_service_that_was_taken_over_stays_says_so_and_counts_as_alive(image: 
     service.send_signal(signal.SIGTERM)
     _, said = service.communicate(timeout=WAIT_S)
     assert service.returncode == 0
-    assert "Another job took over" in said
+    assert why in said
 
 
 def test_a_service_that_starts_again_asks_the_job_whether_it_is_alive(image: Image) -> None:

@@ -31,7 +31,9 @@ class Copy(msgspec.Struct, kw_only=True):
     arrived_ms: int
 
 
-class _Letter(Refusal, kw_only=True):
+class Letter(Refusal, kw_only=True):
+    """The fields of a dead letter that say which it is, and of which message."""
+
     group: str | None = None
     sender: str | None = None
     epoch: int | None = None
@@ -52,7 +54,7 @@ class Head(msgspec.Struct, kw_only=True):
 
 
 _read_ordered = lenient_reader(OrderedRecord)
-_read_letter = lenient_reader(_Letter)
+_read_letter = lenient_reader(Letter)
 _read_head = lenient_reader(Head)
 
 
@@ -60,6 +62,14 @@ def head_of(value: bytes | None) -> Head | None:
     """What a raw record is; None where it cannot be read."""
     try:
         return _read_head(value or b"")
+    except msgspec.DecodeError:
+        return None
+
+
+def letter_of(value: bytes | None) -> Letter | None:
+    """What a dead letter is; None where it cannot be read."""
+    try:
+        return _read_letter(value or b"")
     except msgspec.DecodeError:
         return None
 
@@ -88,11 +98,8 @@ class Findings:
 
     def take_letter(self, value: bytes) -> bool:
         """Take a dead letter; whether it is one of the message."""
-        try:
-            letter = _read_letter(value)
-        except msgspec.DecodeError:
-            return False
-        if not self._is_it(letter.group, letter.sender, letter.epoch, letter.seq):
+        letter = letter_of(value)
+        if letter is None or not self._is_it(letter.group, letter.sender, letter.epoch, letter.seq):
             return False
         head = head_of(None if letter.value is None else letter.value.encode())
         if head is not None and head.kind != "message":

@@ -10,18 +10,21 @@ from confluent_kafka import KafkaException
 from precede.ingest.extras import is_there
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.reading import REQUEST_S, TopicReader
-from precede.looking.findings import Findings
+from precede.looking.findings import Findings, letter_of
 from precede.looking.knowledge import Tell
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
 
 if TYPE_CHECKING:
+    from precede.reading.delta_rows import Condition, DeltaRows
     from precede.streaming.job.settings import Settings
 
 STEP_RECORDS = 50_000
 """A topic is read from its end backwards, first so many records and then twice as many at each step, because people
 mostly ask for what was not long ago."""
+NEW_RECORDS = 1_000
+"""The first step where a Delta table has all but the newest records."""
 CLOCKS_APART_MS_MAX = 60_000
 """By how much the clock of the job, which dates dead letters, may be behind the one of the raw log."""
 TELL_EVERY = 20_000
@@ -31,19 +34,19 @@ LETTER_COLUMNS = (
 )
 
 
-def from_delta(settings: "Settings", findings: Findings) -> bool:
-    """Look into the Delta tables; whether there are any."""
+def from_delta(settings: "Settings", findings: Findings) -> "DeltaRows | None":
+    """Look into the Delta tables; the one of the dead letters, if it is there."""
     if not is_there("delta"):
-        return False
+        return None
     import msgspec
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
-    from precede.reading.delta_rows import Condition, DeltaRows
+    from precede.reading.delta_rows import DeltaRows
 
     name, _, seq = findings.id
     conditions: list[Condition] = [("group", "=", findings.group), ("sender", "=", name), ("seq", "=", seq)]
     letter = ", ".join(f'"{column}"' for column in LETTER_COLUMNS)
-    is_any_there = False
+    letters: DeltaRows | None = None
     for table, columns in (("deliveries", '"record"'), ("dead_letters", letter)):
         try:
             opened = DeltaRows(settings.delta_place / table, settings.storage_options)
@@ -51,34 +54,60 @@ def from_delta(settings: "Settings", findings: Findings) -> bool:
             continue
         except (DeltaError, OSError) as error:
             raise Refused(f"The Delta tables in {settings.delta} cannot be read: {error}.") from error
-        is_any_there = True
+        if table == "dead_letters":
+            letters = opened
         for row in opened.select(columns, *conditions, then='ORDER BY "offset", "destination"'):
             if table == "deliveries":
                 findings.take_ordered(row["record"].encode())
             else:
                 findings.take_letter(msgspec.json.encode(row))
-    return is_any_there
+    return letters
 
 
 def from_ordered(settings: "Settings", findings: Findings, *, every: bool, tell: Tell) -> None:
     """Read the partition of the group in the ordered topic until the message is found; with `every`, all of it."""
     topic = settings.ordered_topic
-    for record in _backwards(settings, topic, findings.key, tell, lambda: bool(findings.deliveries) and not every):
+
+    def is_done() -> bool:
+        return bool(findings.deliveries) and not every
+
+    for record in _backwards(settings, topic, findings.key, tell, is_done, step=STEP_RECORDS):
         if record.key == findings.key:
             findings.take_ordered(record.value or b"")
 
 
-def from_dead_letters(settings: "Settings", findings: Findings, *, since_ms: int | None, tell: Tell) -> None:
-    """Read the partition of the group in the dead-letter topic, from the end back to this time, or all of it."""
+def from_dead_letters(
+    settings: "Settings", findings: Findings, *, table: "DeltaRows | None", since_ms: int | None, tell: Tell
+) -> None:
+    """Read the partition of the group in the dead-letter topic, from the end back to this time, or all of it.
+
+    Where there is a table, only back to what is in it: Delta gets the records of a partition in their order.
+    """
     read_to_ms = math.inf
+    oldest: LogRecord | None = None
 
     def is_done() -> bool:
-        return since_ms is not None and read_to_ms < since_ms - CLOCKS_APART_MS_MAX
+        is_too_old = since_ms is not None and read_to_ms < since_ms - CLOCKS_APART_MS_MAX
+        return is_too_old or (table is not None and oldest is not None and _has(table, oldest.value))
 
-    for record in _backwards(settings, settings.dead_letter_topic, findings.key, tell, is_done):
+    step = STEP_RECORDS if table is None else NEW_RECORDS
+    for record in _backwards(settings, settings.dead_letter_topic, findings.key, tell, is_done, step=step):
+        if oldest is None or record.offset < oldest.offset:
+            oldest = record
         read_to_ms = min(read_to_ms, record.timestamp_ms)
         if record.key == findings.key:
             findings.take_letter(record.value or b"")
+
+
+def _has(table: "DeltaRows", value: bytes | None) -> bool:
+    """Whether the table has this dead letter."""
+    letter = letter_of(value)
+    if letter is None:
+        return False
+    names = ("arrived_ms", "partition", "offset", "code", "group", "destination")
+    known = {name: getattr(letter, name) for name in names}
+    conditions: list[Condition] = [(name, "=", found) for name, found in known.items() if found is not None]
+    return any(table.select('"offset"', *conditions, then="LIMIT 1"))
 
 
 def raw_record(settings: "Settings", topic: str, partition: int, offset: int) -> LogRecord | None:
@@ -91,7 +120,13 @@ def raw_record(settings: "Settings", topic: str, partition: int, offset: int) ->
 
 
 def _backwards(
-    settings: "Settings", topic: str, key: bytes, tell: Tell, is_done: Callable[[], bool]
+    settings: "Settings",
+    topic: str,
+    key: bytes,
+    tell: Tell,
+    is_done: Callable[[], bool],
+    *,
+    step: int,
 ) -> Iterator[LogRecord]:
     """The records of a group's partition in one of the topics that the job writes, the last step first."""
     with _opened(settings, topic) as reader:
@@ -100,7 +135,7 @@ def _backwards(
             return
         partition = partition_of(key, len(partitions))
         first, stop = reader.ends(topic, [partition], REQUEST_S)[partition]
-        end, step, count = stop, STEP_RECORDS, 0
+        end, count = stop, 0
         while stop > first and not is_done():
             start = max(first, stop - step)
             reader.assign(topic, {partition: start})

@@ -103,13 +103,13 @@ def _look_back(knowledge: Knowledge, findings: Findings, known: KnownMessage | N
         return
     if findings.refusals and standing in ("refused", "missing", "unseen"):
         return
-    from_delta(knowledge.settings, findings)
+    letters = from_delta(knowledge.settings, findings)
     every = known is not None and known.by_destination and standing in ("held", "settled", "abandoned")
     if every or (standing in ("settled", "abandoned") and not findings.deliveries):
         from_ordered(knowledge.settings, findings, every=every, tell=tell)
     arrived += [(one.offset, one.arrived_ms) for one in findings.deliveries]
     since_ms = min(arrived)[1] if arrived else None
-    from_dead_letters(knowledge.settings, findings, since_ms=since_ms, tell=tell)
+    from_dead_letters(knowledge.settings, findings, table=letters, since_ms=since_ms, tell=tell)
 
 
 def put_together(findings: Findings, known: KnownMessage | None, raw: RawRecord, *, published: int) -> Answer:

@@ -8,6 +8,7 @@ from precede.ingest.kafka.topics import Topic
 from precede.streaming.job import spark_files
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.spark_files import NO_BATCH
+from precede.streaming.job.watch import reason_of
 from precede.streaming.places import place
 from precede.streaming.places.delta import open_table
 from precede.streaming.places.place import Place
@@ -101,13 +102,13 @@ def find(settings: Settings, table: str) -> Found | None:
     from deltalake.exceptions import DeltaError
 
     folder = path(settings, table)
-    query = spark_files.query_id(settings.history_checkpoint(table))
     try:
         if not (folder / LOG).exists():
             if folder.names():
                 raise Refused(f"The folder {folder} is not empty and not a Delta table; choose another delta folder.")
             return None
         found = open_table(folder, settings.storage_options)
+        query = _query_id(settings, table)
         batch = None if query is None else found.transaction_version(query)
         files = set(folder.all_files())
     except (DeltaError, OSError) as error:
@@ -142,9 +143,14 @@ def check(settings: Settings, table: str, wanted: str | None) -> None:
         _check_same_batch(settings, table, found)
 
 
+def _query_id(settings: Settings, table: str) -> str | None:
+    """The id by which the query that writes a table is known there."""
+    return spark_files.query_id(settings.history_checkpoint(table), f"rebuild the table from the topic: {REBUILD}")
+
+
 def _check_same_batch(settings: Settings, table: str, found: Found) -> None:
     """The table has the batches that its checkpoint counts, or Delta would skip new ones or add old ones again."""
-    if spark_files.query_id(settings.history_checkpoint(table)) is None:
+    if _query_id(settings, table) is None:
         if found.empty:
             return
         raise Refused(
@@ -198,6 +204,8 @@ def remove(settings: Settings) -> None:
 def create(spark: "SparkSession", settings: Settings, table: str, of: Topic) -> str:
     """Create the table of this topic's records where it is absent; its id."""
     from delta.tables import DeltaTable
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
     found = find(settings, table)
@@ -208,7 +216,14 @@ def create(spark: "SparkSession", settings: Settings, table: str, of: Topic) -> 
         builder = builder.addColumns(columns).partitionedBy("day")
         for name, value in PROPERTIES.items():
             builder = builder.property(name, value)
-        builder.property("delta.dataSkippingStatsColumns", SKIPPED_BY[table]).execute()
+        builder = builder.property("delta.dataSkippingStatsColumns", SKIPPED_BY[table])
+        try:
+            builder.execute()
+        except (PySparkException, Py4JJavaError) as error:
+            raise Refused(
+                f"The Delta table {path(settings, table)} cannot be created: {reason_of(error)}. Start the job again "
+                "when it can be."
+            ) from error
         found = find(settings, table)
     assert found is not None
     return found.id

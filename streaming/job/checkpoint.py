@@ -102,7 +102,13 @@ def _refuse_foreign(folder: Place) -> None:
 
 def write(folder: Place, checkpoint: Checkpoint) -> None:
     """Replace the file as a whole."""
-    (folder / FILE).replace(msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n")
+    path = folder / FILE
+    try:
+        path.replace(msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n")
+    except OSError as error:
+        raise Refused(
+            f"The checkpoint file {path} cannot be written: {error.strerror}. Start the job again when it can be."
+        ) from error
 
 
 def update(folder: Place, *, order: OrderPart | None, history: HistoryPart | None) -> None:

@@ -1,11 +1,13 @@
 """Runs a job with the engine that its settings name."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from precede.streaming.job.announcer import Announcer, Say
 from precede.streaming.job.job import Job
 from precede.streaming.job.settings import Settings
-from precede.udfs.errors import PrecedeError
+from precede.udfs.errors import PrecedeError, Refused
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -32,10 +34,24 @@ def run(
     """
     announcer = Announcer(say, settings.log_format)
     try:
-        _job(settings, announcer, spark, key).run(makes_topics=makes_topics)
+        with _failing_places_refused():
+            _job(settings, announcer, spark, key).run(makes_topics=makes_topics)
     except PrecedeError as refusal:
         announcer.refused(refusal)
         raise
+
+
+@contextmanager
+def _failing_places_refused() -> Iterator[None]:
+    """A disk or a store that fails while the job starts ends it with a sentence that names the place."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            raise
+        raise Refused(
+            f"{error.filename} cannot be used: {error.strerror}. Nothing is lost; start the job again when it works."
+        ) from error
 
 
 def _job(settings: Settings, say: Announcer, spark: "SparkSession | None", key: "Ed25519PrivateKey | None") -> Job:

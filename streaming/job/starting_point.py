@@ -46,7 +46,7 @@ def of_checkpoint(
     from precede.streaming.job import restored_files, spark_files  # they need pandas, which one engine does without
 
     folder = settings.order_checkpoint
-    reached = spark_files.reached(folder).get(settings.raw_topic)
+    reached = spark_files.reached(folder, RESTORE_HINT).get(settings.raw_topic)
     restored = None if reached is None else restored_files.find(settings.restored_files)
     lacks_state = restored is not None and restored.is_needed_by(spark_files.last_commit(folder))
     return Position(reached, of_partitions(ends, token), of_partitions(ends, horizon), ends, lacks_state)

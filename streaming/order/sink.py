@@ -202,34 +202,30 @@ class Sink:
         if isinstance(error, FencedError):
             self.ownership.check_not_taken_over()
 
-    def publish_state(self, records: Iterator[StateRecord], *, is_last: bool = False) -> bool:
+    def publish_state(self, records: Iterator[StateRecord], *, is_last: bool = False) -> None:
         """Publish states as of the token, in transactions of bounded size.
 
-        With the last ones, the topic has everything: the horizon moves up to the token. Returns whether there was
-        anything to commit.
+        With the last ones, the topic has everything: the horizon moves up to the token.
         """
-        has_committed = False
         try:
             while some := list(islice(records, STATES_AT_ONCE)):
-                has_committed |= self._publish_states(some, {})
+                self._publish_states(some, {})
             if is_last:
                 self.coverage.cover_all()
-                has_committed |= self._publish_states([], self.coverage.moved(self.token))
+                self._publish_states([], self.coverage.moved(self.token))
         except FencedError:
             self.close()
             self.ownership.check_not_taken_over()
             raise
-        return has_committed
 
-    def _publish_states(self, records: Sequence[StateRecord], horizon: dict[int, int]) -> bool:
+    def _publish_states(self, records: Sequence[StateRecord], horizon: dict[int, int]) -> None:
         producer = self._producer
         if producer is None or not (records or horizon):
-            return False
+            return
         producer.begin()
         for partition, key, value in records:
             producer.produce(self.settings.state_topic_name, [value], [key], partition)
         self._commit_horizon(producer, horizon)
-        return True
 
     def _publish_once(self, rows: Iterator[PackedRow]) -> bool:
         """One transaction; a batch that is published already is read to its end too, so that Spark keeps its state.

@@ -235,7 +235,7 @@ class HadoopPlace(Place):
         try:
             yield jvm, configuration, jvm.org.apache.hadoop.fs.Path(self.uri)
         except Py4JJavaError as error:
-            raise _as_os_error(error.java_exception) from error
+            raise _as_os_error(error.java_exception, self.uri) from error
         except Py4JNetworkError as error:
             raise ConnectionError(errno.EPIPE, f"the JVM through which {self.uri} is reached has ended") from error
 
@@ -255,17 +255,19 @@ def _class(jvm: Any, name: str) -> Any:
     return jvm.java.lang.Class.forName(name)
 
 
-def _as_os_error(error: Any) -> OSError:
-    """The first cause of a known kind in a plain sentence; otherwise what the outermost says."""
+def _as_os_error(error: Any, uri: str) -> OSError:
+    """The first cause of a known kind in a plain sentence; otherwise what the outermost says. It names the place."""
     cause = error
     while cause is not None:
         kind = str(cause.getClass().getSimpleName())
         if kind in _KINDS:
             of, number, text = _KINDS[kind]
-            return OSError(errno.EIO, _KINDS["UnknownStoreException"][2]) if _lacks_bucket(cause) else of(number, text)
+            if _lacks_bucket(cause):
+                of, number, text = _KINDS["UnknownStoreException"]
+            return of(number, text, uri)
         cause = cause.getCause()
     text = str(error.getMessage() or error.getClass().getSimpleName()).strip().splitlines()[0]
-    return OSError(errno.EIO, text[:TEXT_LENGTH_MAX].rstrip(".: "))
+    return OSError(errno.EIO, text[:TEXT_LENGTH_MAX].rstrip(".: "), uri)
 
 
 def _lacks_bucket(error: Any) -> bool:

@@ -206,9 +206,10 @@ class OrderLoop:
         """Write all states that changed; then the topic has everything up to the token."""
         while groups.unwritten:
             self._publish(groups.finish(writes_all=True), groups, cache)
+        self._sink.publish_state(iter(()), is_last=True)
         self._look_at_ends()
-        if self._sink.publish_state(iter(()), is_last=True):
-            self._mark(cache)
+        self._sink.ownership.check_not_taken_over(for_s=0.0)  # no commit follows that would prove it
+        self._mark(cache)
 
     def _keep(self) -> None:
         """Between two transactions: what need not be done in each."""
@@ -231,7 +232,7 @@ class OrderLoop:
         self._unproved_ends = self._state.ends()
 
     def _mark(self, cache: Cache) -> None:
-        """A commit has just proved that everything below these ends is from this job, or was read at its start."""
+        """Everything below these ends is proved to be from this job, or was read at its start."""
         ends, self._unproved_ends = self._unproved_ends, {}
         if ends:
             cache.note_positions(ends)

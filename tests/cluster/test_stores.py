@@ -67,6 +67,14 @@ try:
 except Refused as refusal:
     print("REFUSED", refusal)
 """
+FAILS_LATER = """
+from precede.streaming.places import lease
+quiet = lambda *_, **__: None
+try:
+    lease.take({place / "lease": "Taken."}, say=quiet, lost=quiet)
+except OSError as error:
+    print(error.filename, error.strerror, sep="; ")
+"""
 
 TROUBLE = """
 print(place.trouble())
@@ -111,6 +119,15 @@ def test_a_store_that_rejects_the_credentials_is_named(store: Store) -> None:
         "REFUSED The checkpoint folder s3a://bucket/place is not writable: the store rejected the credentials, or they "
         "do not allow this.\n"
     )
+
+
+def test_what_fails_in_a_store_names_the_place(store: Store) -> None:
+    store.fail(status=403, for_s=60)
+    try:
+        said = run(FAILS_LATER, settings_of(store, "place"))
+    finally:
+        store.fail()
+    assert said == "s3a://bucket/place/lease; the store rejected the credentials, or they do not allow this\n"
 
 
 @pytest.mark.long

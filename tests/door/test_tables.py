@@ -155,3 +155,13 @@ def test_a_folder_of_something_else_is_never_thrown_away(settings: Settings) -> 
     with pytest.raises(Refused, match="is not empty and not a Delta table"):
         tables.remove(settings)
     assert tables.find(settings, DELIVERIES) is not None
+
+
+def test_a_half_written_file_of_spark_is_refused_and_a_rebuild_is_the_way_out(settings: Settings) -> None:
+    file = Path(settings.history_checkpoint(DELIVERIES).location) / "metadata"
+    file.write_bytes(b'{"id":"deli')
+    way_out = "restore the checkpoint as it was, or rebuild the table from the topic: precede run --rebuild-delta"
+    with pytest.raises(Refused, match=f"Spark's file {file} cannot be used .*: {way_out}"):
+        tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
+    tables.remove(settings)
+    tables.check(settings, DELIVERIES, None)

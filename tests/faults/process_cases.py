@@ -100,6 +100,6 @@ PROCESS_CASES: dict[str, Callable[[Scene], None]] = {
         f"engine process: kill process at {point} and lose the cache": partial(kill_and_lose_the_cache, point)
         for point in ("order.open", "order.out")
     },
-    **{f"Spark takes over from a process at {point}": partial(spark_takes_over, point) for point in DRIVER_POINTS},
+    **{f"Spark takes over from a process at {point}": partial(spark_takes_over, point) for point in POINTS},
     **{f"a process takes over from Spark at {point}": partial(process_takes_over, point) for point in DRIVER_POINTS},
 }

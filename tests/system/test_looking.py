@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import precede as door
 from precede.local.embedded_broker import Broker
-from precede.looking import holding
+from precede.looking import history, holding
 from precede.looking.knowledge import Knowledge, NoStateError, look
 from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
@@ -153,6 +153,21 @@ def test_every_end_of_a_message_is_found(
         assert message.partition(":")[0].encode() in (raw[delivery.partition, delivery.offset] or b"")
     if message == "bob:1":
         assert str(answer).endswith("for ann:1.")
+
+
+@pytest.mark.parametrize("message", ["kim:2", "mia:1"], ids=["never seen", "refused"])
+def test_of_the_dead_letters_only_those_that_delta_does_not_have_are_read_from_the_topic(
+    stream: Stream, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    for name in ("STEP_RECORDS", "NEW_RECORDS", "TELL_EVERY"):
+        monkeypatch.setattr(history, name, 1)
+
+    def read(delta: Path | str) -> int:
+        told: list[str] = []
+        door.why("travel", message, config=config, delta=delta, tell=lambda what, _: told.append(what))
+        return sum(stream.settings.dead_letter_topic in what for what in told)
+
+    assert 0 < read(stream.settings.delta) < read(tmp_path / "none")
 
 
 def test_the_command_why_tells_it_in_words_and_as_json(config: Path) -> None:

@@ -17,6 +17,7 @@ from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import read_progress
 from precede.local.embedded_broker import Broker
 from precede.streaming.job import restore
+from precede.streaming.process import cache
 from precede.udfs.errors import TakenOver
 from precede.udfs.initial_state import RestoredGroup, initial_states
 from precede.udfs.shard import ShardState
@@ -86,6 +87,13 @@ def test_a_job_that_was_taken_over_ends_with_3_within_15_seconds_and_names_both(
             one.kill()
 
 
+def put(producer: Producer, topic: str, partition: int) -> None:
+    """Publish a record that is no state."""
+    errors: list[object] = []
+    producer.produce(topic, b"no state", b"no key", partition, on_delivery=lambda error, _: errors.append(error))
+    assert (producer.flush(30), errors) == (0, [None])
+
+
 @contextmanager
 def long_state_topic(stream: Stream) -> Iterator[Callable[[], object]]:
     """A state topic that nobody reads to its end: a transaction is open, and at each call more has come."""
@@ -94,14 +102,9 @@ def long_state_topic(stream: Stream) -> Iterator[Callable[[], object]]:
     opened, other = Producer(settings | {"transactional.id": topic}), Producer(settings)
     opened.init_transactions()
     opened.begin_transaction()
-    opened.produce(topic, b"no state", partition=0)
-    assert opened.flush(30) == 0
-
-    def grow() -> None:
-        other.produce(topic, b"no state", partition=1)
-        assert other.flush(30) == 0
-
-    yield grow
+    put(opened, topic, 0)
+    put(other, topic, 1)
+    yield lambda: put(other, topic, 1)
     opened.abort_transaction(30)
 
 
@@ -114,7 +117,7 @@ def test_a_job_that_reads_a_large_state_notices_that_it_must_end(
     with long_state_topic(stream) as grow:
         first = Running(stream, program=(*RUN, "--engine", "process"))
         try:
-            first.until(lambda: bool(owners(stream)), "the job's owner records")
+            first.until((Path(stream.settings.cache) / cache.FILE).exists, "the cache, into which it reads")
             if is_taken_over:
                 other.open()
             else:

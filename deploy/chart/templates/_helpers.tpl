@@ -84,8 +84,9 @@ envFrom:
 {{/* Alive is a process that is not stuck; ready is one that does its work. Kafka's absence restarts nothing. */}}
 {{- define "precede.probes" -}}
 startupProbe:
-  httpGet: {path: /live, port: metrics}
+  exec: {command: [/opt/entrypoint.sh, alive]}
   periodSeconds: 10
+  timeoutSeconds: 10
   failureThreshold: 60
 livenessProbe:
   exec: {command: [/opt/entrypoint.sh, alive]}
