@@ -21,6 +21,7 @@ from precede.ingest.state_topic import read_state
 from precede.local.embedded_broker import Broker
 from precede.reading import following as reading
 from precede.streaming.job import run as job
+from precede.streaming.order.ownership import Ownership
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
@@ -122,6 +123,20 @@ def test_two_jobs_of_two_partitions_give_the_same_bytes_as_one_job_of_four(strea
     topics.ensure(stream.settings.bootstrap, msgspec.structs.replace(stream.settings, partitions=PARTITIONS).topics())
     once(stream, None)
     assert (stream.ordered(), stream.dead()) == mine
+
+
+def test_a_job_that_looked_before_the_job_of_other_partitions_began_is_not_refused(stream: Stream) -> None:
+    settings = msgspec.structs.replace(stream.settings, raw_partitions="0-1")
+    topics = describe(settings.bootstrap, [settings.raw_topic, settings.progress_topic])
+    ownership = Ownership(settings, topics[settings.raw_topic], topics[settings.progress_topic], engine="process")
+    looked = progress_of(stream)
+    stream.send(conversation(500, groups=GROUPS))
+    once(stream, "2-3")
+    assert not looked.owners
+    ownership._check(looked)
+    producer, progress = ownership.open(lambda _: None)
+    producer.drop()
+    assert sorted(progress.owners) == [0, 1, 2, 3]
 
 
 def test_jobs_that_run_together_do_not_fence_each_other(stream: Stream, start: Callable[..., Running]) -> None:
