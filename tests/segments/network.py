@@ -19,8 +19,10 @@ import signal
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+HOME = Path(__file__).resolve().parent.parent.parent
 HOLDER = "mount -t tmpfs none /run && echo held && exec cat"
 PR_SET_PDEATHSIG = 1
 
@@ -62,7 +64,8 @@ class Network:
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == b"held\n"
         owner = ["--user", "--preserve-credentials"] if "-U" in way else []
-        self._enter = ["nsenter", "--target", str(self._holder.pid), *owner, "--net", "--mount"]
+        where = f"--wd={HOME}"  # otherwise they begin in the root of the file system, and find no module of the tests
+        self._enter = ["nsenter", "--target", str(self._holder.pid), *owner, "--net", "--mount", where]
         self._links: dict[tuple[str, str], str] = {}
         self._places: set[str] = set()
 
