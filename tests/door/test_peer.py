@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -241,8 +241,9 @@ def test_a_peer_that_has_lost_its_state_takes_a_new_epoch(table: Table) -> None:
     assert [next(bob).id, next(bob).id] == [first, second]
 
 
-def test_where_a_gateway_is_known_own_messages_are_kept_until_the_log_has_them(table: Table) -> None:
-    ann = table.peer("ann")
+@contextmanager
+def gateway_of(table: Table) -> Iterator[Callable[..., None]]:
+    """A gateway on the segment; what it yields tells which messages of the group are in its log."""
     with linked(table.url) as here:
         gateway = here.open("gateway", is_gateway=True).segment
         assert here.runner.wait_until(lambda _now_ms: "travel" in here.told["gateway"].offered, 5)
@@ -252,6 +253,12 @@ def test_where_a_gateway_is_known_own_messages_are_kept_until_the_log_has_them(t
                 gateway.attend("travel", now_ms)
                 gateway.tell(InLog("travel", "gateway", None, list(have)), now_ms)
 
+        yield tell
+
+
+def test_where_a_gateway_is_known_own_messages_are_kept_until_the_log_has_them(table: Table) -> None:
+    ann = table.peer("ann")
+    with gateway_of(table) as tell:
         tell()
         logged = ann._inside.logged
         until(lambda: logged.is_known)
@@ -273,15 +280,7 @@ def test_who_leaves_waits_for_the_log_and_says_what_it_has_not_taken(
 ) -> None:
     monkeypatch.setattr(conversation, "LOG_S", 0.3)
     ann = table.peer("ann")
-    with linked(table.url) as here:
-        gateway = here.open("gateway", is_gateway=True).segment
-        assert here.runner.wait_until(lambda _now_ms: "travel" in here.told["gateway"].offered, 5)
-
-        def tell(*have: tuple[str, int, int]) -> None:
-            with here.runner.use(here.links["gateway"]) as now_ms:
-                gateway.attend("travel", now_ms)
-                gateway.tell(InLog("travel", "gateway", None, list(have)), now_ms)
-
+    with gateway_of(table) as tell:
         tell()
         until(lambda: ann._inside.logged.is_known)
         said = [ann.send(number) for number in range(3)]
