@@ -209,3 +209,20 @@ class World:
             self.until(lambda name=name: self.place(name).is_offered(name), limit_ms)  # type: ignore[misc]
             self.place(name).join(name)
         self.until(lambda: all(self.place(name).joined(name) for name in names), limit_ms)
+
+
+def with_full_gateway(order: str) -> tuple[World, SimulatedGateway, list[Id]]:
+    """The log is away, and ann has said more than her gateway keeps: the world, the gateway, and what was said."""
+    one = World()
+    gate = one.gateway("gate", kept_bytes_max=20_000)
+    one.segments[0].start("ann")
+    one.run(3_000)
+    one.together("ann", order=order)
+    one.run(1_000)
+    one.log.is_away = True
+    said = []
+    for number in range(200):
+        said.append(one.say("ann", number))
+        one.run(10)
+    assert gate.bridge.is_full
+    return one, gate, said

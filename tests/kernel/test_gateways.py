@@ -14,7 +14,7 @@ from precede.udfs.limits import Limits
 from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.messages import Id
 from precede.udfs.records.wire import encode_message, read
-from tests.kernel.gateways import SimulatedLog, World
+from tests.kernel.gateways import SimulatedLog, World, with_full_gateway
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP
 from tests.signing import Signs, publics
@@ -214,18 +214,7 @@ def test_what_a_killed_gateway_did_not_publish_comes_from_the_peers_that_have_it
 
 
 def test_at_the_limit_nothing_more_is_kept_and_the_peers_keep_theirs() -> None:
-    one = World()
-    gate = one.gateway("gate", kept_bytes_max=20_000)
-    one.segments[0].start("ann")
-    one.run(3_000)
-    one.together("ann", order="fifo")
-    one.run(1_000)
-    one.log.is_away = True
-    said = []
-    for number in range(200):
-        said.append(one.say("ann", number))
-        one.run(10)
-    assert gate.bridge.is_full
+    one, gate, said = with_full_gateway("fifo")
     assert len(one.disks["gate"].rows) < 100
     assert any("no more is kept" in sentence for sentence in gate.said)
     one.peer("ann").groups[GROUP].catching_up.kept.bytes_max = 0

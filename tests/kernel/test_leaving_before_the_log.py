@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernel.gateways import World
+from tests.kernel.gateways import with_full_gateway
 from tests.kernel.segments import GROUP
 
 
 @pytest.mark.parametrize("order", ["fifo", "causal", "lamport"])
 @pytest.mark.parametrize("again", ["stays away", "joins again"])
 def test_what_the_log_lacks_of_a_peer_that_has_left_comes_from_its_next_start(order: str, again: str) -> None:
-    one = World()
-    gate = one.gateway("gate", kept_bytes_max=20_000)
-    one.segments[0].start("ann")
-    one.run(3_000)
-    one.together("ann", order=order)
-    one.run(1_000)
-    one.log.is_away = True
-    said = []
-    for number in range(200):
-        said.append(one.say("ann", number))
-        one.run(10)
-    assert gate.bridge.is_full
+    one, _, said = with_full_gateway(order)
     assert one.peer("ann").owed(GROUP)
     one.segments[0].leave("ann")
     one.run(1_000)
