@@ -24,7 +24,7 @@ from precede.udfs.peers.fit_for_segment import check_group
 from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, RefusedByLog, in_notes, newest_members
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment import Segment
-from precede.udfs.records.messages import Create, Heartbeat, Message, Record, Tick, Who
+from precede.udfs.records.messages import Create, Heartbeat, Join, Message, Record, Tick, Who
 from precede.udfs.records.wire import read
 
 LATER_MS = 150.0
@@ -206,7 +206,12 @@ class Side:
             if self._log.creates.get(group) != peer.records.create:
                 self._tell_group(group, set(), now_ms)
             return
-        elif isinstance(record, Tick) or _has_control(peer, record, took.value):
+        elif isinstance(record, Tick):
+            return
+        elif _comes_first(peer, record):
+            self._down.append(took)
+            return
+        elif _has_control(peer, record, took.value):
             return
         else:
             is_home = isinstance(record, Heartbeat) and (group, record.sender, record.epoch) in self._home
@@ -262,7 +267,7 @@ class Side:
             if isinstance(record, Message):
                 if peer.catching_up.kept.has(id_of(record)):
                     continue
-            elif _has_control(peer, record, value):
+            elif not _comes_first(peer, record) and _has_control(peer, record, value):
                 continue
             segment.inject(group, value, now_ms)
             self.told += 1
@@ -279,8 +284,8 @@ class Side:
         del self._answers[group, name]
         if group in self.segment.groups and self._log.waits_for_members(group):
             log = self._log
-            named = newest_members(log.members(group), group, join.size)
-            answer = JoinAnswer(group, name, join.epoch, self.segment.name, log.time(group), named)
+            named = newest_members(log.members(group), group, len(join.value))
+            answer = JoinAnswer(group, name, join.epoch, self.segment.name, log.time(group), named, join.value)
             self.segment.tell(answer, now_ms)
 
     def _tell_changed(self, now_ms: float) -> None:
@@ -305,6 +310,11 @@ class Side:
         create = self._log.creates.get(group) or self._past.create_of(group)
         for some in in_notes(have):
             self.segment.tell(InLog(group, self.segment.name, create, some), now_ms)
+
+
+def _comes_first(peer: PeerGroup, record: Record) -> bool:
+    """Whether nothing that the log has later may overtake a record: by clocks, a join; so each gateway tells of it."""
+    return isinstance(record, Join) and peer.order.waits_for_members
 
 
 def _has_control(peer: PeerGroup, record: Record, value: bytes) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from precede.udfs.peers.broadcast import Arrival, Broadcast
+from precede.udfs.peers.broadcast import Broadcast
 from precede.udfs.peers.frame_store import STORE_BYTES_MAX
 from precede.udfs.peers.frames import DATA, Codec, make_origin
+from precede.udfs.peers.in_turn import Arrival
 from tests.kernel.medium import Medium, Weather
 
 KEY = b"the segment's key"

@@ -32,14 +32,16 @@ class SimulatedLog:
         self.is_away = False
         self._random = Random(seed)
         self.way_ms = way_ms
-        self._coming: list[tuple[float, bytes, bytes]] = []
+        self.cut_off: set[str] = set()
+        """The gateways that cannot reach it."""
+        self._coming: list[tuple[float, str, bytes]] = []
         self._last_ms: dict[str, float] = {}
 
-    def publish(self, producer: str, key: bytes, value: bytes, now_ms: float) -> None:
+    def publish(self, producer: str, value: bytes, now_ms: float) -> None:
         """One producer's records keep their order."""
         arrives_ms = max(now_ms + self._random.uniform(*self.way_ms), self._last_ms.get(producer, 0.0))
         self._last_ms[producer] = arrives_ms
-        self._coming.append((arrives_ms, key, value))
+        self._coming.append((arrives_ms, producer, value))
 
     def write(self, value: bytes) -> None:
         """A client of the log writes a record, now."""
@@ -47,11 +49,13 @@ class SimulatedLog:
 
     def run(self, now_ms: float) -> None:
         """What is due arrives."""
-        if self.is_away:
-            return
-        self._coming.sort(key=lambda one: one[0])
-        while self._coming and self._coming[0][0] <= now_ms:
-            self.write(self._coming.pop(0)[2])
+        arrived = [one for one in self._coming if one[0] <= now_ms and self.is_reached_by(one[1])]
+        for one in sorted(arrived, key=lambda one: one[0]):
+            self._coming.remove(one)
+            self.write(one[2])
+
+    def is_reached_by(self, gateway: str) -> bool:
+        return not self.is_away and gateway not in self.cut_off
 
     def ordered(self) -> Holdback:
         """The kernel of the job over all of it."""
@@ -119,7 +123,6 @@ class SimulatedGateway:
             self.bridge.take_spooled(group, value, row, now_ms)
         for of in segments:
             self.bridge.add("segment", of.start(name, is_gateway=True))
-        self.taken = [0] * len(segments)
 
     def read(self, now_ms: float) -> None:
         rows = self.log.rows[self.at : self.at + 500]
@@ -132,12 +135,12 @@ class SimulatedGateway:
         for side, of in zip(self.bridge.sides, self.segments, strict=True):
             self.bridge.take_events(side, side.segment.take_events(), now_ms)
             assert of[self.name] is side.segment
-        if not self.log.is_away:
+        if self.log.is_reached_by(self.name):
             self.read(now_ms)
             self.bridge.reads_to_end = self.at == len(self.log.rows)
         self.bridge.step(now_ms)
         for entry in self.bridge.take_upward(now_ms):
-            self.log.publish(self.name, entry.key[0].encode(), entry.value, now_ms)
+            self.log.publish(self.name, entry.value, now_ms)
         for of in self.segments:
             of.medium.poke(self.name)
 

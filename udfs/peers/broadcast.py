@@ -4,12 +4,15 @@
     datagram -> frames -> payloads      here
     what is missing                     streams.py knows it, asking.py asks for it, repairing.py sends it again
 
-Payloads are handed over as they arrive, in no order; a copy of one may come more than once, where a peer can no longer
-tell. What could not be repaired is counted in `lost`: the caller has to synchronise.
+Payloads are handed over as they arrive, in no order, but for those that keep their turn (in_turn.py); a copy of one may
+come more than once, where a peer can no longer tell. What could not be repaired is counted in `lost`: the caller has to
+synchronise.
 
 Duties of the caller: hand every datagram that was received to `receive`; call `due` when the socket is drained and
 `deadline_ms` has come, and send what it returns; let `now_ms` never run back; and never use an origin twice.
 """
+
+from collections.abc import Callable
 
 from precede.udfs.errors import Refused
 from precede.udfs.peers.asking import Asking
@@ -36,6 +39,7 @@ from precede.udfs.peers.frames import (
     read_request,
     write_heartbeat,
 )
+from precede.udfs.peers.in_turn import Arrival, InTurn, none_keeps_turn
 from precede.udfs.peers.repairing import Repairing
 from precede.udfs.peers.sending import ROOM, Sending
 from precede.udfs.peers.streams import LOOKAHEAD, LOOKBACK, PROVEN_DATAGRAMS, Stream, Streams
@@ -60,16 +64,21 @@ SPOKEN_BYTES_MAX = 1024 * 1024
 """With more than this in the queue an application has to wait, so that what it says is not old when it goes out."""
 HOUSEKEEPING_MS = 1_000.0
 
-Arrival = tuple[bytes, int, bytes]
-"""origin, kind, payload."""
-
 
 class Broadcast:
     """One peer's part of a segment."""
 
     def __init__(
-        self, origin: bytes, codec: Codec, chance: Chance, *, now_ms: float, store_bytes_max: int = STORE_BYTES_MAX
+        self,
+        origin: bytes,
+        codec: Codec,
+        chance: Chance,
+        *,
+        now_ms: float,
+        store_bytes_max: int = STORE_BYTES_MAX,
+        keeps_turn: Callable[[int, bytes], bool] = none_keeps_turn,
     ) -> None:
+        """`keeps_turn` says of a payload, by kind, whether it may not overtake earlier ones of its origin."""
         self.origin = origin
         self.counts: dict[str, int] = {}
         """What was refused or dropped, by code."""
@@ -77,6 +86,7 @@ class Broadcast:
         self._codec = codec
         self.streams = Streams()
         self._store = FrameStore(store_bytes_max)
+        self._in_turn = InTurn(keeps_turn)
         self._reassembly = Reassembly(self.counts, bytes_max=PENDING_BYTES_MAX)
         self.asking = Asking(self.streams, chance)
         self.repairing = Repairing(origin, self._store, chance, self.counts)
@@ -210,8 +220,10 @@ class Broadcast:
             if stream.datagrams == PROVEN_DATAGRAMS:
                 self._peers += 1
         stream.earn(len(datagram))
-        arrived = self._take_next(stream, frames, now_ms)
-        for kind, number, body in frames[len(arrived) :] if arrived else frames:
+        arrived = self._in_turn.take_all(self.streams) if self._in_turn.size else []
+        taken = self._take_next(stream, frames, now_ms)
+        arrived += taken
+        for kind, number, body in frames[len(taken) :] if taken else frames:
             try:
                 if kind in SEQUENCED:
                     self._take(stream, kind, number, body, arrived, now_ms)
@@ -264,14 +276,22 @@ class Broadcast:
             stream.claim(seq)
             self.asking.notice(stream, now_ms)
             return
-        if kind == FRAGMENT:
-            complete = self._reassembly.add(stream.origin, seq, body, now_ms)
-            if complete is not None:
-                arrived.append((stream.origin, *complete))
-        else:
-            arrived.append((stream.origin, kind, body))
+        complete = self._reassembly.add(stream.origin, seq, body, now_ms) if kind == FRAGMENT else (kind, body)
         if not is_known:
             self._note(stream, kind, seq, body, now_ms)
+        if complete is not None:
+            self._arrive(stream, seq, *complete, arrived)
+        if self._in_turn.size:
+            arrived += self._in_turn.take(stream.origin, stream)
+
+    def _arrive(self, stream: Stream, seq: int, kind: int, payload: bytes, arrived: list[Arrival]) -> None:
+        """A payload is complete with this frame, and may have to wait for the ones before."""
+        if seq <= stream.runs.prefix or not self._in_turn.keeps_turn(kind, payload):
+            arrived.append((stream.origin, kind, payload))
+        elif self._in_turn.has_room(len(payload)):
+            self._in_turn.put(stream.origin, seq, kind, payload)
+        else:
+            self._lost += 1
 
     def _note(self, stream: Stream, kind: int, seq: int, body: bytes, now_ms: float) -> None:
         """A frame is here that was not here before."""

@@ -58,6 +58,8 @@ class CatchingUp:
         self.ask_ms: float | None = None
         """When to ask next."""
         self.synced = False
+        self.knows_joins = False
+        """Whether somebody has told what joins there were, or no one can."""
         self._silent = 0
         self._last_answered: str | None = None
         self._askers: dict[str, Stream] = {}
@@ -74,13 +76,13 @@ class CatchingUp:
 
     def begin(self, now_ms: float) -> None:
         """Ask for everything, from now on."""
-        self.synced = False
+        self.synced = self.knows_joins = False
         self._silent = 0
         self.ask_ms = now_ms
 
     def begin_alone(self, now_ms: float) -> None:
         """No one else can have anything of the group."""
-        self.synced = True
+        self.synced = self.knows_joins = True
         self.ask_ms = now_ms + self._chance.uniform(*PERIOD_MS)
 
     def lacks(self, now_ms: float) -> None:
@@ -108,7 +110,7 @@ class CatchingUp:
         became_synced = False
         if self.ask_ms is not None and self.ask_ms <= now_ms:
             if not self.synced and self._silent == SILENT_MAX:
-                self.synced = became_synced = True
+                self.synced = self.knows_joins = became_synced = True
             self._silent += 1
             pause_ms = self._chance.uniform(*PERIOD_MS) if self.synced else UNANSWERED_MS
             self.ask_ms = now_ms + pause_ms
@@ -160,6 +162,7 @@ class CatchingUp:
         here = self.kept.known_controls
         news = sum([take(value) for value in answer.controls if value not in here])
         news += sum([take(value) for _, value in answer.messages])
+        self.knows_joins |= bool(answer.controls)
         forgotten = self._forgotten_since if self.synced else self._forgotten
         for who, runs in told.items():
             known = forgotten.get(who) or Runs()

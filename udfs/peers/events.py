@@ -76,8 +76,8 @@ class JoinHeard(NamedTuple):
     group: str
     name: str
     epoch: int
-    size: int
-    """How large its record is."""
+    value: bytes
+    """Its record."""
 
 
 class Missed(NamedTuple):

@@ -6,11 +6,12 @@ from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.peers import notes
 from precede.udfs.peers.announcing import Announcing
-from precede.udfs.peers.broadcast import Arrival, Broadcast
+from precede.udfs.peers.broadcast import Broadcast
 from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
 from precede.udfs.peers.events import Event, Missed, Offered, RecordRefused
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, PAGE, SYNC, Chance, Codec
+from precede.udfs.peers.in_turn import Arrival
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, JoinAnswer, RefusedByLog
 from precede.udfs.peers.peer_group import PeerGroup
@@ -46,7 +47,7 @@ class Hearing:
         kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
         self.name = name
-        self.broadcast = Broadcast(origin, codec, chance, now_ms=now_ms)
+        self.broadcast = Broadcast(origin, codec, chance, now_ms=now_ms, keeps_turn=self._keeps_turn)
         self.epoch = epoch
         self.clock_offset_ms = clock_offset_ms
         self.is_gateway = is_gateway
@@ -84,16 +85,26 @@ class Hearing:
         if self.is_paused:
             self._count("paused")
         elif peer is not None:
-            peer.take_all(values, now_ms, is_from_log=self.announcing.is_gateways(origin))
+            peer.hear(values, now_ms, is_from_log=self.announcing.is_gateways(origin))
             self._settle(peer, now_ms)
         elif self.is_gateway:
             self._miss(key.decode(errors="replace"))
         return len(values)
 
+    def _keeps_turn(self, kind: int, payload: bytes) -> bool:
+        """Whether a payload is of a group by clocks, and may not overtake earlier ones of its origin (in_turn.py)."""
+        if kind == DATA:
+            peer = self._by_key.get(notes.read_data(payload)[0])
+        elif kind == ANNOUNCEMENT:
+            note = notes.read_note(payload)
+            peer = self.groups.get(note.group) if isinstance(note, JoinAnswer) else None
+        else:
+            return False
+        return peer is not None and peer.order.waits_for_members
+
     def _dispatch(self, arrival: Arrival, now_ms: float) -> None:
         origin, kind, payload = arrival
-        stream = self.broadcast.streams.by_origin[origin]
-        is_from_log = self.announcing.is_gateways(origin)
+        streams = self.broadcast.streams.by_origin
         peer: PeerGroup | None = None
         if kind == PAGE and self.is_paused:
             self._count("paused")
@@ -103,14 +114,15 @@ class Hearing:
             request = notes.read_request(payload)
             peer = self.groups.get(request.id.group)
             if peer is not None:
-                peer.receive_request(request, stream, self.broadcast.peers, now_ms)
+                peer.receive_request(request, streams[origin], self.broadcast.peers, now_ms)
             elif self.is_gateway:
                 self._miss(request.id.group)
         else:
             answer = notes.read_answer(payload)
             peer = self.groups.get(answer.id.group)
             if peer is not None:
-                peer.receive_answer(answer, len(payload), stream, now_ms, is_from_log=is_from_log)
+                is_from_log = self.announcing.is_gateways(origin)
+                peer.receive_answer(answer, len(payload), streams[origin], now_ms, is_from_log=is_from_log)
         if peer is not None:
             self._settle(peer, now_ms)
 
@@ -126,6 +138,8 @@ class Hearing:
         peer = self.groups.get(note.group)
         if isinstance(note, JoinAnswer):
             if peer is not None:
+                if not self.is_paused:
+                    peer.take_join_of(note, now_ms)
                 peer.receive_join_answer(note, now_ms)
                 peer.check_join(self.present(now_ms), self.announcing.gateways, now_ms)
             return peer

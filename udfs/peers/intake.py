@@ -36,6 +36,8 @@ DEFERRED_MAX = 1_000
 """So many joins and leaves may wait; one more comes again when members synchronise."""
 EARLY_MAX = 1_000
 """Of so many who are no members yet a heartbeat is kept."""
+HEARD_BYTES_MAX = 4 * 1024 * 1024
+"""So much is kept of what is heard before it is known who has joined; the rest comes when members synchronise."""
 GONE_FOR_GOOD = frozenset({codes.FENCED, codes.LATE, codes.NOT_MEMBER, codes.ORPHAN, codes.CYCLE, codes.SELF_PARENT})
 """What was refused under these codes would be refused again, so it need not come again."""
 
@@ -84,6 +86,9 @@ class Intake:
         """Joins that wait, each with its time and epoch, and the leaves behind them."""
         self._early: dict[str, tuple[bytes, Heartbeat]] = {}
         """The last heartbeat of each who is no member yet."""
+        self._heard: list[tuple[list[bytes], bool]] = []
+        """What was heard before it was known who has joined, and whether from a gateway."""
+        self._heard_bytes = 0
 
     @property
     def order(self) -> type[Order]:
@@ -95,6 +100,21 @@ class Intake:
         return members(self.speaking.knowledge.view)
 
     # ── taking records ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, values: list[bytes], now_ms: float, *, is_from_log: bool) -> None:
+        """Take in what somebody says; by clocks not before it is known who has joined, as all clocks are compared."""
+        if self.catching_up.knows_joins or not self.order.waits_for_members:
+            self.take_all(values, now_ms, is_from_log=is_from_log)
+        elif self._heard_bytes < HEARD_BYTES_MAX:
+            self._heard.append((values, is_from_log))
+            self._heard_bytes += sum(map(len, values))
+
+    def take_heard(self, now_ms: float) -> None:
+        """Take in what was heard before it was known who has joined."""
+        if self._heard and self.catching_up.knows_joins:
+            heard, self._heard, self._heard_bytes = self._heard, [], 0
+            for values, is_from_log in heard:
+                self.take_all(values, now_ms, is_from_log=is_from_log)
 
     def take(self, value: bytes, now_ms: float, *, is_from_log: bool = False, is_page: bool = False) -> bool:
         """Take in a record of the group, from anyone who has it; returns whether it is new."""
@@ -204,7 +224,7 @@ class Intake:
     def _take_control(self, value: bytes, record: ControlRecord, now_ms: float, *, is_page: bool) -> bool:
         if self.records.has(record, value):
             if isinstance(record, Join):
-                self.join_taken(record, len(value))
+                self.join_taken(record, value)
             return False
         if isinstance(record, Create) and self.ordering.has_begun:
             self._count("other_creates")  # the segment decides which one stands (adopt)
@@ -223,10 +243,22 @@ class Intake:
         name = record.sender
         if isinstance(record, Leave):
             return any(epoch <= record.epoch and one.sender == name for _, epoch, _, one in self._deferred)
+        if self._must_not_wait(record):
+            return False
         if not self.catching_up.synced:
             return not is_page or self.records.has_join_of(name)
         known = self.speaking.knowledge.view.get(name)
         return known is not None and known[0] < record.epoch
+
+    def _must_not_wait(self, join: Join) -> bool:
+        """Whether nothing else keeps this peer from delivering, by clocks, what lies above the first word of another.
+
+        The clock of an older epoch does so, as long as anything of that may still come.
+        """
+        if not self.order.waits_for_members or join.sender == self.name:
+            return False
+        epoch, is_out = self.speaking.knowledge.view.get(join.sender, (-1, True))
+        return is_out and self.ordering.is_over(join.sender, epoch)
 
     def take_deferred(self, now_ms: float) -> None:
         """Take in the joins that have waited long enough."""
@@ -263,7 +295,7 @@ class Intake:
         if isinstance(record, Create):
             self._adopt_order()
         if isinstance(record, Join):
-            self.join_taken(record, len(value))
+            self.join_taken(record, value)
             early = self._early.pop(record.sender, None)
             if early is not None:
                 self._take_heartbeat(*early, now_ms)
@@ -293,8 +325,8 @@ class Intake:
                 self.events.insert(before, Accepted(self.group, value, record))
         return code
 
-    def join_taken(self, join: Join, size: int) -> None:
-        """A join of this size is taken into account here, now or before."""
+    def join_taken(self, join: Join, value: bytes) -> None:
+        """A join is taken into account here, now or before."""
 
     def _deliver_at_once(self, delivered: list[Delivered], now_ms: float) -> None:
         """These messages were new, and each was delivered as it came."""

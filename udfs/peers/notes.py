@@ -54,6 +54,8 @@ class JoinAnswer(msgspec.Struct, frozen=True, tag="welcome"):
 
     Of many members those that joined last; the others are in the history of the group.
     """
+    join: bytes = b""
+    """The record of the join: nobody who hears what this member says from here on may lack it."""
 
 
 class InLog(msgspec.Struct, frozen=True, tag="in_log"):
@@ -95,7 +97,7 @@ _answers = msgspec.msgpack.Decoder(SyncAnswer)
 
 def newest_members(members: Iterable[str], group: str, join_bytes: int) -> list[str]:
     """Who is named in the answer to a join of this size: as many as make the answer no larger than what draws it."""
-    left = AMPLIFICATION * join_bytes - ANSWER_COST - len(group)
+    left = (AMPLIFICATION - 1) * join_bytes - ANSWER_COST - len(group)  # the join is in it, too
     found: list[str] = []
     for name in reversed(list(members)):
         left -= 4 * len(name) + NUMBER_BYTES

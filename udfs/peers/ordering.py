@@ -119,6 +119,10 @@ class Ordering:
         """Whether a message was delivered or abandoned."""
         return self.kernel.is_settled(self.group, id_)
 
+    def is_over(self, name: str, epoch: int) -> bool:
+        """Whether everything is here that still counts of a member's epoch that has ended."""
+        return self.kernel.is_over(self.group, name, epoch)
+
     @property
     def has_begun(self) -> bool:
         """Whether anything of the group was accepted."""

@@ -19,6 +19,8 @@ from precede.udfs.peers.streams import Stream
 from precede.udfs.peers.sync_messages import SyncAnswer, SyncRequest
 from precede.udfs.peers.views import IN
 from precede.udfs.records.messages import Id, Join
+from precede.udfs.records.strict import Malformed
+from precede.udfs.records.wire import read
 
 
 class PeerGroup(Intake):
@@ -129,22 +131,35 @@ class PeerGroup(Intake):
         """A page for somebody. Raises PeerFault."""
         take = partial(self.take, now_ms=now_ms, is_from_log=is_from_log, is_page=True)
         self.catching_up.receive_answer(answer, size, teller, take, now_ms)
+        self.take_heard(now_ms)
 
     # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def join_taken(self, join: Join, size: int) -> None:
+    def join_taken(self, join: Join, value: bytes) -> None:
         if self.is_gateway:
-            self.events.append(JoinHeard(self.group, join.sender, join.epoch, size))
+            self.events.append(JoinHeard(self.group, join.sender, join.epoch, value))
             return
         waits = self.order.waits_for_members and self.joining.is_in
         if waits and join.sender != self.name:
-            self._answer_join(join.sender, join.epoch, size)
+            self._answer_join(join.sender, join.epoch, value)
 
-    def _answer_join(self, joiner: str, epoch: int, size: int) -> None:
+    def _answer_join(self, joiner: str, epoch: int, join: bytes) -> None:
         """Tell a joiner that its join is taken into account; a gateway does so once the log has it."""
-        named = newest_members(self.members, self.group, size)
-        answer = JoinAnswer(self.group, joiner, epoch, self.name, self.speaking.time, named)
+        named = newest_members(self.members, self.group, len(join))
+        answer = JoinAnswer(self.group, joiner, epoch, self.name, self.speaking.time, named, join)
         self.out.append((ANNOUNCEMENT, encode(answer)))
+
+    def take_join_of(self, answer: JoinAnswer, now_ms: float) -> None:
+        """What the one who answers says from here on counts after this join."""
+        try:
+            join = read(answer.join, LIMITS) if answer.join else None
+        except Malformed:
+            return
+        answered = self.group, answer.joiner, answer.epoch
+        if not isinstance(join, Join) or (join.group, join.sender, join.epoch) != answered:
+            return
+        if not self.records.has(join, answer.join):  # else all would answer each answer
+            self.take(answer.join, now_ms)
 
     def receive_join_answer(self, answer: JoinAnswer, now_ms: float) -> None:
         """A member answers; the own clock goes above its."""
@@ -190,6 +205,7 @@ class PeerGroup(Intake):
         if became_synced:
             self.events.append(Synced(self.group))
         self.take_deferred(now_ms)
+        self.take_heard(now_ms)
         told = self.catching_up.forgotten(self.ordering.waited_for)
         if told:
             passed, delivered = self.ordering.pass_over(told, self.catching_up.reached_time, now_ms)

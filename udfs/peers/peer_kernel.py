@@ -7,11 +7,34 @@ from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import sender_key
 from precede.udfs.holdback import Holdback
 from precede.udfs.membership.settled_before import pass_over
+from precede.udfs.orders import ORDERS, Order
+from precede.udfs.orders.two_clock import TwoClock
 from precede.udfs.records.messages import Id, Message, Who
+from precede.udfs.release.by_both_clocks import ByBothClocks
+
+
+class _ByBothClocks(ByBothClocks):
+    """At a peer a newcomer need not be above all that was delivered: unrelated messages differ from place to place."""
+
+    __slots__ = ()
+
+    def least_of_joiner(self) -> int:
+        return 1
+
+
+class _TwoClock(TwoClock):
+    __slots__ = ()
+
+    release_type = _ByBothClocks
 
 
 class PeerKernel(Holdback):
     """Takes messages that were read before, and passes over what others have settled and forgotten."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__(order=order)
+        orders: dict[str, type[Order]] = {**ORDERS, TwoClock.name: _TwoClock}
+        self.shared.orders = orders
 
     def takes_read(self, group: str) -> bool:
         """Whether messages of this group may be taken as they were read: it is there, and nothing is verified."""
@@ -66,6 +89,12 @@ class PeerKernel(Holdback):
         """Whether a message was delivered or abandoned, at all its destinations."""
         sender = self._group(group.encode(), 0).senders.get(sender_key(id_[0], id_[1]))
         return sender is not None and id_[2] in sender
+
+    def is_over(self, group: str, name: str, epoch: int) -> bool:
+        """Whether nothing is waited for any more of a member's epoch that has ended."""
+        known = self._group(group.encode(), 0)
+        sender = known.senders.get(sender_key(name, epoch))
+        return sender is None or known.release.is_over(sender)
 
     def settled(self, group: str) -> dict[Who, Runs]:
         """What is delivered or abandoned at all its destinations, of each sender and epoch."""

@@ -232,12 +232,12 @@ class Synchroniser(KeptMessages):
                 break
             page.append((id_, value))
             left -= len(value)
-        first, *others = _pages_of(controls)
-        answers = [SyncAnswer(self.name, notes.id, page, has_more, settled, first, self.time)]
+        *others, last = _pages_of(controls)
+        answers = [SyncAnswer(self.name, notes.id, [], has_more, [], controls) for controls in others]
         if left < 0:  # one large message, which leaves no room for anything beside it
-            alone = SyncAnswer(self.name, notes.id, page, has_more)
-            answers = [SyncAnswer(self.name, notes.id, [], has_more, settled, first, self.time), alone]
-        return answers + [SyncAnswer(self.name, notes.id, [], has_more, [], controls) for controls in others]
+            beside = SyncAnswer(self.name, notes.id, [], has_more, settled, last, self.time)
+            return [*answers, beside, SyncAnswer(self.name, notes.id, page, has_more)]
+        return [*answers, SyncAnswer(self.name, notes.id, page, has_more, settled, last, self.time)]
 
 
 def _pages_of(controls: list[bytes]) -> list[list[bytes]]:

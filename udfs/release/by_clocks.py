@@ -132,9 +132,12 @@ class ByClocks(AtOnce):
         if only_signs and (known is None or (record.sender, known[0]) not in self.floors):
             return
         time = 0 if record.time is UNSET else record.time
-        delivered = 1 if self.last == BEGINNING else self.last[0] + 1
         self.time_max = max(self.time_max, time)
-        self.begin(record.sender, record.epoch, max(time, delivered))
+        self.begin(record.sender, record.epoch, max(time, self.least_of_joiner()))
+
+    def least_of_joiner(self) -> int:
+        """The least time that who joins now may say first."""
+        return 1 if self.last == BEGINNING else self.last[0] + 1
 
     def joined(self, record: Join, offset: int, now_ms: int) -> None:
         self.group.note_sign_of_life(record.sender, record.epoch, now_ms)

@@ -1,0 +1,147 @@
+"""Under clocks nobody may deliver beyond what a newcomer says first, wherever that one joins, and whatever is lost."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from precede.udfs.records.messages import Id
+from tests.kernel.gateways import World
+from tests.kernel.medium import Weather
+from tests.kernel.segments import GROUP, Segments
+
+SEEDS = range(3 * int(os.environ.get("PRECEDE_EXPLORE", "1")))
+HERE, THERE = ("ann", "bob"), ("cem", "dan")
+
+
+class Talk:
+    """Two segments of which the second loses the log for a while, and meanwhile somebody joins on the first."""
+
+    def __init__(self, order: str, seed: int, *, loss: float = 0.2) -> None:
+        self.chance = Random(seed)
+        self.world = one = World(seed=seed, segments=2, weather=Weather(loss=loss))
+        for name, at in (("here-a", 0), ("here-b", 0), ("there-a", 1), ("there-b", 1)):
+            one.gateway(name, at=(at,))
+        for number, names in enumerate((HERE, THERE)):
+            for name in names:
+                one.segments[number].start(name)
+        one.run(3_000)
+        one.together(*HERE, *THERE, order=order, accuracy_ms=1)
+        self.present = [*HERE, *THERE]
+
+    def talk(self, for_ms: float) -> None:
+        end_ms = self.world.now_ms + for_ms
+        while self.world.now_ms < end_ms:
+            name = self.chance.choice(self.present)
+            if self.world.place(name).joined(name):
+                self.world.say(name, "x")
+            self.world.run(self.chance.choice((5, 20, 50)))
+
+    def cut_off_and_join(self) -> None:
+        one = self.world
+        one.log.cut_off = {"there-a", "there-b"}
+        self.talk(500)
+        one.segments[0].start("eve")
+        one.until(lambda: one.segments[0].is_offered("eve"))
+        one.segments[0].join("eve")
+        self.present.append("eve")
+        one.until(lambda: one.segments[0].joined("eve"))
+        self.talk(2_000)
+        one.log.cut_off.discard(self.chance.choice(("there-a", "there-b")))
+        self.talk(self.chance.choice((10, 100, 500)))
+        one.log.cut_off.clear()
+        self.talk(2_000)
+
+    def everything(self) -> list[Id]:
+        """What the log delivers, once everybody has everything."""
+        one = self.world
+
+        def is_settled() -> bool:
+            in_log = set(one.log.delivered(GROUP))
+            is_free = not list(one.log.ordered().held())
+            return is_free and all(in_log == set(one.delivered(name)) for name in self.present)
+
+        one.until(is_settled, 60_000)
+        return one.log.delivered(GROUP)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("order", ["lamport", "two_clock"])
+def test_who_joined_while_a_segment_had_lost_the_log_is_lawfully_delivered_there_too(order: str, seed: int) -> None:
+    talk = Talk(order, seed)
+    talk.cut_off_and_join()
+    in_log = talk.everything()
+    assert not talk.world.log.dead()
+    for name in talk.present:
+        assert not talk.world.place(name).refused(name)
+        if order == "lamport":
+            assert talk.world.delivered(name) == in_log
+
+
+class OneSegment:
+    """Members of one segment without a log that talk, and somebody who joins where not all can answer."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.of = of = Segments(*HERE, *THERE, seed=seed, weather=Weather(loss=0.2))
+        of.run(1_000)
+        of.together(*HERE, *THERE, order="lamport")
+        self.present = [*HERE, *THERE]
+        self.said: list[Id] = []
+
+    def talk(self, for_ms: float) -> None:
+        end_ms = self.of.medium.now_ms + for_ms
+        while self.of.medium.now_ms < end_ms:
+            name = self.chance.choice(self.present)
+            if self.of.joined(name):
+                self.said.append(self.of.say(name, "x"))
+            self.of.run(self.chance.choice((5, 20, 50)))
+
+    def join(self, name: str, at: str) -> None:
+        """Somebody joins on the side of another."""
+        self.of.start(name)
+        self.of.medium.nodes[name].side = self.of.medium.nodes[at].side
+        self.of.until(lambda: self.of.is_offered(name))
+        self.of.join(name)
+        self.present.append(name)
+        self.of.until(lambda: self.of.joined(name))
+
+    def check_same(self) -> None:
+        """All deliver everything, in one sequence."""
+        of = self.of
+        of.until(lambda: all(len(of.delivered(name)) >= len(self.said) for name in self.present), 60_000)
+        for name in self.present:
+            assert of.delivered(name) == of.delivered("ann")
+            assert set(of.delivered(name)) == set(self.said)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_joined_one_half_of_a_cut_segment_is_delivered_in_the_same_place_by_the_other_half(seed: int) -> None:
+    one = OneSegment(seed)
+    one.of.medium.cut(list(HERE), list(THERE))
+    one.talk(4_000)
+    one.join("eve", "ann")
+    one.talk(1_000)
+    one.of.medium.heal()
+    one.talk(1_500)
+    one.check_same()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_was_away_when_somebody_joined_delivers_the_same_sequence(seed: int) -> None:
+    one = OneSegment(seed)
+    one.talk(500)
+    one.of.run(1_000)
+    state = one.of["cem"].dump()
+    one.of.medium.crash("cem")
+    one.present.remove("cem")
+    one.talk(3_500)
+    one.join("eve", "ann")
+    one.talk(1_000)
+    one.of.start("cem", state=state)
+    one.present.append("cem")
+    one.talk(1_500)
+    one.check_same()
