@@ -22,6 +22,7 @@ from random import randrange
 from typing import Any
 
 from precede.local.embedded_broker import Broker
+from precede.streaming.job import jars
 from tests.segments.network import Network, why_not
 from tests.segments.players import HOME, Player, Running, lossy, until
 
@@ -71,6 +72,7 @@ class Town:
                 self.network.split(f"segment{number}", f"far{number}")
         if not self.has_log:
             return
+        jars.ensure("broker", say=print)  # from inside a network of its own nothing can be fetched
         if self.network is not None:
             self.network.place("log", backbone=LOG_ADDRESS)
             broker = self._run("broker", "log", [sys.executable, "-m", "tests.segments.broker_inside", LOG_ADDRESS])
