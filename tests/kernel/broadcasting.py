@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from precede.udfs.peers.broadcast import Broadcast
 from precede.udfs.peers.frame_store import STORE_BYTES_MAX
 from precede.udfs.peers.frames import DATA, Codec, make_origin
-from precede.udfs.peers.in_turn import Arrival
+from precede.udfs.peers.in_turn import Arrival, none_keeps_turn
 from tests.kernel.medium import Medium, Weather
 
 KEY = b"the segment's key"
@@ -25,9 +26,11 @@ class Broadcasters:
         weather: Weather | None = None,
         key: bytes | None = KEY,
         store_bytes_max: int = STORE_BYTES_MAX,
+        keeps_turn: Callable[[int, bytes], bool] = none_keeps_turn,
     ) -> None:
         self.medium = Medium(seed, Weather() if weather is None else weather)
         self.store_bytes_max = store_bytes_max
+        self.keeps_turn = keeps_turn
         self.codec = Codec(SEGMENT, key)
         self.got: dict[str, list[bytes]] = {}
         self.sent: list[bytes] = []
@@ -40,8 +43,14 @@ class Broadcasters:
         self._starts += 1
         origin = make_origin(name.encode().ljust(8, b"."), self._starts)
         chance = Random(self.medium.seed * 1_000 + self._starts)
-        now_ms, room = self.medium.now_ms, self.store_bytes_max
-        peer = Broadcast(origin, self.codec, chance, now_ms=now_ms, store_bytes_max=room)
+        peer = Broadcast(
+            origin,
+            self.codec,
+            chance,
+            now_ms=self.medium.now_ms,
+            store_bytes_max=self.store_bytes_max,
+            keeps_turn=self.keeps_turn,
+        )
         self.got[name] = []
 
         def arrived(arrivals: list[Arrival], now_ms: float) -> None:

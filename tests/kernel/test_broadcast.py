@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precede.udfs.errors import Refused
+from precede.udfs.peers.asking import GIVE_UP_MS
 from precede.udfs.peers.broadcast import QUEUED_BYTES_MAX
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frame_store import FRAME_COST, FrameStore
@@ -196,6 +197,34 @@ def test_a_silent_peer_stops_no_other_for_longer_than_the_stall() -> None:
     group.medium.run(2_200)
     group.medium.run_until(lambda: set(group.got["p1"]) >= set(group.sent), 1_000)
     assert len(group.sent) == 8_000
+
+
+def test_payloads_that_keep_their_turn_are_not_overtaken_by_later_ones_of_their_sender() -> None:
+    group = Broadcasters(3, weather=Weather(loss=0.2), keeps_turn=lambda _kind, payload: b"in turn" in payload)
+    for number in range(400):
+        word = "in turn" if number % 2 else "as it comes"
+        group.medium.at(5 * number, group.say, "p0", f"{number:03} {word}".encode())
+    group.medium.run(2_100)
+    group.medium.run_until(group.all_have_all, 500)
+    for name in ("p1", "p2"):
+        got = group.got[name]
+        for place, payload in enumerate(got):
+            is_early = not set(group.sent[: int(payload[:3])]) <= set(got[:place])
+            assert not (is_early and b"in turn" in payload)
+        assert got != sorted(got), "nothing came early"
+
+
+def test_what_keeps_its_turn_waits_until_the_frames_before_it_are_given_up() -> None:
+    group = Broadcasters(2, keeps_turn=lambda _kind, _payload: True)
+    group.medium.run(50)
+    group.medium.dropped = lambda datagram: b"never heard" in datagram
+    group.say("p0", b"never heard")
+    group.medium.run(60)
+    group.say("p0", b"the next")
+    group.medium.run(GIVE_UP_MS / 2)
+    assert not group.got["p1"]
+    group.medium.run_until(lambda: group.got["p1"] == [b"the next"], GIVE_UP_MS)
+    assert group.peer("p1").lost == 1
 
 
 def test_a_payload_of_a_wrong_kind_is_refused() -> None:
