@@ -63,7 +63,7 @@ test-system: setup ## Test a real broker, the real stream and real Delta: minute
 test-cluster: setup ## Test files in stores and HDFS, and the job on standalone and YARN clusters: a quarter of an hour
 	@$(PYTEST) tests/cluster --long $(ARGS)
 
-test-segments: setup ## Play stories of peers and gateways on networks of their own, in every order whose messages are for all: long; ARGS="--seeds 1 causal" plays one
+test-segments: setup ## Play stories of peers and gateways on networks of their own, in every order but total: long; ARGS="--seeds 1 causal" plays one
 	@$(BIN)/python -m tests.segments $(ARGS)
 
 check: $(STAMP) ## Check style, types and house rules

@@ -22,15 +22,26 @@ class Truth:
     """Of each message, by its text, all that truly happened before it."""
     parents: dict[str, str | None] = field(default_factory=dict)
     sender: dict[str, str] = field(default_factory=dict)
+    to: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Under `causal_p2p`, the destinations."""
 
-    def say(self, text: str, sender: str, seen: Iterable[str], parent: str | None) -> None:
-        """A peer that has seen these is told to say this."""
+    def say(
+        self, text: str, sender: str, seen: Iterable[str], parent: str | None, to: Iterable[str] | None = None
+    ) -> None:
+        """A peer that has seen these is told to say this, to all or to these."""
         known = set(seen)
+        if to is not None:
+            self.to[text] = frozenset(to)
+            known |= {one for one, who in self.sender.items() if who == sender}
         for one in list(known):
             known |= self.before.get(one, frozenset())
         self.before[text] = frozenset(known)
         self.parents[text] = parent
         self.sender[text] = sender
+
+    def sent_to(self, name: str, texts: Iterable[str]) -> set[str]:
+        """Those of these texts that a peer must have."""
+        return {text for text in texts if text not in self.to or name in self.to[text]}
 
     def precede(self, text: str) -> frozenset[str]:
         """What must not come after this message, under the order of the group."""
@@ -54,10 +65,11 @@ def check_lawful(truth: Truth, texts: Sequence[str], who: str) -> None:
         assert not late, f"{who} has {text!r} before {late[0]!r}, which precedes it"
 
 
-def check_same(delivered: dict[str, Sequence[str]], log: Sequence[str]) -> None:
-    """Every one of these peers has what the log has."""
+def check_same(truth: Truth, delivered: dict[str, Sequence[str]], log: Iterable[str]) -> None:
+    """Every one of these peers has what the log has for it."""
     for who, texts in delivered.items():
-        lacking, more = set(log) - set(texts), set(texts) - set(log)
+        due = truth.sent_to(who, log)
+        lacking, more = due - set(texts), set(texts) - due
         assert not lacking, f"{who} lacks {len(lacking)} that the log has, such as {sorted(lacking)[:3]}"
         assert not more, f"{who} has {len(more)} that the log lacks, such as {sorted(more)[:3]}"
 

@@ -71,10 +71,15 @@ class Running:
 class Player(Running):
     """A peer of one group."""
 
-    def __init__(self, name: str, command: list[str], log: Path) -> None:
+    def __init__(self, name: str, command: list[str], log: Path, before: Player | None = None) -> None:
+        """`before` is the process that was killed: some of what that delivered is told again."""
         self.events: list[dict[str, Any]] = []
         self.texts: list[str] = []
         """What was delivered, as its data."""
+        self._told_before: set[str] = set()
+        if before is not None:
+            self.texts += before.texts
+            self._told_before |= set(before.texts)
         self.ids: dict[str, list[Any]] = {}
         """The id of each delivered message."""
         self.members: list[str] = []
@@ -88,16 +93,18 @@ class Player(Running):
             case "delivered" if event["record"].get("kind", "message") == "message" and "data" in event["record"]:
                 record = event["record"]
                 self.ids[record["data"]] = [record["sender"], record.get("epoch", 0), record["seq"]]
-                self.texts.append(record["data"])
+                if record["data"] not in self._told_before:
+                    self.texts.append(record["data"])
             case "view":
                 self.members = event["members"]
             case "synced":
                 self.is_synced = True
 
-    def say(self, text: str, *after: list[Any]) -> None:
-        """Tell it to say this."""
+    def say(self, text: str, *after: list[Any], to: list[str] | None = None) -> None:
+        """Tell it to say this, to all or to these."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"data": text, "after": list(after)}) + "\n")
+        line = {"data": text, "after": list(after)} | ({} if to is None else {"to": to})
+        self.process.stdin.write(json.dumps(line) + "\n")
         self.process.stdin.flush()
 
     def end_of_input(self) -> None:

@@ -8,6 +8,9 @@ is still there must have what the ordered topic has, in an order that is lawful 
 
 Without the log: one segment, of which a half is cut off for five seconds and goes on talking; the same comings and
 goings.
+
+Where clocks decide, whoever crashes holds all others up: with the log until the job puts it out of the group, and
+without one until it comes back.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ SETTLE_S_MAX = 60.0
 JOIN_S_MAX = 45.0
 STEP_S = 0.02
 BY_CLOCKS = ("lamport", "two_clock")
-"""In these, whoever crashes holds all others up until it is put out of the group, so no one crashes."""
+SILENT_MS = 12_000
+"""Who says nothing for so long is put out by the job: longer than a segment is cut off from the log."""
 
 
 @dataclass
@@ -78,6 +82,10 @@ class Story:
         self.random = random.Random(self.plan.seed)
 
     @property
+    def has_destinations(self) -> bool:
+        return self.plan.order == "causal_p2p"
+
+    @property
     def present(self) -> list[Player]:
         """The peers that are in the group."""
         return [one for name, one in self.town.players.items() if name not in self.gone]
@@ -96,19 +104,31 @@ class Story:
     def speak(self) -> None:
         """Somebody says something; under `s_b` mostly as an answer."""
         player = self.random.choice(self.present)
+        to = self._some_of_the_present() if self.has_destinations else None
         told = self.told.setdefault(player.name, [])
         seen = list(player.texts)
         parent = None
         if self.plan.order == "s_b" and seen and self.random.random() < 0.8:
             parent = self.random.choice(seen[-5:])
-        text = f"{player.name} {len(told)}"
+        text = f"{player.name} {len(self.truth.before)}"
         told.append(text)
-        self.truth.say(text, player.name, seen, parent)
-        player.say(text, *([] if parent is None else [player.ids[parent]]))
+        self.truth.say(text, player.name, seen, parent, to)
+        player.say(text, *([] if parent is None else [player.ids[parent]]), to=to)
+
+    def _some_of_the_present(self) -> list[str]:
+        present = [one.name for one in self.present]
+        return self.random.sample(present, self.random.randint(1, len(present)))
 
     def crash(self, name: str) -> None:
         self.gone.add(name)
         self.town.players[name].kill()
+
+    def come_back(self, name: str, segment: int) -> None:
+        """The one that crashed begins again with its state; what it had no time to send it never said."""
+        crashed = self.town.players[name]
+        self.enter(name, segment)
+        self.told[name] = [text for text in self.told[name] if text in crashed.texts]
+        self.gone.remove(name)
 
     def leave(self, name: str) -> None:
         self.gone.add(name)
@@ -119,6 +139,7 @@ class Story:
         town = self.town
         healed = 0.3 + CUT_S / self.plan.talk_s
         found: list[tuple[float, str, Callable[[], object]]] = [
+            (0.1, "dan crashes", lambda: self.crash("dan")),
             (healed + 0.1, "hal leaves", lambda: self.leave("hal")),
             (healed + 0.2, "joe comes to segment 2", lambda: self.enter("joe", 2)),
         ]
@@ -135,14 +156,14 @@ class Story:
                 (healed, "the halves hear each other again", lambda: town.rejoin(1)),
                 (healed + 0.05, "ivy comes", lambda: self.enter("ivy", 1)),
             ]
-        if self.plan.order not in BY_CLOCKS:
-            found.append((0.1, "dan crashes", lambda: self.crash("dan")))
+            if self.plan.order in BY_CLOCKS:
+                found.append((0.2, "dan comes back", lambda: self.come_back("dan", 1)))
         return sorted(found, key=lambda one: one[0])
 
 
 def play(folder: Path, plan: Plan, *, say: Callable[[str], None] = print) -> Outcome:
     """Play the story once, and judge it."""
-    sizes = {} if plan.has_log else {"segments": 1, "gateways": 0}
+    sizes = {"silent_ms": SILENT_MS} if plan.has_log else {"segments": 1, "gateways": 0}
     with Town(folder, loss=plan.loss, has_log=plan.has_log, **sizes) as town:
         story = Story(plan, town, say)
         ordered = _gather(story)
@@ -190,16 +211,16 @@ def _judge(story: Story, ordered: Callable[[], list[dict[str, Any]]]) -> Outcome
     town, truth, survivors = story.town, story.truth, story.present
     begun = time.monotonic()
 
-    def common() -> list[str]:
-        """What the log has; without one, what the first survivor has."""
+    def common() -> set[str]:
+        """What the log has; without one, what any survivor has."""
         if not story.plan.has_log:
-            return survivors[0].texts.copy()
-        return [one["data"] for one in ordered() if one.get("kind", "message") == "message" and "data" in one]
+            return {text for one in survivors for text in one.texts.copy()}
+        return {text for texts in _sequences(ordered()).values() for text in texts}
 
     def is_settled() -> bool:
-        texts = set(common())
+        texts = common()
         own = all(_has_said(one, story.told.get(one.name, [])) <= texts for one in survivors)
-        return own and all(set(one.texts) == texts for one in survivors)
+        return own and all(set(one.texts) == truth.sent_to(one.name, texts) for one in survivors)
 
     def why() -> str:
         counts = {one.name: len(set(one.texts)) for one in survivors}
@@ -208,21 +229,44 @@ def _judge(story: Story, ordered: Callable[[], list[dict[str, Any]]]) -> Outcome
     until(is_settled, SETTLE_S_MAX, why)
     settled_s = time.monotonic() - begun
     texts = common()
-    if story.plan.has_log:
-        check_positions(ordered())
-        check_lawful(truth, texts, "the log")
     for one in survivors:
         check_lawful(truth, one.texts, one.name)
-    check_same({one.name: one.texts for one in survivors}, texts)
-    if story.plan.order == "lamport":
-        assert all([text for text in texts if text in one.texts] == one.texts for one in survivors)
+    check_same(truth, {one.name: one.texts for one in survivors}, texts)
+    if story.plan.has_log:
+        _judge_log(story, ordered())
+    elif story.plan.order == "lamport":
+        _check_one_sequence(max((one.texts for one in survivors), key=len), survivors)
     said = sum(map(len, story.told.values()))
     assert len(texts) >= 0.7 * said, f"of {said} messages all have only {len(texts)}"
-    if story.plan.has_log:
-        held = town.ask("held", GROUP, "--json")
-        assert not held, held
     story.say(f"{len(texts)} messages at all {len(survivors)} peers, {settled_s:.1f} s after the last word")
     return Outcome(said, len(texts), [one.name for one in survivors], settled_s)
+
+
+def _judge_log(story: Story, records: list[dict[str, Any]]) -> None:
+    """The ordered topic is lawful, too, without holes, and nothing is held."""
+    for destination, texts in _sequences(records).items():
+        check_lawful(story.truth, texts, "the log" if destination is None else f"the log for {destination}")
+        check_positions([one for one in records if one.get("destination") == destination])
+        if story.plan.order == "lamport":
+            _check_one_sequence(texts, story.present)
+    held = story.town.ask("held", GROUP, "--json")
+    assert not held, held
+
+
+def _sequences(records: list[dict[str, Any]]) -> dict[str | None, list[str]]:
+    """What the ordered topic has, by destination."""
+    found: dict[str | None, list[str]] = {}
+    for one in records:
+        if one.get("kind", "message") == "message" and "data" in one:
+            found.setdefault(one.get("destination"), []).append(one["data"])
+    return found
+
+
+def _check_one_sequence(texts: list[str], survivors: list[Player]) -> None:
+    """Every survivor has what it has in this order."""
+    place = {text: number for number, text in enumerate(texts)}
+    for one in survivors:
+        assert one.texts == sorted(one.texts, key=place.__getitem__), f"{one.name} has another sequence"
 
 
 def _has_said(player: Player, told: list[str]) -> set[str]:

@@ -47,11 +47,23 @@ def test_what_it_forbids_is_named(order: str, texts: list[str]) -> None:
 
 
 def test_what_somebody_lacks_or_has_alone_is_named() -> None:
-    check_same({"ann": ["a1", "b1"]}, ["b1", "a1"])
+    truth = truth_of("causal")
+    check_same(truth, {"ann": ["a1", "b1"]}, ["b1", "a1"])
     with pytest.raises(AssertionError, match="ann lacks 1"):
-        check_same({"ann": ["a1"]}, ["b1", "a1"])
+        check_same(truth, {"ann": ["a1"]}, ["b1", "a1"])
     with pytest.raises(AssertionError, match="ann has 1"):
-        check_same({"ann": ["a1", "b1"]}, ["b1"])
+        check_same(truth, {"ann": ["a1", "b1"]}, ["b1"])
+
+
+def test_what_was_sent_to_some_is_due_to_them_alone_and_comes_after_what_its_sender_had_sent() -> None:
+    truth = Truth("causal_p2p")
+    truth.say("a1", "ann", [], None, ["bob", "cem"])
+    truth.say("a2", "ann", [], None, ["cem"])
+    check_same(truth, {"bob": ["a1"], "cem": ["a1", "a2"], "ann": []}, ["a1", "a2"])
+    with pytest.raises(AssertionError, match="bob has 1"):
+        check_same(truth, {"bob": ["a1", "a2"]}, ["a1", "a2"])
+    with pytest.raises(AssertionError, match="cem has"):
+        check_lawful(truth, ["a2", "a1"], "cem")
 
 
 @pytest.mark.parametrize("positions", [[1, 3], [2, 3], [1, 1, 2], [2, 1]])

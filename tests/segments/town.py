@@ -34,9 +34,18 @@ class Town:
     """Everything, for the duration of the context."""
 
     def __init__(
-        self, folder: Path, *, segments: int = 2, gateways: int = 2, loss: float = 0.0, has_log: bool = True
+        self,
+        folder: Path,
+        *,
+        segments: int = 2,
+        gateways: int = 2,
+        loss: float = 0.0,
+        has_log: bool = True,
+        silent_ms: int = 60_000,
     ) -> None:
+        """`silent_ms` is how long a member may say nothing before the job puts it out."""
         self.folder = folder
+        self._silent_ms = silent_ms
         self.loss = loss
         self.has_log = has_log
         self.job: Running | None = None
@@ -81,8 +90,10 @@ class Town:
             self.bootstrap = broker.lines[0].strip()
         else:
             self.bootstrap = self._stack.enter_context(Broker()).bootstrap
+        settings = self.folder / "job.toml"
+        settings.write_text(f"silent_ms = {self._silent_ms}\n")
         options = ["--bootstrap", self.bootstrap, "--engine", "process", "--cache", str(self.folder / "cache")]
-        self.job = self._run("job", "log", lossy(0, "run", *options))
+        self.job = self._run("job", "log", lossy(0, "run", *options, "--config", settings))
         for segment in self.segments:
             for letter in self._gateway_names:
                 self.start_gateway(segment, letter)
@@ -114,7 +125,8 @@ class Town:
         state = str(self.folder / f"{name}.state")
         arguments = [group, name, "--segment", self.url(segment, far=far), "--state", state, "--json", *options]
         command = self._in(name, lossy(self.loss, "peer", *arguments))
-        player = self.players[name] = Player(name, command, self.folder / f"{name}.log")
+        before = self.players.get(name)
+        player = self.players[name] = Player(name, command, self.folder / f"{name}.log", before)
         self._stack.callback(player.close)
         return player
 
