@@ -36,6 +36,8 @@ LACKING_MS = (450.0, 750.0)
 """Who lacks something asks after so long."""
 FORGOTTEN_MAX = 10_000
 """Of so many senders, and in so many runs of one, it is noted what others have settled and forgotten."""
+LOOK_MS = 100.0
+"""So often it is looked whether anything is waited for that others have forgotten: with much that is held, it costs."""
 PERIOD_MS = (4_000.0, 8_000.0)
 """Every member says what it has this often, if no other one says the same."""
 
@@ -70,6 +72,8 @@ class CatchingUp:
         """What others have settled and forgotten, as they told a newcomer."""
         self._forgotten_since: dict[Who, Runs] = {}
         """The same, as they told it later: it counts only as far as there are such messages."""
+        self._look_ms = 0.0
+        """When to look again whether any of that is waited for."""
         self.reached_time = 0
         """The linear time that the group has reached, as others say."""
         self.pages_sent = 0
@@ -91,9 +95,10 @@ class CatchingUp:
         if self.ask_ms is None or self.ask_ms > due_ms:
             self.ask_ms = due_ms
 
-    def deadline_ms(self) -> float | None:
-        """When to call `due`."""
-        times = [time for time in (self.ask_ms, self.kept.deadline_ms()) if time is not None]
+    def deadline_ms(self, *, is_waiting: bool) -> float | None:
+        """When to call `due`, and `forgotten` where messages wait for others."""
+        look_ms = self._look_ms if is_waiting and self.synced and (self._forgotten or self._forgotten_since) else None
+        times = [time for time in (self.ask_ms, self.kept.deadline_ms(), look_ms) if time is not None]
         return min(times, default=None)
 
     def due(self, now_ms: float) -> tuple[list[Out], bool]:
@@ -187,13 +192,14 @@ class CatchingUp:
             for low, high in runs.runs():
                 known.add_range(low, high)
 
-    def forgotten(self, waited_for: Callable[[], dict[Who, int]]) -> list[tuple[Who, Runs]]:
+    def forgotten(self, waited_for: Callable[[], dict[Who, int]], now_ms: float) -> list[tuple[Who, Runs]]:
         """What others have settled and forgotten, and is not here; `waited_for` tells up to where anything is missing.
 
         No one can make this peer pass over what no one is known to have said, nor what it says itself.
         """
-        if not self.synced:
-            return []  # somebody else may still keep it
+        if not self.synced or now_ms < self._look_ms:
+            return []  # until it is synced, somebody else may still keep it
+        self._look_ms = now_ms + LOOK_MS
         lacking: list[tuple[Who, Runs]] = []
         for who, runs in self._forgotten.items():
             if self._lacks(who, runs):

@@ -206,7 +206,7 @@ class PeerGroup(Intake):
             self.events.append(Synced(self.group))
         self.take_deferred(now_ms)
         self.take_heard(now_ms)
-        told = self.catching_up.forgotten(self.ordering.waited_for)
+        told = self.catching_up.forgotten(self.ordering.waited_for, now_ms)
         if told:
             passed, delivered = self.ordering.pass_over(told, self.catching_up.reached_time, now_ms)
             self.catching_up.passed(passed)
@@ -220,7 +220,7 @@ class PeerGroup(Intake):
         """When to call `due`."""
         times = [
             self.speaking.heartbeat_ms,
-            self.catching_up.deadline_ms(),
+            self.catching_up.deadline_ms(is_waiting=bool(self.ordering.held_count)),
             self.joining.again_ms,
             self.deferred_until_ms(),
         ]
