@@ -27,6 +27,8 @@ from precede.udfs.records.messages import Create, Heartbeat, Join, Leave, Messag
 
 LATER_MS: Final = 250.0
 """A gateway waits so long for each one that comes before it, or for three times the way to the log if that is more."""
+WAY_MS_MAX: Final = 1_000.0
+"""A record that took longer was on no slow way: Kafka was away, and that is not waited for again."""
 LEAVE_MS: Final = 10_000.0
 HEARTBEAT_MS: Final = 25.0
 """The heartbeats of one sender go up this often at most: the last one says it all."""
@@ -299,7 +301,7 @@ class Upward:
             return None
         if entry is not None:
             if entry.published_ms is not None:
-                self.way_ms += (now_ms - entry.published_ms - self.way_ms) / 16
+                self.way_ms += (min(now_ms - entry.published_ms, WAY_MS_MAX) - self.way_ms) / 16
             self._drop(entry)
         return entry
 

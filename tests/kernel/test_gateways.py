@@ -433,3 +433,22 @@ def test_who_joins_alone_on_a_segment_under_clocks_is_not_too_late_anywhere(seed
     assert one.log.dead() == []
     assert one.delivered("ann") == one.delivered("bob") == one.log.delivered(GROUP)
     assert one.segments[1].refused("ann") == one.segments[1].refused("bob") == []
+
+
+def test_a_join_after_a_long_time_without_the_log_counts_within_seconds() -> None:
+    one = World(segments=2)
+    for number in range(2):
+        one.gateway(f"gate{number}", at=(number,))
+    one.segments[0].start("ann")
+    one.segments[1].start("bob")
+    one.run(3_000)
+    one.together("ann", "bob", order="lamport")
+    one.log.cut_off = {"gate0"}
+    for _ in range(60):
+        one.say("ann", "x")
+        one.run(500)
+    one.log.cut_off = set()
+    one.segments[0].start("cem")
+    one.until(lambda: one.segments[0].is_offered("cem"))
+    one.segments[0].join("cem")
+    one.until(lambda: one.segments[0].joined("cem"), 10_000)
