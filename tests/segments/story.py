@@ -217,9 +217,14 @@ def _judge(story: Story, ordered: Callable[[], list[dict[str, Any]]]) -> Outcome
             return {text for one in survivors for text in one.texts.copy()}
         return {text for texts in _sequences(ordered()).values() for text in texts}
 
+    def must_be_there(one: Player) -> set[str]:
+        """What it said, to anybody who can still show it."""
+        said = _has_said(one, story.told.get(one.name, []))
+        return said if story.plan.has_log else {text for other in survivors for text in truth.sent_to(other.name, said)}
+
     def is_settled() -> bool:
         texts = common()
-        own = all(_has_said(one, story.told.get(one.name, [])) <= texts for one in survivors)
+        own = all(must_be_there(one) <= texts for one in survivors)
         return own and all(set(one.texts) == truth.sent_to(one.name, texts) for one in survivors)
 
     def why() -> str:

@@ -93,14 +93,22 @@ class Members:
         return all(self.delivered(name) == len(self.said) for name in self.links)
 
     def go_on_again(self) -> None:
-        """Under another `create` all join again; then what each says is delivered to all."""
-        groups = [link.segment.groups[GROUP] for link in self.links.values()]
-        until(lambda: all(one.joining.joined for one in groups), 30, lambda: str(self.counts()))
+        """Where a `create` was forged all join again; then what each says is delivered to all.
+
+        A forged `join` of a larger epoch puts the one out whose name it has, as a second start elsewhere would.
+        """
+        groups = {name: link.segment.groups[GROUP] for name, link in self.links.items()}
+        until(lambda: all(one.joining.joined for one in groups.values()), 30, lambda: str(self.counts()))
+        time.sleep(3)  # joins wait for a second or two
+        epochs = {name: one.speaking.epoch for name, one in groups.items()}
+        views = [one.speaking.knowledge.view for one in groups.values()]
+        standing = {name for name, epoch in epochs.items() if all(view[name][0] == epoch for view in views)}
         before = {name: self.delivered(name) for name in self.links}
         count = len(self.said)
         self.say()
         assert len(self.said) == count + len(self.links)
-        until(lambda: all(self.delivered(name) >= before[name] + 3 for name in self.links), 30, lambda: str(before))
+        more = len(standing)
+        until(lambda: all(self.delivered(name) >= before[name] + more for name in self.links), 30, lambda: str(before))
 
     def counts(self) -> dict[str, int]:
         """What was counted, over all of them."""
@@ -213,7 +221,7 @@ def test_hostile_datagrams_are_counted_and_harm_no_one(members: Members) -> None
             honest_bytes += 3 * 150
         time.sleep(0.005)
         attacker.listen()
-    if not members.has_key and members.counts().get("other_creates"):
+    if not members.has_key and CASES > 6_000:  # sooner or later, changed bytes make another `create` or `join`
         members.go_on_again()
     else:
         until(members.all_have_all, 30, lambda: str(members.counts()))

@@ -11,7 +11,7 @@ A message goes through these states. Beside each arrow is the function that make
        |
        +---------> dropped       Group.receive_message: an exact copy, it is only counted
        +---------> REFUSED       Group._refuse: a dead letter; refuse_permanently takes its id for ever, too
-       +---------> SETTLED       Group._deliver_at_once: it is ready, the usual case
+       +---------> SETTLED       Group._deliver_at_once: it is ready, the usual case; Group.deliver_next: so are several
        |
        v           Release.take: it waits, and there is room
     HELD, watches an id or a join
@@ -147,6 +147,31 @@ class Group(GroupState):
             sender.remember(seq, value, self.digests)
         if self.waiting and id_ in self.waiting:
             self.release.happened(id_, offset, now_ms)
+
+    def deliver_next(self, values: list[bytes], messages: list[Message]) -> int:
+        """Deliver messages of one sender that are its next ones, as long as nothing is in their way; returns how many.
+
+        The outbox is not told of them: a peer has them in its hand, and positions mean nothing there.
+        """
+        name, epoch, seq = messages[0].sender, messages[0].epoch, messages[0].seq
+        assert isinstance(epoch, int)  # the reader has set it
+        order, waiting = self.order, self.waiting
+        sender = self.senders.get((name, epoch) if epoch else name)
+        if sender is None or not 0 < sender.highest == sender.largest == seq - 1 or not order.waits_once:
+            return 0
+        if self.closed and not self.has_member(name, epoch):
+            return 0
+        for message in messages[: max(0, sender.fence - sender.highest)]:
+            id_: Id = (name, epoch, message.seq)
+            if (waiting and id_ in waiting) or not (order.in_turn or order.arrive(id_, message) is None):
+                break
+            sender.extend(1)
+            sender.highest = message.seq
+        count = sender.highest + 1 - seq
+        self.position += count
+        if self.digests and count:
+            sender.remember_next(seq, values[:count], self.digests)
+        return count
 
     def _refuse(self, sender: Sender, one: HeldMessage, refusal: Refusal) -> None:
         """Write the dead letter of a message that arrived; some refusals also take its id for ever."""

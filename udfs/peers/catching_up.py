@@ -167,7 +167,7 @@ class CatchingUp:
         here = self.kept.known_controls
         news = sum([take(value) for value in answer.controls if value not in here])
         news += sum([take(value) for _, value in answer.messages])
-        self.knows_joins |= bool(answer.controls)
+        self.knows_joins |= is_mine and answer.time > 0  # before the first answer, this peer had none of the records
         forgotten = self._forgotten_since if self.synced else self._forgotten
         for who, runs in told.items():
             known = forgotten.get(who) or Runs()

@@ -98,6 +98,8 @@ class Hearing:
         elif kind == ANNOUNCEMENT:
             note = notes.read_note(payload)
             peer = self.groups.get(note.group) if isinstance(note, JoinAnswer) else None
+        elif kind == PAGE:
+            peer = self.groups.get(notes.read_answer(payload).id.group)
         else:
             return False
         return peer is not None and peer.order.waits_for_members

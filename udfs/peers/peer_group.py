@@ -113,9 +113,12 @@ class PeerGroup(Intake):
         said = [(name, epoch, seq) for seq in range(1, self.speaking.stamps.seq + 1)]
         gone = [id_ for id_ in said if not self.catching_up.kept.has(id_)]
         self.logged.drop(gone)
+        join = self.joining.record
         if gone and not self.joining.left:
             self.begin_epoch(epoch + 1)
             self.enter(now_ms)
+        elif join is not None and join not in self.records.all():
+            self._say(join, now_ms)  # the `create` before may have refused it
 
     # ── what others lack ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -159,7 +162,7 @@ class PeerGroup(Intake):
         if not isinstance(join, Join) or (join.group, join.sender, join.epoch) != answered:
             return
         if not self.records.has(join, answer.join):  # else all would answer each answer
-            self.take(answer.join, now_ms)
+            self.hear([answer.join], now_ms, is_from_log=False)
 
     def receive_join_answer(self, answer: JoinAnswer, now_ms: float) -> None:
         """A member answers; the own clock goes above its."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from precede.udfs.engine.group import Group
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import sender_key
 from precede.udfs.holdback import Holdback
@@ -48,7 +47,7 @@ class PeerKernel(Holdback):
         A peer must read a record, and trim it, before it knows whether to take it. Partition and time are 0.
         """
         group = self._groups[records[0].group]
-        usual = self._deliver_next(group, values, records)
+        usual = group.deliver_next(values, records)
         receive, ordered, dead = group.receive_message, self.ordered, self.dead
         for at in range(usual, len(values)):
             record = records[at]
@@ -59,31 +58,6 @@ class PeerKernel(Holdback):
                 return at
         self.clear()
         return len(values)
-
-    def _deliver_next(self, group: Group, values: list[bytes], records: list[Message]) -> int:
-        """The usual case: each is its sender's next one, and nothing is in its way. Returns how many are delivered so.
-
-        `ordered` is not told of them: positions mean nothing to peers.
-        """
-        name, epoch, seq = records[0].sender, records[0].epoch, records[0].seq
-        assert isinstance(epoch, int)  # the reader has set it
-        order, waiting = group.order, group.waiting
-        sender = group.senders.get(sender_key(name, epoch))
-        if sender is None or not 0 < sender.highest == sender.largest == seq - 1 or not order.waits_once:
-            return 0
-        if group.closed and not group.has_member(name, epoch):
-            return 0
-        for record in records[: max(0, sender.fence - sender.highest)]:
-            id_: Id = (name, epoch, record.seq)
-            if (waiting and id_ in waiting) or not (order.in_turn or order.arrive(id_, record) is None):
-                break
-            sender.extend(1)
-            sender.highest = record.seq
-        count = sender.highest + 1 - seq
-        group.position += count
-        if group.digests and count:
-            sender.remember_next(seq, values[:count], group.digests)
-        return count
 
     def is_settled(self, group: str, id_: Id) -> bool:
         """Whether a message was delivered or abandoned, at all its destinations."""

@@ -51,7 +51,7 @@ class SyncAnswer(msgspec.Struct, frozen=True):
     controls: list[bytes] = []
     """The group's `create`, and the latest records about each member."""
     time: int = 0
-    """The linear time that the group has reached."""
+    """The linear time that the group has reached; it is in the last of several pages with membership records."""
 
 
 def is_later(one: SyncId, other: SyncId) -> bool:
