@@ -36,8 +36,8 @@ SETTLE_S_MAX = 60.0
 JOIN_S_MAX = 45.0
 STEP_S = 0.02
 BY_CLOCKS = ("lamport", "two_clock")
-SILENT_MS = 12_000
-"""Who says nothing for so long is put out by the job: longer than a segment is cut off from the log."""
+SILENT_MS = 15_000
+"""Who says nothing for so long is put out by the job: much longer than a segment is cut off from the log."""
 
 
 @dataclass
@@ -87,19 +87,23 @@ class Story:
 
     @property
     def present(self) -> list[Player]:
-        """The peers that are in the group."""
-        return [one for name, one in self.town.players.items() if name not in self.gone]
+        """The peers that are in the group: those whose own view has them."""
+        return [one for name, one in self.town.players.items() if name not in self.gone and name in one.members]
 
-    def enter(self, name: str, segment: int) -> Player:
-        """A peer comes, and is in the group once its own view has it."""
+    def enter(self, name: str, segment: int) -> None:
+        """A peer comes."""
         options = ["--order", self.plan.order, "--leave"]
         if self.plan.has_log:
-            player = self.town.peer(segment, name, GROUP, *options)
+            self.town.peer(segment, name, GROUP, *options)
         else:
-            player = self.town.peer(1, name, GROUP, *options, far=segment == 2)
-        until(lambda: name in player.members or not player.is_running, JOIN_S_MAX, self.town.why)
-        assert player.is_running, player.why()
-        return player
+            self.town.peer(1, name, GROUP, *options, far=segment == 2)
+
+    def wait_for_all(self) -> None:
+        """All who came are in the group."""
+        coming = [one for name, one in self.town.players.items() if name not in self.gone]
+        until(lambda: all(one in self.present or not one.is_running for one in coming), JOIN_S_MAX, self.town.why)
+        ended = [one.why() for one in coming if not one.is_running]
+        assert not ended, ended
 
     def speak(self) -> None:
         """Somebody says something; under `s_b` mostly as an answer."""
@@ -127,7 +131,7 @@ class Story:
         """The one that crashed begins again with its state; what it had no time to send it never said."""
         crashed = self.town.players[name]
         self.enter(name, segment)
-        self.told[name] = [text for text in self.told[name] if text in crashed.texts]
+        self.told[name] = [text for text in self.told.get(name, []) if text in crashed.texts]
         self.gone.remove(name)
 
     def leave(self, name: str) -> None:
@@ -175,6 +179,7 @@ def _gather(story: Story) -> Callable[[], list[dict[str, Any]]]:
     """All founders are in the group; returns what reads the ordered topic."""
     town = story.town
     story.enter("ann", 1)
+    story.wait_for_all()
     lines: list[str] = []
     if story.plan.has_log:
         lines = town.follow(GROUP).lines
@@ -186,6 +191,7 @@ def _gather(story: Story) -> Callable[[], list[dict[str, Any]]]:
     for name, segment in FOUNDERS.items():
         if name != "ann":
             story.enter(name, segment)
+            story.wait_for_all()
     until(lambda: all(len(one.members) == len(FOUNDERS) for one in story.present), JOIN_S_MAX, town.why)
     story.say(f"all {len(FOUNDERS)} are in the group")
     return ordered
@@ -205,6 +211,7 @@ def _talk(story: Story) -> None:
             spoken += 1
         else:
             time.sleep(STEP_S / 4)
+    story.wait_for_all()
 
 
 def _judge(story: Story, ordered: Callable[[], list[dict[str, Any]]]) -> Outcome:
