@@ -14,6 +14,7 @@ from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, PAGE, SYNC, C
 from precede.udfs.peers.in_turn import Arrival
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, JoinAnswer, RefusedByLog
+from precede.udfs.peers.ordering import begins
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.speaking import Signer
 from precede.udfs.peers.sync_messages import read_have
@@ -203,12 +204,12 @@ class Hearing:
             peer.adopt(create, now_ms)
 
     def _is_create(self, value: bytes | None, group: str) -> bool:
-        """Whether this is a record that creates this group; else it is counted."""
+        """Whether this is a record that creates this group, and one the kernel takes; else it is counted."""
         try:
             record = None if value is None else read(value, LIMITS)
         except Malformed:
             record = None
-        if isinstance(record, Create) and record.group == group:
+        if value is not None and isinstance(record, Create) and record.group == group and begins(group, value):
             return True
         self._count("bad_create")
         return False

@@ -16,6 +16,7 @@ from precede.udfs.engine.runs import Runs
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.peers.events import Delivered, RecordRefused
+from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER
 from precede.udfs.peers.peer_kernel import PeerKernel
 from precede.udfs.records.messages import Id, Message, Record, Who
 from precede.udfs.records.wire import read
@@ -193,6 +194,13 @@ class Ordering:
         if dumped["blob"] is not None:
             self.kernel.load({self._key: dumped["blob"]})
         self._arrived_ms = dict.fromkeys(dumped["held"], now_ms)
+
+
+def begins(group: str, create: bytes) -> bool:
+    """Whether the kernel takes this `create` record of a group."""
+    kernel = PeerKernel(order=DEFAULT_ORDER)
+    kernel.receive(create, group.encode(), 0, 1, 0)
+    return not kernel.dead
 
 
 def stamps_in(one: Delivered, order: str) -> dict[str, Any]:
