@@ -13,7 +13,8 @@ from random import Random
 import pytest
 
 from precede.udfs.orders import ORDERS
-from precede.udfs.peers.frames import DATA, Codec, frame_bytes, make_origin
+from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, Codec, frame_bytes, make_origin
+from precede.udfs.peers.notes import Announcement, GroupNote, encode
 from precede.udfs.peers.streams import ORIGINS_MAX
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP, KEY, Segments
@@ -97,3 +98,25 @@ def test_a_record_beyond_the_limit_is_refused_in_a_sentence() -> None:
     segments.medium.poke("bob")
     segments.run(1_000)
     assert segments.refused("ann") == ["oversize"]
+
+
+def test_a_create_that_the_kernel_refuses_takes_no_ones_place() -> None:
+    segments = Segments("ann", "bob")
+    segments.together("ann", "bob", order="fifo")
+    said = [segments.say(name, "x") for name in ("ann", "bob")]
+    segments.run(500)
+    create = segments["ann"].groups[GROUP].records.create
+    assert create is not None
+    forged = create.replace(b"fifo", b"fifa")
+    assert forged < create
+    eve = make_origin(b"eve.....", 1)
+    note = Announcement("eve", False, False, [GroupNote(GROUP, forged, {})])
+    segments.medium.inject(Codec(7, KEY).encode(eve, [frame_bytes(ANNOUNCEMENT, 1, encode(note))]))
+    segments.run(1_000)
+    assert segments["ann"].broadcast.counts["bad_create"] == segments["bob"].broadcast.counts["bad_create"] == 1
+    said += [segments.say(name, "y") for name in ("ann", "bob")]
+    segments.run(500)
+    for name in ("ann", "bob"):
+        assert segments[name].groups[GROUP].records.create == create
+        assert sorted(segments.delivered(name)) == sorted(said)
+        assert segments.refused(name) == []

@@ -161,3 +161,49 @@ def test_who_comes_soon_after_somebody_came_back_has_what_that_one_said_before(s
     one.join("eve", "ann")
     one.talk(1_000)
     one.check_same()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_joins_alone_on_a_segment_under_clocks_is_not_too_late_anywhere(seed: int) -> None:
+    one = World(seed=seed, segments=2)
+    one.gateway("gate0", at=(0,))
+    one.gateway("gate1", at=(1,))
+    for name in ("ann", "bob"):
+        one.segments[1].start(name)
+    one.segments[0].start("cem")
+    one.run(3_000)
+    one.together("ann", "bob", order="lamport")
+    one.until(lambda: one.segments[0].is_offered("cem"))
+    one.segments[0].join("cem")
+    while not one.segments[0].joined("cem"):
+        one.say("ann", "x")
+        one.say("bob", "y")
+        one.run(7)
+    said = one.say("cem", "hello")
+    for _ in range(20):
+        one.say("ann", "x")
+        one.run(7)
+    one.until(lambda: all(said in one.delivered(name) for name in ("ann", "bob")))
+    one.until(lambda: len(one.delivered("ann")) == len(one.delivered("bob")) == len(one.log.delivered(GROUP)))
+    assert one.log.dead() == []
+    assert one.delivered("ann") == one.delivered("bob") == one.log.delivered(GROUP)
+    assert one.segments[1].refused("ann") == one.segments[1].refused("bob") == []
+
+
+def test_a_join_after_a_long_time_without_the_log_counts_within_seconds() -> None:
+    one = World(segments=2)
+    for number in range(2):
+        one.gateway(f"gate{number}", at=(number,))
+    one.segments[0].start("ann")
+    one.segments[1].start("bob")
+    one.run(3_000)
+    one.together("ann", "bob", order="lamport")
+    one.log.cut_off = {"gate0"}
+    for _ in range(60):
+        one.say("ann", "x")
+        one.run(500)
+    one.log.cut_off = set()
+    one.segments[0].start("cem")
+    one.until(lambda: one.segments[0].is_offered("cem"))
+    one.segments[0].join("cem")
+    one.until(lambda: one.segments[0].joined("cem"), 10_000)

@@ -14,13 +14,11 @@ from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.events import Delivered, Event, Held, ViewChanged
-from precede.udfs.peers.frames import ANNOUNCEMENT, Codec, frame_bytes, make_origin
-from precede.udfs.peers.notes import Announcement, GroupNote, encode
 from precede.udfs.peers.segment_state import decode_state, encode_state
 from precede.udfs.records.messages import Id, Message
 from tests.kernel.effort import effort
 from tests.kernel.medium import Weather
-from tests.kernel.segments import GROUP, KEY, Segments
+from tests.kernel.segments import GROUP, Segments
 
 ON_A_SEGMENT = [order for order in ORDERS if order != "total"]
 
@@ -394,28 +392,6 @@ def test_two_sides_that_created_the_same_group_agree_on_one_create() -> None:
     segments.say("bob", "together")
     segments.run(500)
     assert all(len(segments.delivered(name)) == 4 for name in ("ann", "bob", "cem"))
-
-
-def test_a_create_that_the_kernel_refuses_takes_no_ones_place() -> None:
-    segments = Segments("ann", "bob")
-    segments.together("ann", "bob", order="fifo")
-    said = [segments.say(name, "x") for name in ("ann", "bob")]
-    segments.run(500)
-    create = segments["ann"].groups[GROUP].records.create
-    assert create is not None
-    forged = create.replace(b"fifo", b"fifa")
-    assert forged < create
-    eve = make_origin(b"eve.....", 1)
-    note = Announcement("eve", False, False, [GroupNote(GROUP, forged, {})])
-    segments.medium.inject(Codec(7, KEY).encode(eve, [frame_bytes(ANNOUNCEMENT, 1, encode(note))]))
-    segments.run(1_000)
-    assert segments["ann"].broadcast.counts["bad_create"] == segments["bob"].broadcast.counts["bad_create"] == 1
-    said += [segments.say(name, "y") for name in ("ann", "bob")]
-    segments.run(500)
-    for name in ("ann", "bob"):
-        assert segments[name].groups[GROUP].records.create == create
-        assert sorted(segments.delivered(name)) == sorted(said)
-        assert segments.refused(name) == []
 
 
 @effort(8)
