@@ -118,9 +118,9 @@ def lossy(share: float, *arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "tests.segments.lossy", str(share), *map(str, arguments)]
 
 
-def until(met: Callable[[], bool], limit_s: float, why: Callable[[], str]) -> None:
+def until(met: Callable[[], bool], limit_s: float, why: Callable[[], str], *, every_s: float = 0.02) -> None:
     """Wait for something; fails at the limit, and says why."""
     end = time.monotonic() + limit_s
     while not met():
         assert time.monotonic() < end, f"not within {limit_s:.0f} s: {why()}"
-        time.sleep(0.02)
+        time.sleep(every_s)

@@ -96,6 +96,11 @@ class Members:
             return all(self.delivered(name) == set(self.said) for name in self.links)
         return not any(map(self.unknown, self.links))
 
+    def why(self) -> str:
+        """What is missing where, and what was counted."""
+        missing = {name: sorted(self.unknown(name))[:5] for name in self.links}
+        return f"missing {missing}, counted {self.counts()}"
+
     def counts(self) -> dict[str, int]:
         """What was counted, over all of them."""
         found: dict[str, int] = {}
@@ -207,7 +212,7 @@ def test_hostile_datagrams_are_counted_and_harm_no_one(members: Members) -> None
             honest_bytes += 3 * 150
         time.sleep(0.005)
         attacker.listen()
-    until(members.is_settled, 60, lambda: str(members.counts()))
+    until(members.is_settled, 120, members.why, every_s=1)
     found = {name: count - before.get(name, 0) for name, count in members.counts().items()}
     refused = {"forged"} if members.has_key else {"bad_body", "unknown_kind", "not_from_log", "bad_create"}
     assert {"runt", "foreign", "other_segment", "truncated", "copies"} | refused <= {
