@@ -37,7 +37,7 @@ DEFERRED_MAX = 1_000
 EARLY_MAX = 1_000
 """Of so many who are no members yet a heartbeat is kept."""
 HEARD_BYTES_MAX = 4 * 1024 * 1024
-"""So much is kept of what is heard before it is known who has joined; the rest comes when members synchronise."""
+"""So much is kept of what is heard before it is known who has joined; where it is more, this peer asks again."""
 GONE_FOR_GOOD = frozenset({codes.FENCED, codes.LATE, codes.NOT_MEMBER, codes.ORPHAN, codes.CYCLE, codes.SELF_PARENT})
 """What was refused under these codes would be refused again, so it need not come again."""
 
@@ -89,6 +89,7 @@ class Intake:
         self._heard: list[tuple[list[bytes], bool]] = []
         """What was heard before it was known who has joined, and whether from a gateway."""
         self._heard_bytes = 0
+        self._heard_too_much = False
 
     @property
     def order(self) -> type[Order]:
@@ -108,6 +109,8 @@ class Intake:
         elif self._heard_bytes < HEARD_BYTES_MAX:
             self._heard.append((values, is_from_log))
             self._heard_bytes += sum(map(len, values))
+        else:
+            self._heard_too_much = True
 
     def take_heard(self, now_ms: float) -> None:
         """Take in what was heard before it was known who has joined."""
@@ -115,6 +118,9 @@ class Intake:
             heard, self._heard, self._heard_bytes = self._heard, [], 0
             for values, is_from_log in heard:
                 self.take_all(values, now_ms, is_from_log=is_from_log)
+            if self._heard_too_much:
+                self._heard_too_much = False
+                self.catching_up.begin(now_ms)
 
     def take(self, value: bytes, now_ms: float, *, is_from_log: bool = False, is_page: bool = False) -> bool:
         """Take in a record of the group, from anyone who has it; returns whether it is new."""
