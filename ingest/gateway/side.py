@@ -206,12 +206,10 @@ class Side:
             if self._log.creates.get(group) != peer.records.create:
                 self._tell_group(group, set(), now_ms)
             return
-        elif isinstance(record, Tick):
-            return
         elif _comes_first(peer, record):
             self._down.append(took)
             return
-        elif _has_control(peer, record, took.value):
+        elif isinstance(record, Tick) or _has_control(peer, record, took.value):
             return
         else:
             is_home = isinstance(record, Heartbeat) and (group, record.sender, record.epoch) in self._home
@@ -267,7 +265,7 @@ class Side:
             if isinstance(record, Message):
                 if peer.catching_up.kept.has(id_of(record)):
                     continue
-            elif not _comes_first(peer, record) and _has_control(peer, record, value):
+            elif _has_control(peer, record, value):
                 continue
             segment.inject(group, value, now_ms)
             self.told += 1
@@ -318,7 +316,10 @@ def _comes_first(peer: PeerGroup, record: Record) -> bool:
 
 
 def _has_control(peer: PeerGroup, record: Record, value: bytes) -> bool:
-    return not isinstance(record, Message | Heartbeat | Tick) and peer.records.has(record, value)
+    """Whether a segment has a membership record that need not be told again."""
+    if isinstance(record, Message | Heartbeat | Tick) or _comes_first(peer, record):
+        return False
+    return peer.records.has(record, value)
 
 
 def _draw(gateway: str, group: str, sender: str) -> tuple[int, str]:

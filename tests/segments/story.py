@@ -82,10 +82,6 @@ class Story:
         self.random = random.Random(self.plan.seed)
 
     @property
-    def has_destinations(self) -> bool:
-        return self.plan.order == "causal_p2p"
-
-    @property
     def present(self) -> list[Player]:
         """The peers that are in the group: those whose own view has them."""
         return [one for name, one in self.town.players.items() if name not in self.gone and name in one.members]
@@ -108,7 +104,7 @@ class Story:
     def speak(self) -> None:
         """Somebody says something; under `s_b` mostly as an answer."""
         player = self.random.choice(self.present)
-        to = self._some_of_the_present() if self.has_destinations else None
+        to = self._some_of_the_present() if self.plan.order == "causal_p2p" else None
         told = self.told.setdefault(player.name, [])
         seen = list(player.texts)
         parent = None

@@ -89,7 +89,6 @@ class Intake:
         self._heard: list[tuple[list[bytes], bool]] = []
         """What was heard before it was known who has joined, and whether from a gateway."""
         self._heard_bytes = 0
-        self._heard_too_much = False
 
     @property
     def order(self) -> type[Order]:
@@ -109,17 +108,15 @@ class Intake:
         elif self._heard_bytes < HEARD_BYTES_MAX:
             self._heard.append((values, is_from_log))
             self._heard_bytes += sum(map(len, values))
-        else:
-            self._heard_too_much = True
 
     def take_heard(self, now_ms: float) -> None:
         """Take in what was heard before it was known who has joined."""
         if self._heard and self.catching_up.knows_joins:
+            is_full = self._heard_bytes >= HEARD_BYTES_MAX
             heard, self._heard, self._heard_bytes = self._heard, [], 0
             for values, is_from_log in heard:
                 self.take_all(values, now_ms, is_from_log=is_from_log)
-            if self._heard_too_much:
-                self._heard_too_much = False
+            if is_full:
                 self.catching_up.begin(now_ms)
 
     def take(self, value: bytes, now_ms: float, *, is_from_log: bool = False, is_page: bool = False) -> bool:
