@@ -18,6 +18,7 @@ from precede.udfs.peers.notes import Announcement, GroupNote, encode
 from precede.udfs.peers.streams import ORIGINS_MAX
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP, KEY, Segments
+from tests.signing import publics
 
 CASES = 2_000 if os.environ.get("PRECEDE_EXPLORE") else 120
 ON_SEGMENTS = [order for order in ORDERS if order != "total"]
@@ -100,6 +101,14 @@ def test_a_record_beyond_the_limit_is_refused_in_a_sentence() -> None:
     assert segments.refused("ann") == ["oversize"]
 
 
+def announce(segments: Segments, create: bytes, seq: int) -> None:
+    """A stranger says that this record began the group."""
+    note = Announcement("eve", False, False, [GroupNote(GROUP, create, {})])
+    frame = frame_bytes(ANNOUNCEMENT, seq, encode(note))
+    segments.medium.inject(Codec(7, KEY).encode(make_origin(b"eve.....", 1), [frame]))
+    segments.run(1_000)
+
+
 def test_a_create_that_the_kernel_refuses_takes_no_ones_place() -> None:
     segments = Segments("ann", "bob")
     segments.together("ann", "bob", order="fifo")
@@ -109,10 +118,7 @@ def test_a_create_that_the_kernel_refuses_takes_no_ones_place() -> None:
     assert create is not None
     forged = create.replace(b"fifo", b"fifa")
     assert forged < create
-    eve = make_origin(b"eve.....", 1)
-    note = Announcement("eve", False, False, [GroupNote(GROUP, forged, {})])
-    segments.medium.inject(Codec(7, KEY).encode(eve, [frame_bytes(ANNOUNCEMENT, 1, encode(note))]))
-    segments.run(1_000)
+    announce(segments, forged, 1)
     assert segments["ann"].broadcast.counts["bad_create"] == segments["bob"].broadcast.counts["bad_create"] == 1
     said += [segments.say(name, "y") for name in ("ann", "bob")]
     segments.run(500)
@@ -120,3 +126,20 @@ def test_a_create_that_the_kernel_refuses_takes_no_ones_place() -> None:
         assert segments[name].groups[GROUP].records.create == create
         assert sorted(segments.delivered(name)) == sorted(said)
         assert segments.refused(name) == []
+
+
+def test_who_could_not_join_under_a_create_joins_under_the_next() -> None:
+    segments = Segments("ann", "bob")
+    segments.together("ann", "bob", order="fifo")
+    head = b'{"group":"G","kind":"create","members":[],"options":{'
+    with_keys = head + b'"keys":{"service":"%s"},"order":"fifo"}}' % publics("ann")["ann"].encode()
+    announce(segments, with_keys, 1)
+    assert not segments["ann"].groups[GROUP].members
+    announce(segments, head + b'"digests":9,"order":"fifo"}}', 2)
+    segments.run(3_000)
+    said = [segments.say(name, "x") for name in ("ann", "bob")]
+    segments.run(1_000)
+    for name in ("ann", "bob"):
+        assert segments[name].groups[GROUP].joining.joined
+        assert segments[name].groups[GROUP].members.keys() == {"ann", "bob"}
+        assert sorted(segments.delivered(name)) == sorted(said)
