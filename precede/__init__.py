@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from precede.segments.segment import Segment as Segment
     from precede.udfs.errors import AccessDenied as AccessDenied
     from precede.udfs.errors import CallFailed as CallFailed
+    from precede.udfs.errors import Closed as Closed
     from precede.udfs.errors import Difference as Difference
     from precede.udfs.errors import Hole as Hole
     from precede.udfs.errors import PrecedeError as PrecedeError
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ERRORS = ("AccessDenied", "CallFailed", "Difference", "Hole", "PrecedeError", "Refused", "Unconfirmed", "Unreachable")
+_ERRORS = (
+    *("AccessDenied", "CallFailed", "Closed", "Difference", "Hole"),
+    *("PrecedeError", "Refused", "Unconfirmed", "Unreachable"),
+)
 _CALLS = ("CALLER", "AnyOf", "Call", "ReceiveData", "SendData", "Started")
 _HOMES = {
     **dict.fromkeys(_ERRORS, "precede.udfs.errors"),
@@ -70,6 +74,7 @@ __all__ = [  # noqa: RUF100, F822
     "AnyOf",
     "Call",
     "CallFailed",
+    "Closed",
     "Delivery",
     "Difference",
     "Groups",

@@ -52,7 +52,7 @@ ROOMS = {
     "precede": {"precede", "streaming", "ingest", "udfs"},
 }
 
-ERRORS = ("Refused", "Unreachable", "AccessDenied", "Unconfirmed", "Hole", "Difference", "CallFailed")
+ERRORS = ("Refused", "Unreachable", "AccessDenied", "Unconfirmed", "Closed", "Hole", "Difference", "CallFailed")
 
 # The kernel only computes. Other modules reach outside (files, clocks, chance, threads) or write what another version
 # cannot read (pickle), and then the same log would no longer give the same bytes.

@@ -53,6 +53,9 @@ class Hole(PrecedeError):
         missing = f"position {first} is" if first == end else f"positions {first} to {end} are"
         super().__init__(f"In group {place} {missing} missing: after {last} came {delivery.position}.")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.delivery, self.last)  # the text alone is not what it is made from
+
 
 class Difference(PrecedeError):
     """A live reader made another record than the job: what it has delivered of this group lately may be wrong."""
@@ -60,11 +63,27 @@ class Difference(PrecedeError):
     def __init__(self, group: str, where: str) -> None:
         """`where` is the first place at which the two differ."""
         self.group = group
+        self.where = where
         super().__init__(
             f"Live reading of group {group} has ended: what this reader made from the raw topic is not what the "
             f"ordered topic has ({where}). What it delivered of this group shortly before may be wrong: compare it "
             "with the ordered topic. From here on the group is read from there."
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.group, self.where)
+
+
+class Closed(PrecedeError):
+    """What was called had been closed, or was closed while it waited."""
+
+    def __init__(self, what: str) -> None:
+        """`what` names the thing that is closed, such as "the member ann of travel"."""
+        self.what = what
+        super().__init__(f"{what[0].upper()}{what[1:]} is closed: open it again to go on.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what,)
 
 
 class CallFailed(PrecedeError):
