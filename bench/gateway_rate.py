@@ -26,7 +26,7 @@ from precede.streaming.job.settings import Settings
 PEERS = 2
 SETTLE_S_MAX = 60.0
 MEET_S = 4.0
-"""So long after its start a gateway knows the others."""
+"""How long after its start a gateway knows the others."""
 
 
 class GatewayRate(msgspec.Struct, kw_only=True):

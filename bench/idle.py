@@ -23,7 +23,7 @@ HOME = Path(__file__).resolve().parent.parent
 CORES_MAX = 0.15
 """The share of one core while nothing is held."""
 WARM_S = 90
-"""The JVM compiles for so long after the start, which is no cost of an idle job."""
+"""How long the JVM compiles after the start, which is no cost of an idle job."""
 SELDOM_S = 30
 """Until requests for what one message waits for have become rare."""
 

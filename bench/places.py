@@ -29,7 +29,7 @@ IDLE_REQUESTS_MAX = 60
 START_S_MAX = 300.0
 RATE = 800
 CALM_S = 130
-"""After so long without messages, ticks are as seldom as they get."""
+"""After this time without messages, ticks are as seldom as they get."""
 
 
 class Running:

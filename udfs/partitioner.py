@@ -54,7 +54,7 @@ def check_partitioner(name: str) -> str:
 
 
 def partition_of(key: bytes, partitions: int, partitioner: str = DEFAULT_PARTITIONER) -> int:
-    """Where the records of the group with this key belong, in a topic of so many partitions."""
+    """Where the records of the group with this key belong, in a topic with this number of partitions."""
     return PARTITIONERS[partitioner](key) % partitions
 
 

@@ -1,8 +1,8 @@
 """Which groups changed since their state was last written to the state topic, and what is to be written now.
 
-Pure: whoever runs the kernel reports what changed, asks what is due by the time of the log, and publishes it in the
-same transaction as everything else. In each partition the unwritten groups are kept in the order of their first change,
-so the first of them is both the next one due and the limit of what the topic covers.
+Pure: who runs the kernel reports what changed, asks what is due by the time of the log, and publishes it in the same
+transaction as everything else. In each partition the unwritten groups are kept in the order of their first change, so
+the first of them is both the next one due and the limit of what the topic covers.
 """
 
 from collections.abc import Callable, Mapping

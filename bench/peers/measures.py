@@ -18,7 +18,7 @@ SAMPLE_S = 0.1
 SETTLED_S = 2.0
 """All is out once enough records are visible and no more came for this long."""
 START_S_MAX = 240.0
-"""After so long without a first record an engine has failed. Some wait 45 s for a dead one's session to end."""
+"""After this time without a first record an engine has failed. Some wait 45 s for a dead one's session to end."""
 SILENT_S_MAX = 45.0
 """The same for one that is at work: what it has lost will not come."""
 WARM_SHARE = 0.2

@@ -59,7 +59,7 @@ def perform(
 
 
 def tasks(peers: int, *, interface: str = "lo", **more: Any) -> list[Task]:
-    """The same task for each of these peers, at an address that nobody else uses."""
+    """The same task for each of these peers, at an address that no one else uses."""
     url = f"udp://239.255.70.80:{free_port()}%{interface}"
     return [Task(url=url, name=f"peer-{number}", peers=peers, is_first=number == 0, **more) for number in range(peers)]
 

@@ -34,7 +34,7 @@ BOUND_MS = 1_000.0
 REST_MS = 10_000.0
 """How often the groups of the log are put away that nothing reached."""
 DISK_MS = 5_000.0
-"""Where the disk cannot be written, it is tried again after so long."""
+"""After how long a disk that could not be written is tried again."""
 RESUME_AT = 0.8
 """Below this share of the limit the segments take in records again."""
 ANSWERED_MAX = 1_000

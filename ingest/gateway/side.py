@@ -28,7 +28,7 @@ from precede.udfs.records.messages import Create, Heartbeat, Join, Message, Reco
 from precede.udfs.records.wire import read
 
 LATER_MS = 150.0
-"""A gateway waits so long for each one that comes before it."""
+"""How long a gateway waits for each one that comes before it."""
 TELL_MS = 100.0
 """So often the peers are told what the log has of what they said."""
 TELL_ALL_MS = 10_000.0
@@ -36,7 +36,7 @@ TELL_ALL_MS = 10_000.0
 TELL_NEW_MS = 1_000.0
 """Not sooner than this after the last time."""
 ELSEWHERE_MS = 800.0
-"""So long after a join, at least, what members of other segments said before they knew of it is in the log."""
+"""How long after a join, at least, what members of other segments said before they knew of it is in the log."""
 RANKS_MS = 500.0
 ROOM_BYTES = 64 * 1024
 WAITING_MAX = 20_000

@@ -26,7 +26,7 @@ from precede.ingest.gateway.log_kernel import LogKernel, id_of, rank_of
 from precede.udfs.records.messages import Create, Heartbeat, Join, Leave, Message, Record
 
 LATER_MS: Final = 250.0
-"""A gateway waits so long for each one that comes before it, or for three times the way to the log if that is more."""
+"""How long a gateway waits for each one that comes before it, or for three times the way to the log if that is more."""
 WAY_MS_MAX: Final = 1_000.0
 """A record that took longer was on no slow way: Kafka was away, and that is not waited for again."""
 LEAVE_MS: Final = 10_000.0

@@ -29,7 +29,7 @@ ECHO_S = 2.0
 TURN_S = 0.001
 """Turns begin at least so far apart: to take together what arrives meanwhile costs less than to wake up for each."""
 IDLE_S = 60.0
-"""So long the thread waits where nothing is to be done."""
+"""How long the thread waits where nothing is to be done."""
 LOOK_S = 0.002
 YIELD_S = 0.000_05
 """A lock goes to the one who asks for it first, which would be this thread again."""
@@ -240,7 +240,7 @@ class SegmentRunner:
         return self._turned_s + TURN_S - monotonic()
 
     def _wait(self, timeout_s: float) -> None:
-        """Wait until something is to be done, at most so long."""
+        """Wait until something is to be done, at most this time."""
         early_s = self._early_s()
         if early_s > 0:
             sleep(min(early_s, timeout_s))

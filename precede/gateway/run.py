@@ -51,11 +51,11 @@ ROWS_MAX = 250
 """So many records of the log are taken before the segments have their turn."""
 COLLECT_S = 10.0
 KEEP_S_MAX = 2.0
-"""So long the end reads on, so that the next start need not read it."""
+"""How long the end reads on, so that the next start need not read it."""
 END_S_MAX = 10.0
-"""So long the end waits for the log to take one more of the records that were heard."""
+"""How long the end waits for the log to take one more of the records that were heard."""
 PUBLISH_PAUSE_MS = 5_000.0
-"""After Kafka refused a record nothing is published for so long."""
+"""How long nothing is published after Kafka refused a record."""
 
 
 class Gateway:

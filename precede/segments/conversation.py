@@ -14,9 +14,9 @@ from precede.udfs.records.messages import Id, Message
 
 LOOK_S = 0.1
 LOG_S = 30.0
-"""Who leaves waits at most so long for the log, where there is a gateway."""
+"""How long, at most, a peer that leaves waits for the log, where there is a gateway."""
 HELD_S = 0.1
-"""A message that is held for so long is shown, with what it waits for."""
+"""A message that is held for this time is shown, with what it waits for."""
 MALFORMED, REFUSED = "malformed", "refused"
 
 

@@ -41,7 +41,7 @@ CONGESTED_S = 30.0
 """How long saying something waits for others that cannot follow."""
 RETRY_S = 0.002
 SHARED_WAIT_S = 0.05
-"""While another thread drives the segment, this one waits so long before it offers to do so."""
+"""While another thread drives the segment, this one waits this long before it offers to do so."""
 
 
 class _Signer:

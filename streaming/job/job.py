@@ -106,7 +106,7 @@ class Job(ABC):
 
     @abstractmethod
     def end_batch(self, seconds: float) -> None:
-        """Let a batch that is being published end, for so long at most."""
+        """Let a batch that is being published end, waiting at most this time."""
 
     # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -160,7 +160,7 @@ class Job(ABC):
         return ask_patiently(ask, patience_s=self.settings.patience_s, pause=self._pause, say=self.say)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait for so long, or until the job is stopped; whether it is."""
+        """Wait this time, or until the job is stopped; whether it is."""
         self.beat()
         return self.stopping.wait(seconds)
 

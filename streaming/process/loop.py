@@ -90,7 +90,7 @@ class OrderLoop:
         return self._thread.is_alive()
 
     def end(self, seconds: float) -> None:
-        """End it between two transactions, and wait for that so long at most."""
+        """End it between two transactions, and wait for that, at most this time."""
         self._stopping.set()
         self._thread.join(seconds)
 

@@ -22,9 +22,9 @@ ANNOUNCE_MS = (10_000.0, 20_000.0)
 NOTE_BYTES_MAX = 64 * 1024
 """One announcement tells of groups up to this size; of a larger group it does not name the members."""
 NAMES_MS = 2_000.0
-"""So long after its start a process may not know the names of all that it hears."""
+"""How long after its start a process may not know the names of all that it hears."""
 ASKS_ON_MS = 5_000.0
-"""For so long a process asks again where there is more."""
+"""How long a process asks again where there is more."""
 PADDING_BYTES = 2 * NOTE_BYTES_MAX // AMPLIFICATION
 """So much is said at most beside such a question."""
 

@@ -48,7 +48,7 @@ HEARTBEAT_MS_MIN = 10.0
 HEARTBEAT_MS_MAX = 500.0
 """After each own frame the heartbeats come after HEARTBEAT_MS_MIN, then after twice as long each time."""
 ACK_MS = 20.0
-"""What arrived is confirmed after so long; with more than PEERS_USUAL peers it takes longer in proportion."""
+"""How long after its arrival a frame is confirmed; with more than PEERS_USUAL peers it takes longer in proportion."""
 PEERS_USUAL = 8
 ACK_FRAMES = 96
 """So many frames of one origin are confirmed at once."""
@@ -58,7 +58,7 @@ VECTOR_MAX = 48
 REQUESTED_MAX = 2_048
 """So many frames of one request are looked up; who needs more asks again."""
 SILENT_MS = 600.0
-"""What others say about an origin counts once it has been silent for so long; before that it speaks for itself."""
+"""What others say about an origin counts once it has been silent for this time; before that it speaks for itself."""
 QUEUED_BYTES_MAX = 16 * 1024 * 1024
 SPOKEN_BYTES_MAX = 1024 * 1024
 """With more than this in the queue an application has to wait, so that what it says is not old when it goes out."""

@@ -23,7 +23,7 @@ from precede.udfs.records.messages import SEQ_MAX, Who
 GRACE_MS = 400
 """Messages younger than this are on their way to all."""
 ANSWER_MS = (2.0, 40.0)
-"""An answer comes after so long; with more than PEERS_USUAL peers it takes longer in proportion."""
+"""How long an answer waits; with more than PEERS_USUAL peers it takes longer in proportion."""
 ANSWER_AGAIN_MS = 2.0
 """The one who sent a requester its last page sends the next one within this time."""
 PEERS_USUAL = 16
@@ -33,9 +33,9 @@ MORE_MS = 50.0
 """Who has to pay for a page first asks for it after this time."""
 SILENT_MAX = 2
 LACKING_MS = (450.0, 750.0)
-"""Who lacks something asks after so long."""
+"""How long a peer that lacks something waits before it asks."""
 FORGOTTEN_MAX = 10_000
-"""Of so many senders, and in so many runs of one, it is noted what others have settled and forgotten."""
+"""For how many senders, and in how many runs of one, it is noted what others have settled and forgotten."""
 LOOK_MS = 100.0
 """So often it is looked whether anything is waited for that others have forgotten: with much that is held, it costs."""
 PERIOD_MS = (4_000.0, 8_000.0)

@@ -20,7 +20,7 @@ PAYLOAD_BYTES_MAX = 512 * 1024 + 4096
 """A record of the largest size, and what stands around it."""
 PENDING_BYTES_MAX = 8 * 1024 * 1024
 PENDING_MS_MAX = 30_000
-"""So long a payload waits for its next fragment."""
+"""How long a payload waits for its next fragment."""
 
 INCOMPLETE = "incomplete"
 """Dropped, because its other fragments did not come in time."""

@@ -1,7 +1,7 @@
 """What came before earlier payloads of its origin, and may not be taken before them.
 
 Under orders by clocks, what a member says after it has taken a join into account counts only after that join: else
-others would deliver what lies above the first word of the newcomer. Whoever takes a join says so at once
+others would deliver what lies above the first word of the newcomer. A peer that takes a join says so at once
 (peer_group.py), and what it says is taken in its turn, so each join comes before all that was said after it.
 """
 

@@ -31,11 +31,11 @@ from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
 DEFER_MS = 1_500.0
-"""So long a join of a larger epoch waits for what is on its way of the older one; meanwhile all say what they have."""
+"""How long a join of a larger epoch waits for what is on its way of the older one; meanwhile all say what they have."""
 DEFERRED_MAX = 1_000
 """So many joins and leaves may wait; one more comes again when members synchronise."""
 EARLY_MAX = 1_000
-"""Of so many who are no members yet a heartbeat is kept."""
+"""From how many who are no members yet a heartbeat is kept."""
 HEARD_BYTES_MAX = 4 * 1024 * 1024
 """So much is kept of what is heard before it is known who has joined; where it is more, this peer asks again."""
 GONE_FOR_GOOD = frozenset({codes.FENCED, codes.LATE, codes.NOT_MEMBER, codes.ORPHAN, codes.CYCLE, codes.SELF_PARENT})

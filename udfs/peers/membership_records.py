@@ -5,7 +5,7 @@ from precede.udfs.records.messages import Abandon, Create, Evict, Join, Leave
 ABANDONS_MAX = 1_000
 """How many `abandon` records are kept; the oldest are dropped."""
 NAMES_MAX = 10_000
-"""Of so many names records are kept; beyond it, the one that was heard of first is dropped."""
+"""For how many names records are kept; beyond it, the one that was heard of first is dropped."""
 EPOCHS_MAX = 16
 """Of how many epochs of one name the records are kept."""
 

@@ -55,7 +55,7 @@ class JoinAnswer(msgspec.Struct, frozen=True, tag="welcome"):
     Of many members those that joined last; the others are in the history of the group.
     """
     join: bytes = b""
-    """The record of the join: nobody who hears what this member says from here on may lack it."""
+    """The record of the join: everyone who hears what this member says from here on must have it."""
 
 
 class InLog(msgspec.Struct, frozen=True, tag="in_log"):

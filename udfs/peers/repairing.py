@@ -15,11 +15,11 @@ from precede.udfs.peers.streams import Stream
 OWN_MS = 2.0
 """A peer repairs its own frames within this time."""
 OTHERS_MS = (4.0, 20.0)
-"""A peer repairs the frames of others after so long."""
+"""How long a peer waits before it repairs the frames of others."""
 PEERS_USUAL = 16
 """With more peers than this, OTHERS_MS grows in proportion, so that they do not all answer at once."""
 HOLD_MS = 15.0
-"""So long after a repair no request for the same frame counts."""
+"""How long after a repair no request for the same frame counts."""
 PER_SECOND_MAX = 2_000
 BURST = 64
 PENDING_MAX = 10_000

@@ -12,7 +12,7 @@ from precede.udfs.peers.frame_store import FrameStore
 from precede.udfs.peers.frames import BUNDLE_BYTES_MAX, FRAME, frame_bytes
 
 LINGER_MS = 1.0
-"""So long a frame waits for others to share its datagram; with more than PEERS_USUAL peers longer in proportion.
+"""How long a frame waits for others to share its datagram; with more than PEERS_USUAL peers longer in proportion.
 
 What a datagram costs its receivers is paid once by each of them.
 """

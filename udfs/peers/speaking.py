@@ -68,7 +68,7 @@ class Speaking:
         self.stamps.load(kept)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin anew in a larger epoch; what was observed before still counts."""
+        """Begin again in a larger epoch; what was observed before still counts."""
         kept = self.stamps.dump()
         self.epoch = epoch
         self.stamps = self.order.stamps_of(self.name, epoch)

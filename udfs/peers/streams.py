@@ -21,7 +21,7 @@ CREDIT_BYTES_MAX = 256 * 1024
 PAGE_CREDIT_BYTES_MAX = 640 * 1024
 """A page may be one record of the largest size."""
 FORGET_MS = 120_000
-"""An origin that was silent for so long is forgotten."""
+"""An origin that was silent for this time is forgotten."""
 PROVEN_DATAGRAMS = 3
 """An origin counts as one more peer to share the medium with once so many datagrams of it were heard, as a flood of
 made-up origins would slow all down that they share it with."""
@@ -97,7 +97,7 @@ class Stream:
         self.page_credit = min(self.page_credit + earned, PAGE_CREDIT_BYTES_MAX)
 
     def advance(self, count: int, size: int) -> None:
-        """The next frames are here, so many of so many bytes in all, and nothing was missing before them."""
+        """The next `count` frames are here, of `size` bytes in all, and nothing was missing before them."""
         seq = self.runs.prefix = self.runs.prefix + count
         self.highest = max(self.highest, seq)
         self.noticed = max(self.noticed, seq)

@@ -1,6 +1,6 @@
 """Members that fall silent: where messages wait for every member, one that says nothing is evicted.
 
-Only `lamport` and `two_clock` wait for members. In every other order silence holds nothing back, and nobody is evicted
+Only `lamport` and `two_clock` wait for members. In every other order silence holds nothing back, and no one is evicted
 for it. A member is silent when three things are true: the message that has waited longest waits for its word; nothing
 of it is known to be missing (otherwise that is a gap, see gaps.py); and since that message came it gave no sign of life
 for `silent_ms` of the log's time. Then an `evict` goes into the log, with the last seq up to which everything is here,
