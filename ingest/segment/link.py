@@ -3,6 +3,7 @@
 The runner calls this under its lock (runner.py), and no one else does.
 """
 
+import logging
 from collections.abc import Callable
 from time import monotonic, time
 from typing import TypeAlias
@@ -11,6 +12,7 @@ from precede.ingest.segment.sockets import SegmentSocket
 from precede.udfs.peers.events import Event
 from precede.udfs.peers.segment import Segment
 
+_LOGGER = logging.getLogger("precede.segment")
 DRAINED_MAX = 32
 """So many datagrams are taken before other threads have a turn."""
 SERVE_MS = 1.0
@@ -100,6 +102,13 @@ class Link:
         events = self.segment.take_events()
         if events:
             self.listener(events)
+        for fault in self.segment.take_faults():
+            _LOGGER.error(
+                "precede has an error of its own on the segment %s, and goes on without what raised it (counted as"
+                " internal_error): please report it.",
+                self.socket.address,
+                exc_info=fault,
+            )
 
     def counts(self) -> dict[str, int]:
         """Everything that is counted: what was dropped by the protocol's code, and what the socket saw."""

@@ -243,6 +243,29 @@ def test_an_error_in_the_thread_is_told_to_whoever_uses_it(monkeypatch: pytest.M
             here.runner.wait_until(lambda _now_ms: False, 5)
 
 
+def test_a_group_that_raises_is_counted_and_said_once_and_the_segment_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("a fault of precede")
+
+    with linked() as here:
+        bob = here.open("bob")
+        here.open("ann")
+        here.create("ann")
+        here.join("bob")
+        monkeypatch.setattr(bob.segment.groups[GROUP], "take_all", broken)
+        for _ in range(3):
+            here.say("ann")
+        assert here.runner.wait_until(lambda _now_ms: bob.counts().get("internal_error", 0) >= 3, 5)
+        monkeypatch.undo()
+        assert here.until_delivered("bob", here.say("bob"))
+    said = [record for record in caplog.records if "an error of its own on the segment" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].exc_info is not None
+    assert isinstance(said[0].exc_info[1], ZeroDivisionError)
+
+
 def test_a_link_that_is_removed_just_before_the_thread_waits_for_it_stops_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,7 +75,7 @@ class Announcing:
 
     def take(self, origin: bytes, note: Announcement, streams: Streams, now_ms: float) -> None:
         """Take in what another process tells of itself."""
-        stream = streams.by_origin[origin]
+        stream = streams.of(origin, now_ms)
         if origin not in self._names:
             self._names = {one: name for one, name in self._names.items() if streams.get(one) is not None}
             self._answer_soon(stream, now_ms)

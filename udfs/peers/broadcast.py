@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from precede.udfs.errors import Refused
 from precede.udfs.peers.asking import Asking
+from precede.udfs.peers.counts import Counts
 from precede.udfs.peers.fragments import PENDING_BYTES_MAX, Reassembly, cut
 from precede.udfs.peers.frame_store import STORE_BYTES_MAX, FrameStore
 from precede.udfs.peers.frames import (
@@ -80,8 +81,7 @@ class Broadcast:
     ) -> None:
         """`keeps_turn` says of a payload, by kind, whether it may not overtake earlier ones of its origin."""
         self.origin = origin
-        self.counts: dict[str, int] = {}
-        """What was refused or dropped, by code."""
+        self.counts = Counts()
         self._lost = 0
         self._codec = codec
         self.streams = Streams()
@@ -200,16 +200,16 @@ class Broadcast:
     def receive(self, datagram: bytes, now_ms: float) -> list[Arrival]:
         """Take in a datagram; returns the payloads that are complete now."""
         if self._hears_itself and claims_origin(datagram, self.origin):
-            self._count("own")
+            self.counts.add("own")
             return []
         try:
             origin, frames = self._codec.decode(datagram)
         except FrameFault as fault:
-            self._count(fault.code)
+            self.counts.add(fault.code)
             return []
         if origin == self.origin:
             self._hears_itself = True
-            self._count("own")
+            self.counts.add("own")
             return []
         stream = self.streams.get(origin)
         if stream is None:
@@ -236,7 +236,9 @@ class Broadcast:
                 else:
                     assert kind == PADDING
             except FrameFault as fault:
-                self._count(fault.code)
+                self.counts.add(fault.code)
+            except Exception as error:  # noqa: BLE001 (counts.py)
+                self.counts.fault(error)
         return arrived
 
     def _take_next(self, stream: Stream, frames: list[Frame], now_ms: float) -> list[Arrival]:
@@ -268,11 +270,11 @@ class Broadcast:
         is_known = seq <= stream.runs.prefix or seq in stream.runs
         if is_known:
             if self._store.get(stream.origin, seq) == (kind, body):
-                self._count("copies")
+                self.counts.add("copies")
                 return
-            self._count("unknown_copies")  # perhaps forged, perhaps the true one: those above can tell
+            self.counts.add("unknown_copies")  # perhaps forged, perhaps the true one: those above can tell
         elif not stream.is_taken(seq):
-            self._count("lookahead")
+            self.counts.add("lookahead")
             stream.claim(seq)
             self.asking.notice(stream, now_ms)
             return
@@ -336,7 +338,7 @@ class Broadcast:
         for origin, prefix, highest in vector:
             if origin == self.origin:
                 if not self.sending.confirm(stream.origin, prefix, now_ms):
-                    self._count("bad_vector")
+                    self.counts.add("bad_vector")
                 continue
             named = self.streams.get(origin)
             is_silent = named is not None and named.begun and named.heard_ms + SILENT_MS < now_ms
@@ -365,6 +367,3 @@ class Broadcast:
             left -= last - first + 1
             may_ask = may_ask and self.repairing.request(stream, origin, first, last, peers=self._peers, now_ms=now_ms)
             self.asking.others_ask(origin, first, last, now_ms)
-
-    def _count(self, code: str) -> None:
-        self.counts[code] = self.counts.get(code, 0) + 1

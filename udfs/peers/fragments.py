@@ -11,6 +11,7 @@ from zlib import crc32
 
 import msgspec
 
+from precede.udfs.peers.counts import Counts
 from precede.udfs.peers.frames import BAD_BODY, FRAGMENT, FRAGMENT_BYTES, PAYLOADS, FrameFault
 
 HEAD = Struct(">BHHI")
@@ -55,7 +56,7 @@ class _Pending(msgspec.Struct):
 class Reassembly:
     """Puts fragments together; memory and time are bounded."""
 
-    def __init__(self, counts: dict[str, int], *, bytes_max: int = PENDING_BYTES_MAX) -> None:
+    def __init__(self, counts: Counts, *, bytes_max: int = PENDING_BYTES_MAX) -> None:
         self._counts = counts
         self._bytes_max = bytes_max
         self._pending: OrderedDict[Key, _Pending] = OrderedDict()
@@ -115,7 +116,7 @@ class Reassembly:
 
     def _drop_first(self, code: str) -> None:
         self._forget(next(iter(self._pending)))
-        self._counts[code] = self._counts.get(code, 0) + 1
+        self._counts.add(code)
 
     def _forget(self, key: Key) -> None:
         self.size -= self._pending.pop(key).size

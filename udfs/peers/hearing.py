@@ -49,6 +49,7 @@ class Hearing:
     ) -> None:
         self.name = name
         self.broadcast = Broadcast(origin, codec, chance, now_ms=now_ms, keeps_turn=self._keeps_turn)
+        self.counts = self.broadcast.counts
         self.epoch = epoch
         self.clock_offset_ms = clock_offset_ms
         self.is_gateway = is_gateway
@@ -65,6 +66,10 @@ class Hearing:
         """The groups in which something was said that is neither taken in nor sent yet."""
         self._said_ms = now_ms
         self._lost = 0
+        self._now_ms = now_ms
+        """The time that was told last."""
+        self._rests: dict[PeerGroup | Broadcast, float] = {}
+        """What has raised an error in its turn, and when it has its next one."""
         self._offered_bytes = 0
         self.is_paused = False
         """As a gateway: whether no records are taken in (for_gateways.py)."""
@@ -84,7 +89,7 @@ class Hearing:
             values.append(payload[len(head) :])
         peer = self._by_key.get(key)
         if self.is_paused:
-            self._count("paused")
+            self.counts.add("paused")
         elif peer is not None:
             peer.hear(values, now_ms, is_from_log=self.announcing.is_gateways(origin))
             self._settle(peer, now_ms)
@@ -107,17 +112,17 @@ class Hearing:
 
     def _dispatch(self, arrival: Arrival, now_ms: float) -> None:
         origin, kind, payload = arrival
-        streams = self.broadcast.streams.by_origin
+        streams = self.broadcast.streams
         peer: PeerGroup | None = None
         if kind == PAGE and self.is_paused:
-            self._count("paused")
+            self.counts.add("paused")
         elif kind == ANNOUNCEMENT:
             peer = self._take_note(origin, notes.read_note(payload), now_ms)
         elif kind == SYNC:
             request = notes.read_request(payload)
             peer = self.groups.get(request.id.group)
             if peer is not None:
-                peer.receive_request(request, streams[origin], self.broadcast.peers, now_ms)
+                peer.receive_request(request, streams.of(origin, now_ms), self.broadcast.peers, now_ms)
             elif self.is_gateway:
                 self._miss(request.id.group)
         else:
@@ -125,7 +130,7 @@ class Hearing:
             peer = self.groups.get(answer.id.group)
             if peer is not None:
                 is_from_log = self.announcing.is_gateways(origin)
-                peer.receive_answer(answer, len(payload), streams[origin], now_ms, is_from_log=is_from_log)
+                peer.receive_answer(answer, len(payload), streams.of(origin, now_ms), now_ms, is_from_log=is_from_log)
         if peer is not None:
             self._settle(peer, now_ms)
 
@@ -147,7 +152,7 @@ class Hearing:
                 peer.check_join(self.present(now_ms), self.announcing.gateways, now_ms)
             return peer
         if not self.announcing.is_gateways(origin):
-            self._count("not_from_log")
+            self.counts.add("not_from_log")
             return None
         if isinstance(note, RefusedByLog):
             if note not in self._refusals:  # several gateways may tell of it
@@ -191,7 +196,7 @@ class Hearing:
             self._offered_bytes = sum(map(_size_of, self.directory.known.values()))  # some were joined or declined
         if self._offered_bytes > OFFERED_BYTES_MAX:
             self.directory.decline(info.group)
-            self._count("offers_crowded_out")
+            self.counts.add("offers_crowded_out")
             return
         self.events.append(Offered(info))
 
@@ -211,7 +216,7 @@ class Hearing:
             record = None
         if value is not None and isinstance(record, Create) and record.group == group and begins(group, value):
             return True
-        self._count("bad_create")
+        self.counts.add("bad_create")
         return False
 
     def present(self, now_ms: float) -> set[str] | None:
@@ -236,14 +241,11 @@ class Hearing:
                 elif len(payload) <= PAYLOAD_BYTES_MAX:
                     self.broadcast.send(kind, payload, now_ms)
                 else:
-                    self._count("too_large")
+                    self.counts.add("too_large")
                 sent += 1
         except Refused:
             pass  # the rest goes when there is room
         del self._unsent[:sent]
-
-    def _count(self, code: str) -> None:
-        self.broadcast.counts[code] = self.broadcast.counts.get(code, 0) + 1
 
 
 def _size_of(info: GroupInfo) -> int:

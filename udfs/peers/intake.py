@@ -16,6 +16,7 @@ from precede.udfs.holdback import SPACE
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.peers.catching_up import CatchingUp
+from precede.udfs.peers.counts import Counts
 from precede.udfs.peers.events import Accepted, Delivered, Event, Held, RecordRefused, ViewChanged
 from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER
 from precede.udfs.peers.frames import Chance
@@ -75,7 +76,7 @@ class Intake:
         """What to broadcast, as kind and payload."""
         self.said: list[bytes] = []
         """Own messages that are neither taken in nor sent yet."""
-        self.counts: dict[str, int] = {}
+        self.counts = Counts()
         self.is_gateway = False
         """Whether to tell of each record that is new, and to leave answers to joins to the caller."""
         self.joining = Joining(name)
@@ -165,11 +166,11 @@ class Intake:
                 self._take_heartbeat(value, record, now_ms)
                 return False
             case Evict() | Abandon() if not is_from_log:
-                self._count("not_from_log")
+                self.counts.add("not_from_log")
                 return False
             case Create() | Join() | Leave() | Evict() | Abandon():
                 return self._take_control(value, record, now_ms, is_page=is_page)
-        self._count("ticks")
+        self.counts.add("ticks")
         return False
 
     def _take_messages(self, values: list[bytes], messages: list[Message], now_ms: float) -> int:
@@ -199,7 +200,7 @@ class Intake:
         id_: Id = (record.sender, record.epoch, record.seq)  # type: ignore[assignment]  # the reader has set the epoch
         kept = self.catching_up.kept
         if kept.has(id_) and kept.messages.get(id_) in (None, value):
-            self._count("copies")
+            self.counts.add("copies")
             return False
         if not kept.has_room_for(id_):
             self._refuse(id_, codes.BACKPRESSURE, "No more senders and gaps of this group can be told to other peers.")
@@ -230,7 +231,7 @@ class Intake:
                 self.join_taken(record, value)
             return False
         if isinstance(record, Create) and self.ordering.has_begun:
-            self._count("other_creates")  # the segment decides which one stands (adopt)
+            self.counts.add("other_creates")  # the segment decides which one stands (adopt)
             return False
         if isinstance(record, Join | Leave) and self._must_wait(record, is_page=is_page):
             if len(self._deferred) < DEFERRED_MAX and all(other != value for _, _, other, _ in self._deferred):
@@ -359,11 +360,8 @@ class Intake:
         self.speaking.adopt_order(order)
 
     def _refuse(self, id_: Id | None, code: str, reason: str) -> None:
-        self._count(code)
+        self.counts.add(code)
         self.events.append(RecordRefused(self.group, id_, code, reason))
-
-    def _count(self, code: str) -> None:
-        self.counts[code] = self.counts.get(code, 0) + 1
 
     def adopt(self, create: bytes, now_ms: float) -> None:
         """Another `create` of this group stands: order everything again under it; nothing is delivered twice."""

@@ -71,8 +71,8 @@ class PeerGroup(Intake):
     def take_said(self, now_ms: float) -> None:
         """Take in what this peer has said, as one bundle, and send it to all."""
         values, self.said = self.said, []
-        self.take_all(values, now_ms)
         self.out += [(DATA, write_data(self.key, value)) for value in values]
+        self.take_all(values, now_ms)
 
     def _has(self, id_: Id) -> bool:
         """Whether a message was delivered here, or is an own one."""

@@ -8,6 +8,7 @@ ten bytes for each of its own, whatever the name.
 from collections import OrderedDict
 from heapq import heappop, heappush
 
+from precede.udfs.peers.counts import Counts
 from precede.udfs.peers.frame_store import FrameStore
 from precede.udfs.peers.frames import BUNDLE_BYTES_MAX, FRAME, REPAIR, REPAIR_HEAD, Chance, frame_bytes, write_repair
 from precede.udfs.peers.streams import Stream
@@ -34,7 +35,7 @@ Place = tuple[bytes, int]
 class Repairing:
     """The repairs of one peer."""
 
-    def __init__(self, own: bytes, store: FrameStore, chance: Chance, counts: dict[str, int]) -> None:
+    def __init__(self, own: bytes, store: FrameStore, chance: Chance, counts: Counts) -> None:
         self._own = own
         self._store = store
         self._chance = chance
@@ -61,10 +62,10 @@ class Repairing:
                 continue
             cost = len(stored[1]) + COST
             if asker.repair_credit < cost:
-                self._count("repairs_not_earned")
+                self._counts.add("repairs_not_earned")
                 return False
             if len(self._pending) >= PENDING_MAX:
-                self._count("repairs_crowded_out")
+                self._counts.add("repairs_crowded_out")
                 return False
             asker.repair_credit -= cost
             self._pending.add(place)
@@ -123,6 +124,3 @@ class Repairing:
         held.move_to_end(place)
         while len(held) > PENDING_MAX or next(iter(held.values())) + HOLD_MS <= now_ms:
             held.popitem(last=False)
-
-    def _count(self, code: str) -> None:
-        self._counts[code] = self._counts.get(code, 0) + 1

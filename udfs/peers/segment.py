@@ -20,6 +20,7 @@ from precede.udfs.engine.held import Held
 from precede.udfs.errors import Congested, Refused
 from precede.udfs.limits import Limits
 from precede.udfs.peers import notes
+from precede.udfs.peers.broadcast import Broadcast
 from precede.udfs.peers.directory import GroupInfo, GroupsInfo
 from precede.udfs.peers.events import Event
 from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER, check_group, check_order
@@ -33,6 +34,8 @@ from precede.udfs.peers.views import IN, merge
 from precede.udfs.records.messages import Id
 
 LIMITS = Limits()
+REST_MS = 1_000.0
+"""How long what has raised an error in its turn waits for its next one."""
 SAID_MAX = 64
 """So many messages of one group are said before they are taken in."""
 
@@ -217,6 +220,10 @@ class Segment(Hearing):
         self.events.clear()
         return events
 
+    def take_faults(self) -> list[Exception]:
+        """What was raised here though nothing should raise anything, each kind once; `counts` has how often."""
+        return self.counts.take_faults()
+
     def owed(self, group: str) -> list[Id]:
         """The own messages that a gateway's log is not known to have; none where no gateway is known."""
         return self._peer(group).logged.owed
@@ -257,8 +264,13 @@ class Segment(Hearing):
 
     def receive(self, datagram: bytes, now_ms: float) -> None:
         """Take in a datagram."""
+        self._now_ms = now_ms
         self._take_said()
-        arrivals = self.broadcast.receive(datagram, now_ms)
+        try:
+            arrivals = self.broadcast.receive(datagram, now_ms)
+        except Exception as error:  # noqa: BLE001 (counts.py)
+            self.counts.fault(error)
+            return
         at = 0
         while at < len(arrivals):
             taken = 1
@@ -268,14 +280,19 @@ class Segment(Hearing):
                 else:
                     self._dispatch(arrivals[at], now_ms)
             except FrameFault as fault:
-                self._count(fault.code)
+                self.counts.add(fault.code)
             except PeerFault:
-                self._count("peer_fault")
+                self.counts.add("peer_fault")
+            except Exception as error:  # noqa: BLE001 (counts.py)
+                self.counts.fault(error)
             at += taken
 
     def due(self, now_ms: float, *, is_drained: bool = True) -> list[bytes]:
         """The datagrams to send now; `is_drained` says whether all that has arrived was handed over."""
+        self._now_ms = now_ms
         self._take_said()
+        if self._rests:
+            self._rests = {one: until_ms for one, until_ms in self._rests.items() if until_ms > now_ms}
         if self.announcing.due_ms <= now_ms:
             mine = [peer.note for peer in self.groups.values() if _is_needed(peer)]
             mine += [note for group, note in self.advertised.items() if group not in self.groups]
@@ -285,26 +302,54 @@ class Segment(Hearing):
             for peer in self.groups.values():
                 peer.catching_up.lacks(now_ms)
         for peer in self.groups.values():
-            peer.due(self._clock_ms(now_ms), now_ms)
-            if peer.joining.waits:
-                peer.check_join(self.present(now_ms), self.announcing.gateways, now_ms)
-            self._settle(peer, now_ms)
-        self._flush(now_ms)
-        return self.broadcast.due(now_ms, is_drained=is_drained)
+            if peer in self._rests:
+                continue
+            try:
+                peer.due(self._clock_ms(now_ms), now_ms)
+                if peer.joining.waits:
+                    peer.check_join(self.present(now_ms), self.announcing.gateways, now_ms)
+                self._settle(peer, now_ms)
+            except Exception as error:  # noqa: BLE001 (counts.py)
+                self._rest(peer, error)
+        if self.broadcast in self._rests:
+            return []
+        try:
+            self._flush(now_ms)
+            return self.broadcast.due(now_ms, is_drained=is_drained)
+        except Exception as error:  # noqa: BLE001 (counts.py)
+            self._rest(self.broadcast, error)
+            return []
 
     def deadline_ms(self) -> float:
         """When to call `due` next, as far as known now."""
         if self._speakers:
             return self._said_ms
-        times = [self.broadcast.deadline_ms(), self.announcing.due_ms]
-        return min(times + [time for peer in self.groups.values() if (time := peer.deadline_ms()) is not None])
+        times = [self.announcing.due_ms]
+        timed: list[PeerGroup | Broadcast] = [self.broadcast, *self.groups.values()]
+        for one in timed:
+            try:
+                time = self._rests.get(one) or one.deadline_ms()
+            except Exception as error:  # noqa: BLE001 (counts.py)
+                time = self._rest(one, error)
+            if time is not None:
+                times.append(time)
+        return min(times)
+
+    def _rest(self, one: PeerGroup | Broadcast, error: Exception) -> float:
+        """It has raised an error in its turn, and gets its next one when this time has come."""
+        self.counts.fault(error)
+        self._rests[one] = until_ms = self._now_ms + REST_MS
+        return until_ms
 
     def _take_said(self) -> None:
         """Take in what the application has said since the last call, and send it: one bundle costs less."""
         if self._speakers:
             speakers, self._speakers = self._speakers, []
             for peer in speakers:
-                peer.take_said(self._said_ms)
+                try:
+                    peer.take_said(self._said_ms)
+                except Exception as error:  # noqa: BLE001 (counts.py)
+                    self.counts.fault(error)
                 self._settle(peer, self._said_ms)
 
 

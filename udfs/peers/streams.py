@@ -138,6 +138,10 @@ class Streams:
         """What is known of an origin."""
         return self.by_origin.get(origin)
 
+    def of(self, origin: bytes, now_ms: float) -> Stream:
+        """What is known of an origin: nothing of one that is forgotten, which has then earned nothing."""
+        return self.by_origin.get(origin) or Stream(origin, now_ms)
+
     def heard(self, origin: bytes, now_ms: float) -> Stream:
         """The stream of an origin that a datagram came from; beyond the limit the least known one makes room."""
         stream = self.by_origin.get(origin)
