@@ -22,9 +22,23 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     window: int = 100_000
     digests: int = 16
 
+    @property
+    def lists(self) -> tuple[int, int, int]:
+        """How many entries `after`, `to` and `seen` of a record may have."""
+        return self.after_max, self.to_max, self.seen_max
+
+    def taking(self, lists: tuple[int, int, int]) -> "Limits":
+        """These limits, which take records with lists as long as that, too."""
+        after, to, seen = map(max, self.lists, lists)
+        return msgspec.structs.replace(self, after_max=after, to_max=to, seen_max=seen)
+
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             least = 0 if name == "digests" else 1
             value = getattr(self, name)
             if value.__class__ is not int or value < least:
                 raise ValueError(f"limit {name} must be a whole number of at least {least}, not {value!r}")
+
+
+ANY_SIZE = Limits(record_bytes_max=2**53, after_max=2**53, to_max=2**53, seen_max=2**53)
+"""For a record that was taken before: by which limits that was need not be known to read it again."""

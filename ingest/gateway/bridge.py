@@ -15,7 +15,7 @@ from precede.ingest.gateway.side import Side
 from precede.ingest.gateway.upward import Entry, Upward
 from precede.ingest.live.live_kernel import RawRow
 from precede.udfs.errors import Refused
-from precede.udfs.limits import Limits
+from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.events import Event
 from precede.udfs.peers.for_gateways import keep_within, pause
 from precede.udfs.peers.segment import Segment
@@ -39,7 +39,6 @@ RESUME_AT = 0.8
 """Below this share of the limit the segments take in records again."""
 ANSWERED_MAX = 1_000
 """So many messages are published again for one request of the log."""
-LIMITS = Limits()
 
 
 class Spool(Protocol):
@@ -105,7 +104,7 @@ class Bridge:
     def take_spooled(self, group: str, value: bytes, row: int, now_ms: float) -> None:
         """A record that an earlier run of this gateway kept."""
         try:
-            record = read(value, LIMITS)
+            record = read(value, self.log.limits)
         except Malformed:
             self._unneeded.append(row)
             return
@@ -175,7 +174,7 @@ class Bridge:
                 value = kept.get((gap.sender, gap.epoch, seq))
                 if value is None:
                     continue
-                record = read(value, LIMITS)
+                record = read(value, ANY_SIZE)
                 if isinstance(record, Message) and self.upward.hear(gap.group, value, record, 0, now_ms):
                     self.answered += 1
             peer.catching_up.lacks(now_ms)

@@ -16,7 +16,7 @@ from precede.udfs.engine.senders import Sender
 from precede.udfs.engine.snapshot import outline
 from precede.udfs.engine.state import NO_OPTIONS
 from precede.udfs.holdback import SPACE, Holdback
-from precede.udfs.limits import Limits
+from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.sync_messages import Have
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Create, Heartbeat, Id, Message, Record, Tick, Who
@@ -60,9 +60,6 @@ class _Letter(msgspec.Struct):
     seq: int | None
     offset: int
 
-
-USUAL = Limits()
-"""What the peers of a segment read by."""
 
 _read_letter = lenient_reader(_Letter)
 
@@ -295,7 +292,7 @@ class _Looking(Holdback):
 def _read_any(value: bytes) -> Record | None:
     """A record that was refused, as far as a peer could have read it."""
     try:
-        return read(value, USUAL)
+        return read(value, ANY_SIZE)
     except Malformed:
         return None
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import msgspec
 
 from precede.ingest.gateway.past_file import PastFile
-from precede.udfs.limits import Limits
+from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.membership_records import MembershipRecords
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Abandon, Create, Evict, Join, Leave, Message, Record
@@ -18,7 +18,6 @@ KEPT_BYTES_MAX = 64 * 1024 * 1024
 COST = 300
 """What a message takes in memory beside its bytes."""
 POSITION = b',"position":'
-LIMITS = Limits()
 
 
 class _Kind(msgspec.Struct):
@@ -72,7 +71,7 @@ class Past:
 
     def _note_raw(self, group: str, raw: bytes, at_ms: int) -> None:
         with suppress(Malformed):
-            self.note(group, raw, read(raw, LIMITS), at_ms=at_ms)
+            self.note(group, raw, read(raw, ANY_SIZE), at_ms=at_ms)
 
     @property
     def messages_ms(self) -> int:

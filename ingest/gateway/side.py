@@ -16,7 +16,7 @@ from precede.ingest.gateway.past import Past
 from precede.ingest.gateway.upward import Upward
 from precede.udfs.engine.runs import Runs
 from precede.udfs.errors import Refused
-from precede.udfs.limits import Limits
+from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers import for_gateways
 from precede.udfs.peers.directory import GROUPS_MAX
 from precede.udfs.peers.events import Accepted, Event, JoinHeard, Missed, Offered
@@ -25,6 +25,7 @@ from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, RefusedByLog,
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.messages import Create, Heartbeat, Join, Message, Record, Tick, Who
+from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
 LATER_MS = 150.0
@@ -41,7 +42,6 @@ RANKS_MS = 500.0
 ROOM_BYTES = 64 * 1024
 WAITING_MAX = 20_000
 """With more records than this to tell, the log is read no further."""
-LIMITS = Limits()
 
 
 class Side:
@@ -83,6 +83,7 @@ class Side:
         """Groups of the log that are offered here, or cannot be on a segment."""
         self._new_in_log: list[GroupNote] = []
         """Groups of the log that are not offered yet."""
+        for_gateways.take_limits(segment, log.limits)
         for group in log.groups():
             self._note_new(group)
         segment.advertised.update({note.group: note for note in self._new_in_log})  # the first announcement has them
@@ -153,7 +154,7 @@ class Side:
         peer = self.segment.groups.get(group)
         create = None if peer is None else peer.records.create
         if create is not None:
-            self._hear(group, create, read(create, LIMITS), now_ms)
+            self._hear(group, create, read(create, ANY_SIZE), now_ms)
 
     def _rank(self, group: str, name: str, now_ms: float) -> int:
         """How many gateways of this segment come before this one, for this sender."""
@@ -330,7 +331,10 @@ def _settled_before(settled: dict[Who, Runs], messages: Iterable[bytes]) -> list
     """What is settled, without the messages that are still here."""
     here: dict[Who, Runs] = {}
     for value in messages:
-        record = read(value, LIMITS)
+        try:
+            record = read(value, ANY_SIZE)
+        except Malformed:  # written by a newer version
+            continue
         if isinstance(record, Message):
             name, epoch, seq = id_of(record)
             here.setdefault((name, epoch), Runs()).add(seq)

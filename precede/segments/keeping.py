@@ -9,13 +9,11 @@ from precede.ingest.segment.link import Link, clock_ms
 from precede.ingest.segment.peer_state import PeerState, Said
 from precede.ingest.segment.runner import SegmentRunner
 from precede.udfs.errors import PrecedeError, Refused
-from precede.udfs.limits import Limits
+from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.events import Delivered, Event
 from precede.udfs.peers.segment import Segment
 from precede.udfs.peers.told import take_told, told_by, was_told
 from precede.udfs.records.wire import read
-
-LIMITS = Limits()
 
 SAVE_S = 30.0
 """How often all of it is written."""
@@ -65,7 +63,7 @@ class Keeper:
 
     def _waited(self, dumped: dict[str, Any]) -> list[Event]:
         found = [
-            Delivered(group, value, read(value, LIMITS), is_abandoned, 0.0)
+            Delivered(group, value, read(value, ANY_SIZE), is_abandoned, 0.0)
             for group, value, is_abandoned in dumped.get("waiting", [])
         ]
         return [one for one in found if not was_told(self._segment, one)]

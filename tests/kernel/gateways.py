@@ -26,8 +26,10 @@ STEP_MS = 5.0
 class SimulatedLog:
     """One partition; what is published arrives a little later, unless the log is away."""
 
-    def __init__(self, seed: int, way_ms: tuple[float, float] = (2.0, 8.0), *, order: str = "s_b") -> None:
-        self.stream = Stream("ordered", "raw", "raw", 1, order, Limits(), "murmur2", 1)
+    def __init__(
+        self, seed: int, way_ms: tuple[float, float] = (2.0, 8.0), *, order: str = "s_b", limits: Limits | None = None
+    ) -> None:
+        self.stream = Stream("ordered", "raw", "raw", 1, order, limits or Limits(), "murmur2", 1)
         self.rows: list[RawRow] = []
         self.is_away = False
         self._random = Random(seed)
@@ -59,7 +61,7 @@ class SimulatedLog:
 
     def ordered(self) -> Holdback:
         """The kernel of the job over all of it."""
-        kernel = Holdback(order=self.stream.order, partitions=1)
+        kernel = Holdback(order=self.stream.order, partitions=1, limits=self.stream.limits)
         for row in self.rows:
             kernel.receive(*row)
         return kernel
@@ -148,9 +150,17 @@ class SimulatedGateway:
 class World:
     """Segments, gateways, a log."""
 
-    def __init__(self, *, seed: int = 1, segments: int = 1, weather: Weather | None = None, order: str = "s_b") -> None:
-        """`order` is the default of the log."""
-        self.log = SimulatedLog(seed, order=order)
+    def __init__(
+        self,
+        *,
+        seed: int = 1,
+        segments: int = 1,
+        weather: Weather | None = None,
+        order: str = "s_b",
+        limits: Limits | None = None,
+    ) -> None:
+        """`order` is the default of the log, and `limits` are what its records may have."""
+        self.log = SimulatedLog(seed, order=order, limits=limits)
         self.segments = [Segments(seed=seed + at, weather=weather) for at in range(segments)]
         self.gateways: dict[str, SimulatedGateway] = {}
         self.disks: dict[str, KeptOnDisk] = {}

@@ -376,6 +376,50 @@ def test_a_group_made_on_a_segment_has_its_order_in_a_log_with_another_default_t
     assert created.order.name == one.peer("ann").groups[GROUP].order.name == "s_b"
 
 
+def test_the_limits_of_the_log_hold_on_a_segment_and_at_its_gateway_too() -> None:
+    """A stream may allow longer lists than usual: in the log, from the segment, and at who joins after both."""
+    one = World(limits=Limits(after_max=50))
+    one.gateway("gate")
+    for name in ("ann", "bob"):
+        one.segments[0].start(name)
+    one.run(3_000)
+    one.together("ann", "bob", order="object")
+    roots = [one.say("ann", number) for number in range(40)]
+    one.until(lambda: one.delivered("bob") == roots)
+    one.say("bob", "from the segment", after=roots)
+    one.run(1_000)
+    one.log.write(encode_message(GROUP, "cli", 0, 1, data="from the log", after=roots))
+    one.run(1_000)
+    one.gateway("gate2")  # begins with both, and finds them before what it is offered
+    one.segments[0].start("cem")
+    one.until(lambda: one.place("cem").is_offered("cem"))
+    one.place("cem").join("cem")
+    one.until(lambda: len(one.delivered("cem")) == 42)
+    assert one.log.dead() == []
+    assert len(one.delivered("ann")) == len(one.delivered("bob")) == len(one.log.delivered(GROUP)) == 42
+    assert one.segments[0].refused("ann") == one.segments[0].refused("cem") == []
+
+
+def test_a_peer_goes_on_under_the_limits_that_it_stopped_with() -> None:
+    one = World(limits=Limits(after_max=50))
+    one.gateway("gate")
+    one.segments[0].start("ann")
+    one.run(3_000)
+    one.together("ann", order="object")
+    roots = [one.say("ann", number) for number in range(40)]
+    one.run(100)
+    answer = one.say("ann", "all of it", after=roots)
+    state = one.peer("ann").dump()
+    one.segments[0].medium.crash("ann")
+    one.segments[0].start("ann", state=state)
+    assert one.peer("ann").record_of(GROUP, answer) is not None
+    again = one.say("ann", "all of it again", after=roots)
+    one.run(1_000)
+    assert again in one.log.delivered(GROUP)
+    with pytest.raises(ValueError, match="`after` may name 50 at most, not 51"):
+        one.say("ann", after=[*roots, *roots[:11]])
+
+
 def test_what_the_log_fences_is_told_as_refused() -> None:
     one = world("ann", "bob", order="fifo")
     epoch = one.peer("bob").groups[GROUP].speaking.epoch

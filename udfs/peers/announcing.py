@@ -38,6 +38,8 @@ class Announcing:
     def __init__(self, name: str, chance: Chance, now_ms: float, *, is_gateway: bool) -> None:
         self.name = name
         self.is_gateway = is_gateway
+        self.limits: tuple[int, int, int] | None = None
+        """As a gateway: how long the lists in the log's records may be."""
         self.gateways: set[str] = set()
         """The names of the gateways that were heard."""
         self._own_ms = now_ms
@@ -154,7 +156,9 @@ class Announcing:
             parts[-1].append(told)
             size += len(encode(told))
         announcements = [
-            Announcement(self.name, self.is_gateway, asks and part is parts[0], part, has_more and part is parts[-1])
+            Announcement(
+                self.name, self.is_gateway, asks and part is parts[0], part, has_more and part is parts[-1], self.limits
+            )
             for part in parts
         ]
         return [(ANNOUNCEMENT, encode(one)) for one in announcements]

@@ -5,12 +5,12 @@ from typing import Any
 from msgspec import UNSET
 
 from precede.udfs.errors import Refused
-from precede.udfs.limits import Limits
+from precede.udfs.limits import ANY_SIZE
 from precede.udfs.orders import ORDERS
 from precede.udfs.records.messages import Create
+from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
-LIMITS = Limits()
 DEFAULT_ORDER = "s_b"
 """The order of a group of a segment where nothing else is said."""
 
@@ -20,7 +20,10 @@ def check_group(create: bytes | None, order: str) -> None:
 
     `order` is the one it has where the record names none.
     """
-    record = None if create is None else read(create, LIMITS)
+    try:
+        record = None if create is None else read(create, ANY_SIZE)
+    except Malformed as error:
+        raise Refused(f"Its `create` record cannot be read: {error.reason}") from error
     if isinstance(record, Create):
         check_order(order if record.options.order is UNSET else record.options.order, record.options.conflicts)
         return

@@ -3,11 +3,18 @@
 from collections.abc import Iterable
 
 from precede.udfs.engine.runs import Runs
+from precede.udfs.limits import Limits
 from precede.udfs.peers.catching_up import GRACE_MS
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import GroupNote
 from precede.udfs.peers.segment import Segment
 from precede.udfs.records.messages import Who
+
+
+def take_limits(segment: Segment, limits: Limits) -> None:
+    """Take records by the limits of the log, and tell the peers how long the lists in them may be."""
+    segment.take_limits(limits)
+    segment.announcing.limits = limits.lists
 
 
 def learn(

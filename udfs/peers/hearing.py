@@ -23,7 +23,6 @@ from precede.udfs.records.messages import Create
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 
-LIMITS = Limits()
 OFFERED_BYTES_MAX = 64 * 1024 * 1024
 """What the groups that are offered may take in memory."""
 REFUSALS_MAX = 1_000
@@ -74,8 +73,17 @@ class Hearing:
         self.is_paused = False
         """As a gateway: whether no records are taken in (for_gateways.py)."""
         self._refusals: dict[RefusedByLog, None] = {}
+        self.limits = Limits()
+        """What records may have; as a gateway: in its log; else with lists as long as in the log of a gateway here."""
         self.advertised: dict[str, GroupNote] = {}
         """As a gateway: groups of the log that others may join."""
+
+    def take_limits(self, limits: Limits) -> None:
+        """Take records by these limits from now on, in all groups."""
+        if limits != self.limits:
+            self.limits = limits
+            for peer in self.groups.values():
+                peer.take_limits(limits)
 
     def _take_data(self, arrivals: list[Arrival], at: int, now_ms: float) -> int:
         """Take in the records from here on that are of one origin and one group; returns how many."""
@@ -170,6 +178,8 @@ class Hearing:
 
     def _take_announcement(self, origin: bytes, note: Announcement, now_ms: float) -> None:
         self.announcing.take(origin, note, self.broadcast.streams, now_ms)
+        if note.is_gateway and note.limits is not None and not self.is_gateway:
+            self.take_limits(self.limits.taking(note.limits))
         infos = []
         for one in note.groups:
             peer = self.groups.get(one.group)
@@ -211,7 +221,7 @@ class Hearing:
     def _is_create(self, value: bytes | None, group: str) -> bool:
         """Whether this is a record that creates this group, and one the kernel takes; else it is counted."""
         try:
-            record = None if value is None else read(value, LIMITS)
+            record = None if value is None else read(value, self.limits)
         except Malformed:
             record = None
         if value is not None and isinstance(record, Create) and record.group == group and begins(group, value):

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from precede.udfs import codes
 from precede.udfs.engine.runs import Runs
 from precede.udfs.holdback import SPACE
+from precede.udfs.limits import ANY_SIZE, Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.peers.catching_up import CatchingUp
@@ -24,7 +25,7 @@ from precede.udfs.peers.joining import Joining
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.logged import Logged
 from precede.udfs.peers.membership_records import MembershipRecords
-from precede.udfs.peers.ordering import LIMITS, Ordering, Outcome
+from precede.udfs.peers.ordering import Ordering, Outcome
 from precede.udfs.peers.speaking import Signer, Speaking
 from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record, Who
@@ -65,6 +66,8 @@ class Intake:
         self.group = group
         self.name = name
         self.key = group.encode()
+        self.limits = Limits()
+        """What a record may have, where it comes from others or is said here."""
         self.records = MembershipRecords()
         self.default_order = order
         self.ordering = Ordering(group, name, order)
@@ -99,6 +102,11 @@ class Intake:
     def members(self) -> dict[str, int]:
         """The members as far as this peer knows, each with its epoch."""
         return members(self.speaking.knowledge.view)
+
+    def take_limits(self, limits: Limits) -> None:
+        """Take records by these limits from now on."""
+        self.limits = limits
+        self.ordering.take_limits(limits)
 
     # ── taking records ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -146,12 +154,12 @@ class Intake:
 
     def _read(self, value: bytes) -> Record | None:
         """A record of this group; else it is refused."""
-        if len(value) > LIMITS.record_bytes_max:
-            reason = f"The record has {len(value)} bytes, and {LIMITS.record_bytes_max} are allowed."
+        if len(value) > self.limits.record_bytes_max:
+            reason = f"The record has {len(value)} bytes, and {self.limits.record_bytes_max} are allowed."
             self._refuse(None, codes.OVERSIZE, reason)
             return None
         try:
-            record = read(value, LIMITS)
+            record = read(value, self.limits)
         except Malformed as error:
             self._refuse(None, codes.MALFORMED, error.reason)
             return None
@@ -372,11 +380,12 @@ class Intake:
             self._refuse(None, codes.BAD_STAMP, reason)
         self.records = MembershipRecords()
         self.ordering = Ordering(self.group, self.name, self.default_order)
+        self.ordering.take_limits(self.limits)
         self.speaking.knowledge = Knowledge()
         first = len(self.events)
         kept.clear()
         for value in [create, *values]:
-            record = read(value, LIMITS)
+            record = read(value, ANY_SIZE)
             if not isinstance(record, Create) or value == create:
                 self.take(value, now_ms, is_from_log=True, is_page=True)
         again = [one for one in self.events[first:] if isinstance(one, Delivered | Held | Accepted)]
@@ -386,7 +395,7 @@ class Intake:
     def load_records(self, controls: list[bytes]) -> None:
         """Take the membership records of an earlier start, which the kernel's state covers."""
         for value in controls:
-            record = read(value, LIMITS)
+            record = read(value, ANY_SIZE)
             if isinstance(record, Create | Join | Leave | Evict | Abandon):
                 self.records.keep(record, value)
         self.catching_up.kept.set_controls(self.records.all())

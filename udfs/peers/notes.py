@@ -39,6 +39,8 @@ class Announcement(msgspec.Struct, frozen=True, tag="here"):
     groups: list[GroupNote]
     has_more: bool = False
     """Whether those who asked have not earned to be told of all groups yet."""
+    limits: tuple[int, int, int] | None = None
+    """Of a gateway: how many entries `after`, `to` and `seen` of a record of its log may have."""
 
 
 class JoinAnswer(msgspec.Struct, frozen=True, tag="welcome"):

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from precede.udfs.engine.held import Held as HeldMessage
 from precede.udfs.engine.runs import Runs
-from precede.udfs.limits import Limits
+from precede.udfs.limits import ANY_SIZE, Limits
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.peers.events import Delivered, RecordRefused
 from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER
@@ -21,7 +21,6 @@ from precede.udfs.peers.peer_kernel import PeerKernel
 from precede.udfs.records.messages import Id, Message, Record, Who
 from precede.udfs.records.wire import read
 
-LIMITS = Limits()
 POSITION = b',"position":'
 ABANDONED = b'"status":"abandoned"'
 STAMPS = ("seen", "sent", "to", "time")
@@ -116,6 +115,10 @@ class Ordering:
         self.order = order
         self._reads_once = order.name != "causal_p2p"
 
+    def take_limits(self, limits: Limits) -> None:
+        """Take records by these limits from now on."""
+        self.kernel.take_limits(limits)
+
     def is_settled(self, id_: Id) -> bool:
         """Whether a message was delivered or abandoned."""
         return self.kernel.is_settled(self.group, id_)
@@ -168,7 +171,7 @@ class Ordering:
             if b'"destination":' in tail and _tails.decode(b"{" + tail).destination != self.name:
                 continue
             raw = entry[:cut] + b"}"
-            one = record if raw == value and record is not None else read(raw, LIMITS)
+            one = record if raw == value and record is not None else read(raw, ANY_SIZE)
             waited_ms = 0.0
             if isinstance(one, Message):
                 arrived_ms = self._arrived_ms.pop((one.sender, one.epoch, one.seq), None)  # type: ignore[arg-type]

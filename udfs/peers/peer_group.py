@@ -13,7 +13,6 @@ from precede.udfs.peers.events import Joined, JoinHeard, Synced
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA
 from precede.udfs.peers.intake import Intake
 from precede.udfs.peers.notes import GroupNote, JoinAnswer, encode, newest_members, write_data
-from precede.udfs.peers.ordering import LIMITS
 from precede.udfs.peers.speaking import HEARTBEAT_MS
 from precede.udfs.peers.streams import Stream
 from precede.udfs.peers.sync_messages import SyncAnswer, SyncRequest
@@ -53,8 +52,11 @@ class PeerGroup(Intake):
             raise ValueError("in causal_p2p a message needs `to`, the members it is for")
         if to is not None and order not in ("causal_p2p", "object"):
             raise ValueError(f"in {order} every message is for the whole group: leave `to` out")
-        if self.ordering.held_count >= LIMITS.held_max * 9 // 10:
+        if self.ordering.held_count >= self.limits.held_max * 9 // 10:
             raise errors.Congested(f"{self.group} holds {self.ordering.held_count:,} messages: wait until some go.")
+        for field, named, most in (("after", after, self.limits.after_max), ("to", to or [], self.limits.to_max)):
+            if len(named) > most:
+                raise ValueError(f"`{field}` may name {most} at most, not {len(named)}")
         for id_ in after:
             if not self._has(id_):
                 raise ValueError(
@@ -155,7 +157,7 @@ class PeerGroup(Intake):
     def take_join_of(self, answer: JoinAnswer, now_ms: float) -> None:
         """What the one who answers says from here on counts after this join."""
         try:
-            join = read(answer.join, LIMITS) if answer.join else None
+            join = read(answer.join, self.limits) if answer.join else None
         except Malformed:
             return
         answered = self.group, answer.joiner, answer.epoch
@@ -169,7 +171,7 @@ class PeerGroup(Intake):
         if not self.joining.receive_answer(answer, self.speaking.epoch):
             return
         stamps: Any = self.speaking.stamps
-        if self.order.waits_for_members and answer.time <= self.speaking.knowledge.time + LIMITS.window:
+        if self.order.waits_for_members and answer.time <= self.speaking.knowledge.time + self.limits.window:
             stamps.catch_up(answer.time)
         self.speaking.tell_soon(now_ms)
 

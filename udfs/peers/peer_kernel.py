@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import sender_key
 from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Limits
 from precede.udfs.membership.settled_before import pass_over
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.orders.two_clock import TwoClock
@@ -34,6 +35,13 @@ class PeerKernel(Holdback):
         super().__init__(order=order)
         orders: dict[str, type[Order]] = {**ORDERS, TwoClock.name: _TwoClock}
         self.shared.orders = orders
+
+    def take_limits(self, limits: Limits) -> None:
+        """Take records by these limits from now on."""
+        self.limits = self.shared.limits = limits
+        self._record_bytes_max = limits.record_bytes_max
+        for group in (*self._groups.values(), *self._resting.values()):
+            group.limits = limits
 
     def takes_read(self, group: str) -> bool:
         """Whether messages of this group may be taken as they were read: it is there, and nothing is verified."""

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from precede.udfs.engine.held import Held
 from precede.udfs.errors import Congested, Refused
-from precede.udfs.limits import Limits
 from precede.udfs.peers import notes
 from precede.udfs.peers.broadcast import Broadcast
 from precede.udfs.peers.directory import GroupInfo, GroupsInfo
@@ -33,7 +32,6 @@ from precede.udfs.peers.sync_messages import PeerFault
 from precede.udfs.peers.views import IN, merge
 from precede.udfs.records.messages import Id
 
-LIMITS = Limits()
 REST_MS = 1_000.0
 """How long what has raised an error in its turn waits for its next one."""
 SAID_MAX = 64
@@ -45,6 +43,7 @@ class Segment(Hearing):
 
     def restore(self, state: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
         """Go on from what `dump` gave, before anything else happens."""
+        self.take_limits(self.limits.taking(state.get("limits", self.limits.lists)))
         for group, dumped in state["groups"].items():
             self._restore(group, dumped, now_ms, is_clean=is_clean)
 
@@ -239,7 +238,7 @@ class Segment(Hearing):
         """
         self._take_said()
         groups = {group: dump_group(peer) for group, peer in self.groups.items() if _is_needed(peer)}
-        return {"v": 1, "name": self.name, "groups": groups}
+        return {"v": 1, "name": self.name, "limits": self.limits.lists, "groups": groups}
 
     def _peer(self, group: str) -> PeerGroup:
         self._take_said()
@@ -254,6 +253,7 @@ class Segment(Hearing):
             group, self.name, self.epoch, self._chance, self.events, order=order, signer=signer, kept_bytes_max=keeps
         )
         peer.is_gateway = self.is_gateway
+        peer.take_limits(self.limits)
         self.groups[group] = self._by_key[peer.key] = peer
         return peer
 

@@ -10,14 +10,16 @@ import msgspec
 from msgspec import UNSET
 
 from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import Order
 from precede.udfs.orders.lamport import LamportStamps
 from precede.udfs.orders.stamps import Stamps
 from precede.udfs.peers.events import Delivered
-from precede.udfs.peers.ordering import LIMITS, stamps_in
+from precede.udfs.peers.ordering import stamps_in
 from precede.udfs.records.messages import Heartbeat, Id, Join, Message, Record
 
+RECORD_BYTES_MAX = Limits().record_bytes_max
 HEARTBEAT_LAG_MS = 2.0
 """A clock that was moved by others is told to them after this time, once for all that arrives in it."""
 HEARTBEAT_MS = 2_000.0
@@ -84,7 +86,7 @@ class Speaking:
     ) -> tuple[Id, bytes]:
         """The next own message. Raises Refused, and then no seq is used, if it would be too large."""
         size = len(data) + 400 * (len(after) + len(to or ())) + 2_000
-        kept = self.stamps.dump() if size > LIMITS.record_bytes_max else None
+        kept = self.stamps.dump() if size > RECORD_BYTES_MAX else None
         stamp = self.stamps.next_fields(after=after, to=to or [], clock_ms=clock_ms)
         if after:
             stamp.setdefault("after", after)
@@ -96,11 +98,11 @@ class Speaking:
         value = b'%b%d%b,"data":%b}' % (self._head, self.stamps.seq, stamp_text, data)
         if self.signer is not None:
             value = self.signer(value)
-        if len(value) > LIMITS.record_bytes_max:
+        if len(value) > RECORD_BYTES_MAX:
             if kept is not None:
                 self.stamps.load(kept)
             raise Refused(
-                f"The record has {len(value):,} bytes, and {LIMITS.record_bytes_max:,} are allowed: send less at once."
+                f"The record has {len(value):,} bytes, and {RECORD_BYTES_MAX:,} are allowed: send less at once."
             )
         self.promised = max(self.promised, self.time)
         return (self.name, self.epoch, self.stamps.seq), value
