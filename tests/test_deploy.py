@@ -21,12 +21,13 @@ from precede.ingest.gateway.log_kernel import LogKernel
 from precede.ingest.gateway.past import Past
 from precede.ingest.kafka.retention import Retention
 from precede.ingest.live.live_kernel import KernelState, Stream
-from precede.streaming.job.broker_watch import BrokerWatch
-from precede.streaming.job.retention_watch import RetentionWatch
-from precede.streaming.job.settings import Settings, host_and_port
+from precede.ingest.service.broker_monitor import BrokerMonitor
+from precede.ingest.service.running import host_and_port
+from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring.counts import Counts
 from precede.streaming.monitoring.metrics import Metrics
+from precede.streaming.monitoring.retention_monitor import RetentionMonitor
 from precede.streaming.monitoring.times import Times
 from precede.udfs.codes import CODES
 from precede.udfs.limits import Limits
@@ -145,12 +146,12 @@ FROM_PROMETHEUS = {"up"}
 def told_metrics() -> dict[str, set[str]]:
     """The metrics of a job and of a gateway, by their Prometheus names, with their labels."""
     settings = Settings(metrics="0")
-    metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
+    metrics = Metrics(settings, BrokerMonitor(settings.bootstrap, settings.raw_topic), lambda: True)
     metrics.broker.ends[0] = (0, 1)
     metrics.sink = SimpleNamespace(  # type: ignore[assignment]
         counts=Counts(), times=Times(), ownership=SimpleNamespace(partitions=[0]), is_token_known=True
     )
-    metrics.retention = RetentionWatch(settings, Retention(1, None), dict)
+    metrics.retention = RetentionMonitor(settings, Retention(1, None), dict)
     names = ("order", "history of deliveries")
     metrics.watches = [QueryWatch(name, lambda: None, print, 1, print) for name in names]  # type: ignore[arg-type, return-value]
     metrics.watches[0].progress_at, metrics.watches[0].behind = 1.0, 0
@@ -167,7 +168,7 @@ def gateway_metrics(settings: Settings) -> Iterator[Any]:
     log = LogKernel(Stream("", "", "", 1, "s_b", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {}))
     spool: Any = SimpleNamespace(count=0)
     runner: Any = None  # asked for the counts of each link, and there is none
-    pages = GatewayPages(BrokerWatch(settings))
+    pages = GatewayPages(BrokerMonitor(settings.bootstrap, settings.raw_topic))
     pages.show(Bridge(log, Past(), spool, say=print), spool, runner, [])
     return pages.collect()
 

@@ -59,7 +59,7 @@ def gateway(
         metrics=metrics,
     )
     from precede.gateway.run import Gateway
-    from precede.streaming.job.announcer import Announcer
+    from precede.ingest.service.running import Announcer
     from precede.udfs.errors import PrecedeError
 
     announcer = Announcer(say if settings.log_format == "text" else typer.echo, settings.log_format)

@@ -103,8 +103,8 @@ def run(
     )
     if not settings.runs_without_spark:
         need("spark", "precede run")
+    from precede.ingest.service.running import Announcer
     from precede.ingest.signing import key_in
-    from precede.streaming.job.announcer import Announcer
     from precede.udfs.errors import PrecedeError
 
     announcer = Announcer(say if settings.log_format == "text" else typer.echo, settings.log_format)

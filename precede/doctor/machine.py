@@ -12,10 +12,11 @@ from precede.ingest.extras import need
 from precede.ingest.segment.address import DEFAULT_URL, SegmentAddress, read_addresses
 from precede.ingest.segment.opening import read_segment_key
 from precede.ingest.segment.sockets import SegmentSocket
+from precede.ingest.service.running import host_and_port
 from precede.ingest.signing import key_in
 from precede.streaming.job import checkpoint, jars
 from precede.streaming.job.java import java
-from precede.streaming.job.settings import Settings, host_and_port
+from precede.streaming.job.settings import Settings
 from precede.streaming.places import place
 from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import PrecedeError, Refused

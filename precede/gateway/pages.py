@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from precede.ingest.segment.link import clock_ms
-from precede.streaming.job.broker_watch import BrokerWatch
-from precede.streaming.monitoring.health import AWAY_S_MAX
+from precede.ingest.service.broker_monitor import BrokerMonitor, silent_s, trouble_with
+from precede.ingest.service.monitor import troubles
 from precede.udfs.codes import CODES
 from precede.udfs.errors import PrecedeError
 
@@ -38,7 +38,7 @@ class GatewayHealth(msgspec.Struct):
 class GatewayPages(Collector):
     """Metrics and health; until `show` is called, the gateway is starting."""
 
-    def __init__(self, broker: BrokerWatch) -> None:
+    def __init__(self, broker: BrokerMonitor) -> None:
         self.turned_at = time.monotonic()
         """When the gateway last looked at the log and the clock."""
         self._broker = broker
@@ -60,12 +60,9 @@ class GatewayPages(Collector):
     def health(self) -> GatewayHealth:
         now = time.monotonic()
         problems: list[str] = []
-        answered_at = self._broker.answered_at
-        away_s = None if answered_at is None else now - answered_at
-        if away_s is None:
-            problems.append("Kafka has not answered yet.")
-        elif away_s > AWAY_S_MAX:
-            problems.append(f"Kafka has not answered for {away_s:.0f} s.")
+        away_s = silent_s(self._broker.answered_at)
+        away = trouble_with(self._broker.answered_at)
+        problems += [*([] if away is None else [away]), *troubles()]
         if self._bridge is None:
             problems.append("The gateway is starting.")
         else:

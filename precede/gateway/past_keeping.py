@@ -11,7 +11,7 @@ from typing import NamedTuple
 from precede.ingest.gateway.past_file import PastFile
 from precede.ingest.gateway.raw_topic import RawTopic
 from precede.ingest.gateway.start import GatewayStart
-from precede.streaming.job.announcer import Announcer
+from precede.ingest.service.running import Announcer
 
 EVERY_S = 60.0
 

@@ -32,12 +32,10 @@ from precede.ingest.segment.link import clock_ms
 from precede.ingest.segment.opening import open_link, read_segment_key
 from precede.ingest.segment.runner import SegmentRunner
 from precede.ingest.sender_state import default_file
-from precede.streaming.job.announcer import Announcer
-from precede.streaming.job.broker_watch import BrokerWatch
-from precede.streaming.job.patiently import RETRY_S, ask_patiently
+from precede.ingest.service.broker_monitor import BrokerMonitor
+from precede.ingest.service.page_server import PageServer
+from precede.ingest.service.running import RETRY_S, Announcer, broker_retry, set_on_signals
 from precede.streaming.job.settings import Settings
-from precede.streaming.job.stop_signals import set_on_signals
-from precede.streaming.monitoring.page_server import PageServer
 from precede.udfs.errors import AccessDenied, Refused, Unconfirmed
 from precede.udfs.peers.events import Event
 
@@ -87,7 +85,7 @@ class Gateway:
             stack.callback(self.spool.close)
             self.past_file = PastFile(folder)
             stack.callback(self.past_file.close)
-            self.broker = BrokerWatch(settings)
+            self.broker = BrokerMonitor(settings.bootstrap, settings.raw_topic)
             self.broker.start()
             stack.callback(self.broker.stop)
             self._serve(stack)
@@ -114,7 +112,7 @@ class Gateway:
         settings = self.settings
         has_told = False
         while True:
-            found = ask_patiently(
+            found = broker_retry(
                 lambda: find_gateway_start(
                     settings.bootstrap, settings.ordered_topic, settings.progress_topic, self.past_file
                 ),

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 from precede.ingest.gateway.bridge import Bridge
 from precede.ingest.gateway.spool import Spool
 from precede.ingest.kafka import clients
-from precede.streaming.job.broker_watch import BrokerWatch
+from precede.ingest.service.broker_monitor import BrokerMonitor
 
 EVERY_S = 5.0
 AWAY_S = 8.0
@@ -20,7 +20,7 @@ REASONS_MAX = 10
 class GatewayStatus:
     """The numbers of a gateway."""
 
-    def __init__(self, bridge: Bridge, spool: Spool, broker: BrokerWatch) -> None:
+    def __init__(self, bridge: Bridge, spool: Spool, broker: BrokerMonitor) -> None:
         self._bridge = bridge
         self._spool = spool
         self._broker = broker
@@ -33,7 +33,7 @@ class GatewayStatus:
 
     def client_error(self, error: KafkaError) -> None:
         """Take an error of a Kafka client."""
-        why = clients.why_no_login(self._broker.settings.bootstrap, error)
+        why = clients.why_no_login(self._broker.bootstrap, error)
         if why is None or str(why) in self._no_login or len(self._no_login) == REASONS_MAX:
             return
         self._no_login.add(str(why))
@@ -69,7 +69,7 @@ class GatewayStatus:
         if self.is_away != self._was_away and self._broker.answered_at is not None:
             self._was_away = self.is_away
             if self._was_away:
-                return f"Kafka at {self._broker.settings.bootstrap} does not answer: what is heard is kept on the disk."
+                return f"Kafka at {self._broker.bootstrap} does not answer: what is heard is kept on the disk."
             self._no_login.clear()
             return "Kafka answers again: what was kept goes up."
         now = time.monotonic()

@@ -8,7 +8,7 @@ import msgspec
 
 from precede.ingest.files import locked
 from precede.ingest.kafka.topics import Topic
-from precede.streaming.job.announcer import Announcer
+from precede.ingest.service.running import Announcer
 from precede.streaming.job.checkpoint import make_writable
 from precede.streaming.job.job import Job
 from precede.streaming.job.settings import Settings
@@ -54,11 +54,11 @@ class ProcessJob(Job):
 
     def _start(self) -> OrderLoop:
         assert self.sink is not None
-        assert self.owner_watch is not None
+        assert self.owner_monitor is not None
         settings = self.settings
         self.sink.open()
         self.sink.follow_horizon(is_fresh=True)
-        self.owner_watch.start()
+        self.owner_monitor.start()
         self.loop = OrderLoop(
             settings,
             self.sink,

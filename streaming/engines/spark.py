@@ -11,6 +11,7 @@ from py4j.protocol import Py4JNetworkError
 
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
+from precede.ingest.service.running import Announcer
 from precede.streaming.history import tables
 from precede.streaming.history.tables import GAPS, TABLES, history_name
 from precede.streaming.job import (
@@ -20,9 +21,7 @@ from precede.streaming.job import (
     restore,
     spark_files,
     start_checks,
-    store_watch,
 )
-from precede.streaming.job.announcer import Announcer
 from precede.streaming.job.checkpoint import Checkpoint
 from precede.streaming.job.job import Job
 from precede.streaming.job.restored_files import RestoredFiles
@@ -30,6 +29,7 @@ from precede.streaming.job.settings import Settings
 from precede.streaming.job.spark_query import SPARK_ENDED, SparkQuery, started
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.order.sink import Sink
+from precede.streaming.spark import store_monitor
 from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
@@ -179,9 +179,9 @@ class SparkJob(Job):
         from precede.streaming.order import query as order_query
 
         assert self.sink is not None
-        assert self.owner_watch is not None
+        assert self.owner_monitor is not None
         self.sink.open()
-        self.owner_watch.start()
+        self.owner_monitor.start()
         partitions = self.topics[self.settings.raw_topic].partitions
         self.restored = restore.begin(self.settings, self.sink, self.say, check_stop=self._check_stop)
         last_commit = spark_files.last_commit(self.settings.order_checkpoint)
@@ -224,7 +224,7 @@ class SparkJob(Job):
 
     def watch(self, watches: list[QueryWatch]) -> None:
         try:
-            with store_watch.watching(self.settings.stores, watches, self.say):
+            with store_monitor.watching(self.settings.stores, watches, self.say):
                 super().watch(watches)
         except (Py4JNetworkError, ConnectionError) as error:
             from precede.streaming.job import session

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from precede.ingest.kafka.retention import retention_of
 from precede.ingest.kafka.topics import Topic, describe, ensure_patiently
-from precede.streaming.job.announcer import Announcer
-from precede.streaming.job.patiently import ask_patiently
+from precede.ingest.service.running import Announcer, broker_retry, set_on_signals
 from precede.streaming.job.raw_partitions import as_text
-from precede.streaming.job.retention_watch import RetentionWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.status import Status
-from precede.streaming.job.stop_signals import set_on_signals
 from precede.streaming.job.ticker import Ticker
 from precede.streaming.job.watch import QueryWatch
+from precede.streaming.monitoring.retention_monitor import RetentionMonitor
 from precede.streaming.monitoring.server import MonitoringServer
-from precede.streaming.order.owner_watch import OwnerWatch
+from precede.streaming.order.owner_monitor import OwnerMonitor
 from precede.streaming.order.sink import Sink
 from precede.udfs.errors import Refused, TakenOver
 
@@ -52,9 +50,9 @@ class Job(ABC):
         self.stopping = threading.Event()
         self.topics: dict[str, Topic] = {}
         self.sink: Sink | None = None
-        self.retention: RetentionWatch | None = None
+        self.retention: RetentionMonitor | None = None
         """Where the raw topic has a retention."""
-        self.owner_watch: OwnerWatch | None = None
+        self.owner_monitor: OwnerMonitor | None = None
         self.ticker: Ticker | None = None
         self.status = Status(settings)
         self.monitoring: MonitoringServer | None = None
@@ -157,7 +155,7 @@ class Job(ABC):
         """The broker's answer, waited for at most `patience_s`; None where the job was stopped meanwhile."""
         if self.stopping.is_set():
             return None
-        return ask_patiently(ask, patience_s=self.settings.patience_s, pause=self._pause, say=self.say)
+        return broker_retry(ask, patience_s=self.settings.patience_s, pause=self._pause, say=self.say)
 
     def _pause(self, seconds: float) -> bool:
         """Wait this time, or until the job is stopped; whether it is."""
@@ -174,8 +172,8 @@ class Job(ABC):
         self.sink = self.new_sink(self.topics[settings.raw_topic], self.topics[settings.progress_topic])
         stack.callback(self.sink.end)
         self._say_partitions(self.sink.ownership.partitions)
-        self.owner_watch = OwnerWatch(self.sink.ownership, self.sink.taken_over)
-        stack.callback(self.owner_watch.stop)
+        self.owner_monitor = OwnerMonitor(self.sink.ownership, self.sink.taken_over)
+        stack.callback(self.owner_monitor.stop)
         self._watch_retention(stack)
         if settings.tick_s and not settings.once:  # with `once` the log is processed as it is
             self.ticker = Ticker(settings, self.sink.ownership.partitions)
@@ -203,7 +201,7 @@ class Job(ABC):
             f"ordered is lost, a new checkpoint begins at the state topic {settings.state_topic_name}, and what is "
             "deleted cannot be ordered again, under another order or into new topics."
         )
-        self.retention = RetentionWatch(settings, retention, lambda: dict(sink.counts.next))
+        self.retention = RetentionMonitor(settings, retention, lambda: dict(sink.counts.next))
         self.status.retention = self.retention
         if self.monitoring:
             self.monitoring.metrics.retention = self.retention

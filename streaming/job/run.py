@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from precede.streaming.job.announcer import Announcer, Say
+from precede.ingest.service.running import Announcer, Say
 from precede.streaming.job.job import Job
 from precede.streaming.job.settings import Settings
 from precede.udfs.errors import PrecedeError, Refused

@@ -14,6 +14,7 @@ from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_S
 from precede.ingest.pass_through import PassThrough, pass_through
 from precede.ingest.segment.address import DEFAULT_URL, read_addresses
 from precede.ingest.sender_state import default_file
+from precede.ingest.service.running import host_and_port
 from precede.streaming.job import raw_partitions, spark_table
 from precede.streaming.places import place
 from precede.streaming.places.delta import storage_options
@@ -351,12 +352,6 @@ def check_tokens_on_cluster(settings: Settings) -> None:
             "The setting sasl_token_provider gives tokens on this machine only, and Spark's workers on a cluster need "
             "them too: use OIDC there (sasl.oauthbearer.token.endpoint.url in the table [kafka])."
         )
-
-
-def host_and_port(metrics: str) -> tuple[str, int]:
-    """Where metrics are served; a port alone means that only this machine can reach them."""
-    host, _, port = metrics.rpartition(":")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 _TOPICS = ("raw_topic", "ordered_topic", "dead_letter_topic", "progress_topic", "control_topic")

@@ -9,10 +9,10 @@ from functools import partial
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
 from precede.ingest.progress import read_progress
+from precede.ingest.service.running import Say
 from precede.streaming.history import tables
 from precede.streaming.history.tables import TABLES
 from precede.streaming.job import checkpoint, starting_point
-from precede.streaming.job.announcer import Say
 from precede.streaming.job.checkpoint import HistoryPart, OrderPart
 from precede.streaming.job.log_checks import Ask, check_log_read_again
 from precede.streaming.job.raw_partitions import owned

@@ -5,9 +5,9 @@ from collections.abc import Collection
 from typing import Any
 
 from precede.ingest.kafka import reading
-from precede.streaming.job.retention_watch import ALARM, RetentionWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.retention_monitor import ALARM, RetentionMonitor
 from precede.udfs.errors import Unreachable
 
 EVERY_S = 5.0
@@ -22,7 +22,7 @@ class Status:
         self.written = 0
         self.batches: dict[str, int] = {}
         """The last finished batch of each query."""
-        self.retention: RetentionWatch | None = None
+        self.retention: RetentionMonitor | None = None
         """Where the raw topic has a retention."""
         self.lacks_states = False
         """Whether the state topic lacks changes; without ticks it may do so for long."""

@@ -1,4 +1,4 @@
-"""Whether the job is healthy, as the health endpoint reports it: every query reports progress, and Kafka answers.
+"""Whether the job is healthy, as its page says: queries report progress, Kafka answers, and monitors work.
 
 A query reports progress when a batch ends. While there is nothing to do it reports every ten seconds, or at each
 trigger. A query that is stuck, that fails repeatedly, or that takes longer than that to start, does not.
@@ -9,13 +9,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from precede.ingest.service.broker_monitor import silent_s, trouble_with
+from precede.ingest.service.monitor import troubles
 from precede.streaming.job.watch import QueryWatch
 
 SILENT_S_MAX = 120.0
 """How long a query may be silent beyond its trigger interval; the largest batch and a restart take less."""
-
-AWAY_S_MAX = 30.0
-"""How long Kafka may be away: it is asked every five seconds."""
 
 
 class QueryHealth(msgspec.Struct):
@@ -46,23 +45,21 @@ def judge(
     problems: list[str] = []
     queries: dict[str, QueryHealth] = {}
     for watch in watches:
-        silent_s = now - max(watch.progress_at, began_at)
+        since_s = now - max(watch.progress_at, began_at)
         queries[watch.name] = QueryHealth(
-            watch.running, watch.batch if watch.batch >= 0 else None, round(silent_s, 1) if watch.progress_at else None
+            watch.running, watch.batch if watch.batch >= 0 else None, round(since_s, 1) if watch.progress_at else None
         )
         if watch.done:
             continue
         if not watch.progress_at:
             problems.append(f"The {watch.name} query has not begun yet.")
-        elif silent_s > SILENT_S_MAX + watch.every_s:
-            problems.append(f"The {watch.name} query has been silent for {silent_s:.0f} s.")
+        elif since_s > SILENT_S_MAX + watch.every_s:
+            problems.append(f"The {watch.name} query has been silent for {since_s:.0f} s.")
         elif not watch.running:
             problems.append(f"The {watch.name} query has stopped and will be started again.")
-    away_s = None if kafka_answered_at is None else now - kafka_answered_at
-    if away_s is None:
-        problems.append("Kafka has not answered yet.")
-    elif away_s > AWAY_S_MAX:
-        problems.append(f"Kafka has not answered for {away_s:.0f} s.")
+    away_s = silent_s(kafka_answered_at)
+    away = trouble_with(kafka_answered_at)
+    problems += [*([] if away is None else [away]), *troubles()]
     if not queries:
         problems.append(f"The job is starting: {step}.")
     return Health(not problems, problems, queries, None if away_s is None else round(away_s, 1))

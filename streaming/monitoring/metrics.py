@@ -19,14 +19,14 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.streaming.history.tables import TABLES, history_name
-from precede.streaming.job.broker_watch import BrokerWatch
 from precede.streaming.job.raw_partitions import of_partitions
-from precede.streaming.job.retention_watch import RetentionWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring import counts as counts_file
 from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.retention_monitor import RetentionMonitor
 from precede.streaming.places import place
 from precede.streaming.places.place import LocalPlace
 from precede.udfs.codes import CODES
@@ -41,7 +41,7 @@ BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 class Metrics(Collector):
     """The metrics of one job."""
 
-    def __init__(self, settings: Settings, broker: BrokerWatch, healthy: Callable[[], bool]) -> None:
+    def __init__(self, settings: Settings, broker: BrokerMonitor, healthy: Callable[[], bool]) -> None:
         self.settings = settings
         self.broker = broker
         self.healthy = healthy
@@ -49,7 +49,7 @@ class Metrics(Collector):
         self._at_start = Counts()
         """Shown until there is a sink, since Spark takes some time to start."""
         self.watches: list[QueryWatch] = []
-        self.retention: RetentionWatch | None = None
+        self.retention: RetentionMonitor | None = None
         """Where the raw topic has a retention."""
         self.registry = CollectorRegistry()
         self._phases = Histogram(

@@ -4,13 +4,13 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from precede.ingest.service.broker_monitor import BrokerMonitor
+from precede.ingest.service.page_server import PageServer
 from precede.streaming.history import tables
 from precede.streaming.history.tables import TABLES, history_name
-from precede.streaming.job.broker_watch import BrokerWatch
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring.health import Health, judge
-from precede.streaming.monitoring.page_server import PageServer
 
 if TYPE_CHECKING:
     from precede.streaming.order.sink import Sink
@@ -27,7 +27,7 @@ class MonitoringServer:
 
         assert settings.metrics is not None
         self.began_at = time.monotonic()
-        self.broker = BrokerWatch(settings)
+        self.broker = BrokerMonitor(settings.bootstrap, settings.raw_topic)
         self.metrics = Metrics(settings, self.broker, lambda: self.health().healthy)
         self._beat_at = self.began_at
         self.step = "it has just begun"

@@ -11,7 +11,6 @@ higher one is there, and what it still writes into its own file has no effect.
 
 import os
 import platform
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import msgspec
 
 from precede.ingest.files import locked
+from precede.ingest.service.monitor import Monitor
 from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused, TakenOver
 
@@ -67,17 +67,19 @@ class Lease:
         self._number = number
         self._held = held
         self._lost = lost
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew_until_released, name="lease", daemon=True)
-        self._thread.start()
+        # Where the store fails now and then, another process cannot take the lease either.
+        self._monitor: Monitor[None] = Monitor(
+            "lease-monitor",
+            lambda _: self._renew_or_finish(),
+            every_s=RENEW_S,
+            first_s=RENEW_S,
+            undone=f"the lease in {folder} is not renewed, and after {EXPIRES_S:.0f} s another process may take it",
+        )
+        self._monitor.start()
 
-    def _renew_until_released(self) -> None:
-        while not self._ended.wait(RENEW_S):
-            with suppress(
-                OSError
-            ):  # a store that fails now and then; another process cannot take the lease there either
-                if not self.renew():
-                    return
+    def _renew_or_finish(self) -> None:
+        if not self.renew():
+            self._monitor.finish()
 
     def renew(self) -> bool:
         """Renew it; where another process has taken it meanwhile, tell that and return False."""
@@ -97,8 +99,7 @@ class Lease:
 
     def release(self) -> None:
         """Let the next process take it without waiting."""
-        self._ended.set()
-        self._thread.join(RENEW_S)
+        self._monitor.stop(RENEW_S)
         self._held.released = True
         with suppress(OSError):  # then the next one waits until it expires
             self._write()

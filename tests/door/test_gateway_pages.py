@@ -13,8 +13,7 @@ from precede.ingest.gateway.bridge import Bridge
 from precede.ingest.gateway.log_kernel import LogKernel
 from precede.ingest.gateway.past import Past
 from precede.ingest.live.live_kernel import KernelState, Stream
-from precede.streaming.job.broker_watch import BrokerWatch
-from precede.streaming.job.settings import Settings
+from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.udfs.limits import Limits
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
@@ -31,7 +30,7 @@ def test_the_age_of_what_the_log_lacks_is_that_of_the_oldest_record(monkeypatch:
     spool: Any = SimpleNamespace(count=0)
     runner: Any = None  # there are no segments
     bridge = Bridge(log, Past(), spool, say=print)
-    shown = GatewayPages(BrokerWatch(Settings()))
+    shown = GatewayPages(BrokerMonitor("127.0.0.1:1", "precede.raw"))
     shown.show(bridge, spool, runner, [])
     now_ms = HEARD_MS
 

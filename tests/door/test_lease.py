@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> LocalPlace:
 
 def killed(taken: Lease) -> None:
     """What kill -9 does to a holder: it renews no more, and releases nothing."""
-    taken._ended.set()
+    taken._monitor.finish()
 
 
 def test_a_free_lease_is_taken_at_once_and_without_a_word(folder: LocalPlace) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from precede.streaming.job import broker_watch
-from precede.streaming.job.announcer import Announcer
-from precede.streaming.job.broker_watch import BrokerWatch, Waiting
+from precede.ingest.service import broker_monitor
+from precede.ingest.service.broker_monitor import AWAY_S_MAX, BrokerMonitor, Unread
+from precede.ingest.service.running import Announcer
 from precede.streaming.job.settings import Settings, check
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.monitoring import counts
 from precede.streaming.monitoring.counts import Counts, CountsFile
-from precede.streaming.monitoring.health import AWAY_S_MAX, SILENT_S_MAX, judge
+from precede.streaming.monitoring.health import SILENT_S_MAX, judge
 from precede.streaming.monitoring.metrics import Metrics
 from precede.streaming.monitoring.server import STUCK_S_MAX, MonitoringServer
 from precede.streaming.monitoring.times import HOLD_BOUNDS_S, SAMPLES_MAX, TimeHistogram, Times
@@ -126,7 +126,7 @@ def test_a_query_between_two_starts_is_no_healthy_one() -> None:
 @pytest.fixture
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], tuple[int, str]]]:
     """Pages of a job whose broker is down."""
-    monkeypatch.setattr(broker_watch, "ANSWER_S", 0.2)  # closing waits for the answer that does not come
+    monkeypatch.setattr(broker_monitor, "ANSWER_S", 0.2)  # closing waits for the answer that does not come
     settings = Settings(bootstrap="127.0.0.1:1", checkpoint=str(tmp_path), delta=str(tmp_path), metrics="0")
     server = MonitoringServer(settings)
     server.open()
@@ -157,7 +157,7 @@ def test_metrics_have_units_in_their_names_and_every_code_from_zero_on(ask: Call
 def test_while_spark_starts_what_is_held_is_told_and_no_lag_is_guessed(tmp_path: Path) -> None:
     CountsFile(LocalPlace(tmp_path)).save(counted())
     settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
-    metrics = Metrics(settings, BrokerWatch(settings), lambda: False)
+    metrics = Metrics(settings, BrokerMonitor(settings.bootstrap, settings.raw_topic), lambda: False)
     metrics.read_held()
     metrics.broker.ends = {0: (0, 100)}
     assert "precede_held_messages 1.0" in metrics.text().decode()
@@ -170,7 +170,7 @@ def test_while_spark_starts_what_is_held_is_told_and_no_lag_is_guessed(tmp_path:
 
 def test_every_number_that_is_told_is_the_one_that_was_counted(tmp_path: Path) -> None:
     settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
-    metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
+    metrics = Metrics(settings, BrokerMonitor(settings.bootstrap, settings.raw_topic), lambda: True)
     counts = Counts(read=50, delivered=30, duplicates=7, codes=Counter(malformed=2, late=4), next={0: 5, 1: 4})
     counts.held, counts.state_bytes = {0: 3, 4: 8}, {0: 70, 4: 31}
     counts.waiting = {0: (5_000, 2), 4: (1_000, 1), 5: NOTHING_WAITS}
@@ -301,12 +301,12 @@ def test_a_bucket_has_what_is_not_above_its_bound() -> None:
 
 def test_lag_in_seconds_is_that_of_the_oldest_record_which_is_not_processed(tmp_path: Path) -> None:
     settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
-    metrics = Metrics(settings, BrokerWatch(settings), lambda: True)
+    metrics = Metrics(settings, BrokerMonitor(settings.bootstrap, settings.raw_topic), lambda: True)
     since_ms = int((time.time() - 600) * 1000)
     metrics.broker.ends = {0: (0, 12), 1: (0, 9), 2: (0, 7)}
-    metrics.broker.waiting = {
-        "precede.raw": {0: Waiting(12, since_ms), 1: Waiting(9, since_ms)},
-        "precede.ordered": {0: Waiting(20, since_ms), 3: Waiting(30, since_ms - 600_000)},
+    metrics.broker.unread = {
+        "precede.raw": {0: Unread(12, since_ms), 1: Unread(9, since_ms)},
+        "precede.ordered": {0: Unread(20, since_ms), 3: Unread(30, since_ms - 600_000)},
     }
     metrics.sink = sink(Counts(next={0: 5, 1: 9}), [0, 1])
     metrics.watches = [watch("history of deliveries"), watch("history of gaps")]

@@ -29,9 +29,9 @@ AWAY_S_MAX = "TEST_AWAY_S_MAX"
 RUN = f"""
 import os, sys
 from precede.streaming.job import run, settings
-from precede.streaming.monitoring import health
+from precede.ingest.service import broker_monitor
 from precede.udfs.errors import Refused
-health.AWAY_S_MAX = float(os.environ.get("{AWAY_S_MAX}", health.AWAY_S_MAX))
+broker_monitor.AWAY_S_MAX = float(os.environ.get("{AWAY_S_MAX}", broker_monitor.AWAY_S_MAX))
 try:
     run.run(settings.load({{}}, os.environ))
 except Refused as error:

@@ -21,7 +21,7 @@ from precede.ingest.progress import Progress, owner_record, read_progress, token
 from precede.local.embedded_broker import Broker
 from precede.streaming.order import ownership as ownerships
 from precede.streaming.order import transaction
-from precede.streaming.order.owner_watch import OwnerWatch
+from precede.streaming.order.owner_monitor import OwnerMonitor
 from precede.streaming.order.ownership import Ownership
 from precede.streaming.order.transaction import FencedError, OverdueError, TransactionalProducer
 from precede.udfs.errors import Refused, TakenOver
@@ -329,7 +329,7 @@ def test_an_idle_job_notices_within_two_seconds(stream: Stream, job: Callable[..
         refusals.append(refusal)
         noticed.set()
 
-    watch = OwnerWatch(first.ownership, notice)
+    watch = OwnerMonitor(first.ownership, notice)
     watch.start()
     try:
         first.publish(0, 0)  # what it writes itself, and what other streams write, is no other job
@@ -347,7 +347,7 @@ def test_a_job_that_was_taken_over_before_its_watch_began_notices_too(stream: St
     first.open()
     second.open()
     noticed = threading.Event()
-    watch = OwnerWatch(first.ownership, lambda _: noticed.set())
+    watch = OwnerMonitor(first.ownership, lambda _: noticed.set())
     watch.start()
     try:
         assert noticed.wait(2.0)

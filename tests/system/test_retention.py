@@ -17,8 +17,8 @@ from precede.ingest.kafka.reading import TopicReader
 from precede.ingest.kafka.retention import Retention
 from precede.local.embedded_broker import Broker
 from precede.streaming.engines.spark import SparkJob
-from precede.streaming.job import retention_watch
-from precede.streaming.job.retention_watch import RetentionWatch
+from precede.streaming.monitoring import retention_monitor
+from precede.streaming.monitoring.retention_monitor import RetentionMonitor
 from tests.records import conversation
 from tests.system.stream import Stream
 from tests.system.test_stream_refusals import SparkStarted
@@ -36,7 +36,7 @@ def stream(broker: Broker, tmp_path: Path) -> Stream:
 def used(stream: Stream, retention: Retention, reached: dict[int, int]) -> float:
     reader = TopicReader(stream.settings.bootstrap)
     try:
-        return RetentionWatch(stream.settings, retention, lambda: reached)._ask(reader)
+        return RetentionMonitor(stream.settings, retention, lambda: reached)._ask(reader)
     finally:
         reader.close()
 
@@ -64,7 +64,7 @@ def test_the_share_of_a_full_topic_counts_where_its_size_is_limited(stream: Stre
 
 
 def test_it_warns_once_each_time(stream: Stream) -> None:
-    watch = RetentionWatch(stream.settings, Retention(HOUR_MS, None), dict)
+    watch = RetentionMonitor(stream.settings, Retention(HOUR_MS, None), dict)
     found = []
     for share in (0.4, 0.6, 0.7, 0.1, 0.5):
         watch.used = share
@@ -82,7 +82,7 @@ def test_a_start_says_what_a_retention_means(stream: Stream, monkeypatch: pytest
         raise SparkStarted
 
     monkeypatch.setattr(SparkJob, "_start_spark", started)
-    monkeypatch.setattr(retention_watch, "EVERY_S", 0.05)
+    monkeypatch.setattr(retention_monitor, "EVERY_S", 0.05)
     said: list[str] = []
     with pytest.raises(SparkStarted):
         job.run(stream.settings, say=said.append)

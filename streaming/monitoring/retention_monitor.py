@@ -1,18 +1,16 @@
-"""Watches how much of the raw topic's retention the job lags behind, in its own thread: a stuck job does not block it.
+"""How much of the raw topic's retention the job lags behind, asked for in a thread that a stuck job does not block.
 
 What Kafka deletes before it is ordered is lost. So the operator is told when the oldest record that is not ordered yet
 has used up half of the time, or of the space, for which the topic keeps records.
 """
 
-import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-
-from confluent_kafka import KafkaException
+from contextlib import closing
 
 from precede.ingest.kafka.reading import TopicReader
 from precede.ingest.kafka.retention import Retention
+from precede.ingest.service.monitor import PASSING, Monitor
 from precede.streaming.job.settings import Settings
 
 EVERY_S = 10.0
@@ -21,7 +19,7 @@ TENTHS = range(9, 0, -1)
 ALARM = 0.5
 
 
-class RetentionWatch:
+class RetentionMonitor:
     """How much of the retention is used up, in tenths."""
 
     def __init__(self, settings: Settings, retention: Retention, reached: Callable[[], Mapping[int, int]]) -> None:
@@ -31,15 +29,21 @@ class RetentionWatch:
         self._retention = retention
         self._reached = reached
         self._has_warned = False
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="retention-watch", daemon=True)
+        self._monitor = Monitor(
+            "retention-monitor",
+            self._look,
+            opens=lambda: closing(TopicReader(settings.bootstrap)),
+            every_s=EVERY_S,
+            first_s=EVERY_S,
+            undone=f"nothing warns before {settings.raw_topic} loses what is not ordered yet",
+            passing=(*PASSING, KeyError),  # the topic does not exist just now
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        self._monitor.start()
 
     def stop(self) -> None:
-        self._ended.set()
-        self._thread.join(ANSWER_S)
+        self._monitor.stop()
 
     def warning_if_due(self) -> str | None:
         """A sentence when half is used up, once each time."""
@@ -54,14 +58,8 @@ class RetentionWatch:
             "messages are lost."
         )
 
-    def _run(self) -> None:
-        reader = TopicReader(self._settings.bootstrap)
-        try:
-            while not self._ended.wait(EVERY_S):
-                with suppress(KafkaException, KeyError):  # the job reports a broker that is away
-                    self.used = self._ask(reader)
-        finally:
-            reader.close()
+    def _look(self, reader: TopicReader) -> None:
+        self.used = self._ask(reader)
 
     def _ask(self, reader: TopicReader) -> float:
         topic, reached = self._settings.raw_topic, self._reached()

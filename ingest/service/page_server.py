@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from precede.streaming.job.settings import host_and_port
+from precede.ingest.service.running import host_and_port
 from precede.udfs.errors import Refused
 
 OK, NOT_FOUND, NOT_HEALTHY = 200, 404, 503

@@ -4,11 +4,11 @@ A store's client tries again by itself for minutes, and says nothing meanwhile. 
 long, this asks the store once, without trying again, in its own thread, which a stuck job does not block.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from precede.ingest.service.monitor import Monitor
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.places.place import Place
 
@@ -17,7 +17,7 @@ SILENT_S = 12.0
 """A query that has nothing to do reports that every ten seconds."""
 
 
-class StoreWatch:
+class StoreMonitor:
     """Asks the stores of these places, while one of these queries is silent or a store fails."""
 
     def __init__(self, places: Sequence[Place], watches: Sequence[QueryWatch], say: Callable[..., object]) -> None:
@@ -52,20 +52,19 @@ def watching(places: Sequence[Place], watches: Sequence[QueryWatch], say: Callab
     if not places:
         yield
         return
-    watch = StoreWatch(places, watches, say)
-    ended = threading.Event()
-
-    def look_until_ended() -> None:
-        while not ended.wait(LOOK_S):
-            watch.look_if_silent()
-
-    thread = threading.Thread(target=look_until_ended, name="store-watch", daemon=True)
-    thread.start()
+    stores = StoreMonitor(places, watches, say)
+    monitor: Monitor[None] = Monitor(
+        "store-monitor",
+        lambda _: stores.look_if_silent(),
+        every_s=LOOK_S,
+        first_s=LOOK_S,
+        undone="nothing says which store keeps the job waiting",
+    )
+    monitor.start()
     try:
         yield
     finally:
-        ended.set()
-        thread.join(LOOK_S)
+        monitor.stop(LOOK_S)
 
 
 def _store_of(place: Place) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from precede.streaming.job import store_watch
-from precede.streaming.job.store_watch import StoreWatch
 from precede.streaming.job.watch import QueryWatch
 from precede.streaming.places.place import LocalPlace, Place
+from precede.streaming.spark import store_monitor
+from precede.streaming.spark.store_monitor import StoreMonitor
 
 
 class Shown:
@@ -25,7 +25,7 @@ class Shown:
         monkeypatch.setattr(LocalPlace, "location", property(lambda place: f"s3a://bucket{place.path}"))
         self.query = QueryWatch("order", self._never, self._say, 60.0, lambda *_: None, 5.0)
         places: list[Place] = [LocalPlace(Path("/checkpoint")), LocalPlace(Path("/delta"))]
-        self.watch = StoreWatch(places, [self.query], self._say)
+        self.watch = StoreMonitor(places, [self.query], self._say)
 
     def look(self, *, silent_s: float) -> None:
         self.query.progress_at = time.monotonic() - silent_s
@@ -51,9 +51,9 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
 
 def test_a_store_is_not_asked_while_queries_make_progress(shown: Shown) -> None:
     shown.trouble = "it takes no connections"
-    shown.look(silent_s=store_watch.SILENT_S + 4.0)
+    shown.look(silent_s=store_monitor.SILENT_S + 4.0)
     assert (shown.asked, shown.said) == (0, [])
-    shown.look(silent_s=store_watch.SILENT_S + 6.0)
+    shown.look(silent_s=store_monitor.SILENT_S + 6.0)
     assert shown.asked == 1, "one place stands for its store"
 
 

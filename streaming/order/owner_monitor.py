@@ -5,56 +5,54 @@ grows, once a second and in its own thread, and looks at it again as a whole whe
 job.
 """
 
-import threading
-from collections.abc import Callable
-from contextlib import suppress
-
-from confluent_kafka import KafkaException
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 from precede.ingest.kafka.reading import TopicReader
 from precede.ingest.progress import is_owner_of
+from precede.ingest.service.monitor import Monitor
 from precede.streaming.order.ownership import Ownership
-from precede.udfs.errors import PrecedeError, Refused
+from precede.udfs.errors import Refused
 
 EVERY_S = 1.0
-ANSWER_S = 2.0
 
 
-class OwnerWatch:
+class OwnerMonitor:
     """Calls `on_taken_over` once, with the refusal, when another job has claimed what this one owns."""
 
     def __init__(self, ownership: Ownership, on_taken_over: Callable[[Refused], object]) -> None:
         self._ownership = ownership
         self._on_taken_over = on_taken_over
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="owner-watch", daemon=True)
+        self._is_assigned = False
+        self._is_due = True
+        """Whether the topic is to be looked at as a whole."""
+        self._monitor = Monitor(
+            "owner-monitor",
+            self._look,
+            opens=self._open,
+            every_s=EVERY_S,
+            undone="it is not noticed that another job has taken over while nothing is published",
+        )
 
     def start(self) -> None:
-        """Begin, once this job has claimed its partitions; a watch that has begun goes on."""
-        if not self._thread.is_alive():
-            self._thread.start()
+        """Begin, once this job has claimed its partitions; one that has begun goes on."""
+        self._monitor.start()
 
     def stop(self) -> None:
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join(ANSWER_S)
+        self._monitor.stop()
 
-    def _run(self) -> None:
-        reader = TopicReader(self._ownership.settings.bootstrap, wait_ms=int(EVERY_S * 1000))
-        is_assigned, is_due = False, True  # another job may have come before the first look
-        try:
-            while not self._ended.is_set():
-                # Kafka may be away for a while, and the job reports that itself.
-                with suppress(KafkaException, PrecedeError):
-                    if not is_assigned:
-                        is_assigned = self._assign(reader)
-                    is_due = self._names_another(reader) or is_due
-                    if is_due and self._is_taken_over():
-                        return
-                    is_due = False
-                self._ended.wait(EVERY_S)
-        finally:
-            reader.close()
+    @contextmanager
+    def _open(self) -> Iterator[TopicReader]:
+        self._is_assigned, self._is_due = False, True  # another job may have come before the first look
+        with closing(TopicReader(self._ownership.settings.bootstrap, wait_ms=int(EVERY_S * 1000))) as reader:
+            yield reader
+
+    def _look(self, reader: TopicReader) -> None:
+        self._is_assigned = self._is_assigned or self._assign(reader)
+        self._is_due = self._names_another(reader) or self._is_due
+        if self._is_due:
+            self._check()
+        self._is_due = False
 
     def _assign(self, reader: TopicReader) -> bool:
         topic = self._ownership.progress.name
@@ -71,10 +69,9 @@ class OwnerWatch:
                 found = found or is_owner_of(record.key, record.value, topic, unless=ownership.job)
         return found
 
-    def _is_taken_over(self) -> bool:
+    def _check(self) -> None:
         try:
             self._ownership.check_not_taken_over(for_s=0)
         except Refused as refusal:
             self._on_taken_over(refusal)
-            return True
-        return False
+            self._monitor.finish()

@@ -1,0 +1,1 @@
+"""The engine Spark: what runs the job as streaming queries of Spark."""
