@@ -8,11 +8,14 @@ never raises.
 from collections.abc import Iterator, Mapping, MutableMapping
 from operator import attrgetter
 
+from msgspec import UNSET
+
 from precede.udfs import codes
 from precede.udfs.analysis.inspection import OpenGap, held_messages, open_gaps
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import Held
+from precede.udfs.engine.outbox import BytesOutbox, Outbox
 from precede.udfs.engine.snapshot import deadline_ms
 from precede.udfs.kept_groups import KeptGroups
 from precede.udfs.limits import Limits
@@ -21,7 +24,7 @@ from precede.udfs.membership.abandon import receive_abandon
 from precede.udfs.membership.heartbeats import receive_heartbeat
 from precede.udfs.membership.keyring import judge
 from precede.udfs.membership.members import create, evict, join, leave
-from precede.udfs.orders import ORDERS
+from precede.udfs.orders import ORDERS, Order
 from precede.udfs.partitioner import DEFAULT_PARTITIONER, where_it_belongs
 from precede.udfs.records.messages import (
     Abandon,
@@ -39,11 +42,10 @@ from precede.udfs.records.messages import (
     own_key,
 )
 from precede.udfs.records.strict import Malformed
-from precede.udfs.records.wire import read
+from precede.udfs.records.wire import SPACE, read
 from precede.udfs.ticks import tick as passing_time
 from precede.udfs.ticks.patience import Patience
 
-SPACE = b" \t\n\r"
 OPENING, CLOSING = b"{}"
 NOBODY = Identity()
 KEYED_TICK = Refusal(codes.WRONG_KEY, "A tick is for all groups of its partition and has no key.")
@@ -73,10 +75,16 @@ class Holdback(KeptGroups):
         partitioner: str = DEFAULT_PARTITIONER,
         home: bool = True,
         blobs: MutableMapping[bytes, bytes] | None = None,
+        outbox: Outbox | None = None,
+        orders: Mapping[str, type[Order]] = ORDERS,
     ) -> None:
-        """`blobs` is where groups that are not decoded are kept; by default in memory."""
-        if order not in ORDERS:
-            raise ValueError(f"there is no order {order!r}: choose one of {', '.join(ORDERS)}")
+        """`blobs` is where groups that are not decoded are kept; by default in memory.
+
+        `outbox` takes what is decided. By default that is bytes to be published, in `ordered`, `dead` and so on. Who
+        wants to know rather than to publish gives a `TypedOutbox` and looks into it; these names are missing then.
+        """
+        if order not in orders:
+            raise ValueError(f"there is no order {order!r}: choose one of {', '.join(orders)}")
         if partitions is not None and partitions < 1:
             raise ValueError(f"a log has at least one partition, not {partitions}")
         super().__init__(
@@ -86,15 +94,17 @@ class Holdback(KeptGroups):
             partitions,
             partitioner,
             {} if blobs is None else blobs,
+            orders,
+            BytesOutbox() if outbox is None else outbox,
         )
         self.home = home
         """Whether records without a key are refused here: every shard sees them, because they may be ticks."""
-        self.outbox = self.shared.outbox
-        self.ordered = self.outbox.ordered
-        self.ordered_keys = self.outbox.ordered_keys
-        self.dead = self.outbox.dead
-        self.dead_keys = self.outbox.dead_keys
-        self.dead_codes = self.outbox.dead_codes
+        if isinstance(self.outbox, BytesOutbox):
+            self.ordered = self.outbox.ordered
+            self.ordered_keys = self.outbox.ordered_keys
+            self.dead = self.outbox.dead
+            self.dead_keys = self.outbox.dead_keys
+            self.dead_codes = self.outbox.dead_codes
         self.own = self.outbox.own
         """What the job itself has to say: requests for repair, and records for the raw log."""
         self.clear = self.outbox.clear
@@ -145,10 +155,39 @@ class Holdback(KeptGroups):
         if record.__class__ is Message:
             group.receive_message(record, trimmed, offset, timestamp_ms)
         elif record.__class__ is Tick:  # with a key, as where its group was not touched before
-            self._refuse(KEYED_TICK, identity_of(record), LogRecord(value, group.key, partition, offset, timestamp_ms))
+            came = LogRecord(value, group.key, partition, offset, timestamp_ms)
+            self._refuse(KEYED_TICK, identity_of(record), came, record)
         else:
             self._receive_control(group, record, trimmed, offset, timestamp_ms)
         return None
+
+    def receive_record(
+        self,
+        record: Record,
+        value: bytes,
+        key: bytes | OwnKey | None = OWN_KEY,
+        partition: int = 0,
+        offset: int = 0,
+        timestamp_ms: int = 0,
+    ) -> None:
+        """Like `receive`, for a caller that has read the record already, by the same limits; `value` is trimmed.
+
+        Some orders take the stamps of what they hold apart: who needs the record as it came reads another one.
+        """
+        if isinstance(key, OwnKey):
+            key = own_key(record.group)
+        came = LogRecord(value, key, partition, offset, timestamp_ms)
+        group = self._groups.get(record.group)  # type: ignore[arg-type]
+        if group is None or key != group.key or partition != group.plain_partition:
+            group = self._find_group(record, came)
+        if group is None:
+            return
+        if record.__class__ is Message:
+            group.receive_message(record, value, offset, timestamp_ms)
+        elif record.__class__ is Tick:
+            self._refuse(KEYED_TICK, identity_of(record), came, record)
+        else:
+            self._receive_control(group, record, value, offset, timestamp_ms)
 
     def refuse(self, value: bytes, reason: str, offset: int) -> None:
         """Make a dead letter of what the caller could not even read as a record of the log."""
@@ -188,12 +227,12 @@ class Holdback(KeptGroups):
             assert group is not None
             self._note_change(group, came.offset, came.timestamp_ms)
             return group
-        self._refuse(refusal, identity_of(record), came)
+        self._refuse(refusal, identity_of(record), came, record)
         return None
 
-    def _refuse(self, refusal: Refusal, identity: Identity, came: LogRecord) -> None:
+    def _refuse(self, refusal: Refusal, identity: Identity, came: LogRecord, record: Record | None = None) -> None:
         if came.key is not None or self.home:
-            self.outbox.refuse(refusal, identity, came)
+            self.outbox.refuse(refusal, identity, came, UNSET, record)
 
     def _tick(self, partition: int, offset: int, timestamp_ms: int) -> None:
         """Time passes for every group of a partition; a group where nothing is due is neither decoded nor changed."""
@@ -239,7 +278,7 @@ class Holdback(KeptGroups):
             case Evict():
                 refusal = evict(group, record)
         if refusal is not None:
-            group.refuse(refusal, identity_of(record), value, offset, now_ms)
+            group.refuse(refusal, record, value, offset, now_ms)
             return
         group.deadline = None
         if not isinstance(record, Abandon | Heartbeat):

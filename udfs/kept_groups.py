@@ -4,13 +4,15 @@ A group that records reach is decoded; all others are kept as blobs, and each is
 caller that writes the states of groups, this remembers which ones changed since they were written.
 """
 
-from collections.abc import Container, Iterator, MutableMapping
+from collections.abc import Container, Iterator, Mapping, MutableMapping
 
 from precede.udfs.analysis.inspection import oldest_and_gaps
 from precede.udfs.engine.group import Group, Shared
-from precede.udfs.engine.snapshot import restore, snapshot
+from precede.udfs.engine.outbox import Outbox, TypedOutbox
+from precede.udfs.engine.snapshot import outline, restore, snapshot
+from precede.udfs.engine.state import NO_OPTIONS
 from precede.udfs.limits import Limits
-from precede.udfs.orders import ORDERS
+from precede.udfs.orders import Order
 from precede.udfs.partitioner import check_partitioner, partition_of
 from precede.udfs.ticks import tick as passing_time
 from precede.udfs.ticks.patience import Patience
@@ -27,13 +29,16 @@ class KeptGroups:
         partitions: int | None,
         partitioner: str,
         blobs: MutableMapping[bytes, bytes],
+        orders: Mapping[str, type[Order]],
+        outbox: Outbox,
     ) -> None:
         self.order = order
         self.limits = limits
         self.patience = patience
         self.partitions = partitions
         self.partitioner = check_partitioner(partitioner)
-        self.shared = Shared(limits, ORDERS)
+        self.outbox = outbox
+        self.shared = Shared(limits, orders, outbox)
         self._groups: dict[str, Group] = {}
         """The groups that were touched, by name, because a record brings the name."""
         self._resting: dict[str, Group] = {}
@@ -88,8 +93,44 @@ class KeptGroups:
     # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def group(self, name: str) -> Group | None:
-        """One group, to be looked at and not touched; None where nothing of it was accepted."""
+        """One group, to be looked at and not touched; None where nothing of it was accepted.
+
+        One that is put away stays so: this decodes a copy. Who looks often calls `look`.
+        """
         return next((group for group in self._look(name) if group.begun), None)
+
+    def look(self, name: str) -> Group | None:
+        """One group, to be looked at often: it is decoded from here on; None where nothing of it has come."""
+        found = self._groups.get(name) or self._resting.get(name)
+        if found is not None:
+            return found
+        key = name.encode()
+        return self._group(key, 0) if key in self._blobs else None
+
+    def open(self, name: str) -> Group:
+        """One group, new where nothing of it has come; for a caller without a log, which also changes groups itself."""
+        return self._group(name.encode(), 0)
+
+    def names(self) -> list[str]:
+        """The groups of which anything was accepted, in order."""
+        return [name for name in [key.decode() for key in self._keys()] if self.has_begun(name)]
+
+    def has_begun(self, name: str) -> bool:
+        """Whether anything of a group was accepted; it is not decoded for that."""
+        found = self._groups.get(name) or self._resting.get(name)
+        return name.encode() in self._blobs if found is None else found.begun
+
+    def is_created(self, name: str) -> bool:
+        """Whether a `create` record began a group; it is not decoded for that."""
+        found = self._groups.get(name) or self._resting.get(name)
+        if found is not None:
+            return found.options is not NO_OPTIONS
+        key = name.encode()
+        return key in self._blobs and outline(key, self._blobs[key]).options is not None
+
+    def is_covered(self, key: bytes, offset: int) -> bool:
+        """Whether the state that was loaded has this record already."""
+        return bool(self._covered) and offset < self._covered.get(key, 0)
 
     def homes(self) -> Iterator[tuple[bytes, int]]:
         """The key of each group, and the partition where it lives."""
@@ -110,7 +151,7 @@ class KeptGroups:
         for key in self._keys() if group is None else [group.encode()]:
             known = self.decoded_group(key)
             if known is None and key in self._blobs:
-                known = restore(key, self._blobs[key], Shared(self.limits, ORDERS))
+                known = restore(key, self._blobs[key], Shared(self.limits, self.shared.orders, TypedOutbox()))
             if known is not None:
                 yield known
 

@@ -15,13 +15,13 @@ from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import Sender
 from precede.udfs.engine.snapshot import outline
 from precede.udfs.engine.state import NO_OPTIONS
-from precede.udfs.holdback import SPACE, Holdback
+from precede.udfs.holdback import Holdback
 from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.sync_messages import Have
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Create, Heartbeat, Id, Message, Record, Tick, Who
 from precede.udfs.records.strict import Malformed
-from precede.udfs.records.wire import read
+from precede.udfs.records.wire import SPACE, read
 
 REST_RECORDS = 20_000
 """After so many records, the groups that none of them reached are put away."""

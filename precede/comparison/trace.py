@@ -8,14 +8,14 @@ from msgspec import UNSET
 
 from precede.udfs import codes
 from precede.udfs.analysis.relation import ByNamedIds, Pairs
-from precede.udfs.holdback import SPACE, Holdback, OwnKey
+from precede.udfs.engine.outbox import PlacedRecord, TypedOutbox
+from precede.udfs.holdback import Holdback, OwnKey
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.orders.object import ObjectBased
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Create, Id, Message, Options, Record, Tick
 from precede.udfs.records.strict import Malformed
-from precede.udfs.records.wire import read
+from precede.udfs.records.wire import SPACE, read
 
 INSPECTED_MAX = 5_000
 """If no more messages than this are held at the end, their blockers are counted too."""
@@ -80,35 +80,6 @@ class NotCarried(Exception):
     """The trace lacks the stamp of an order; the text says where."""
 
 
-class _Ordered(msgspec.Struct):
-    """The fields of an ordered record that are needed here."""
-
-    group: str
-    status: str
-    partition: int
-    offset: int
-    arrived_ms: int
-    released_ms: int
-    sender: str | None = None
-    epoch: int = 0
-    seq: msgspec.Raw = msgspec.Raw(b"0")
-    kind: str = "message"
-    destination: str | None = None
-
-
-class _DeadLetter(msgspec.Struct):
-    """The fields of a dead letter that are needed here."""
-
-    code: str
-    reason: str
-    partition: int
-    offset: int
-    sender: str | None
-    seq: int | None
-
-
-_decode_ordered = lenient_reader(_Ordered)
-_decode_dead_letter = msgspec.json.Decoder(_DeadLetter).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -176,12 +147,13 @@ class Trace:
     def under(self, order: str, progress: Callable[[int], None] = lambda _: None) -> OrderResult:
         """Run the trace through the kernel, every group under this order; raises NotCarried."""
         observer = _Observer(self)
-        kernel = Holdback(order=order, limits=self.limits)
+        outbox = TypedOutbox()
+        kernel = Holdback(order=order, limits=self.limits, outbox=outbox)
         for number, entry in enumerate(self.entries):
             value = _created_with(order, entry.record) if isinstance(entry.record, Create) else entry.value
             kernel.receive(value, entry.key, entry.partition, entry.offset, entry.timestamp_ms)
-            observer.step(number, kernel)
-            kernel.clear()
+            observer.step(number, outbox)
+            outbox.clear()
             if number % 1_000 == 0:
                 progress(number)
         still_held = observer.count_held(kernel)
@@ -251,7 +223,7 @@ class _Observer:
         self.waited_for: Counter[str] = Counter()
         self.waited_for_record: Counter[tuple[str, Id | None]] = Counter()
 
-    def step(self, number: int, kernel: Holdback) -> None:
+    def step(self, number: int, outbox: TypedOutbox) -> None:
         """The kernel has received one record."""
         entry = self.trace.entries[number]
         record = entry.record
@@ -262,34 +234,33 @@ class _Observer:
             self.now[group] += 1
             if isinstance(record, Message):
                 self.arrived.setdefault((entry.partition, entry.offset), self.now[group] + self.ticks)
-        for letter in map(_decode_dead_letter, kernel.dead):
-            if letter.code == codes.MISSING_STAMP:
-                who = f"{letter.sender}:{letter.seq}" if letter.sender else "a record"
-                raise NotCarried(f"{letter.reason} The first without it is {who}, at offset {letter.offset}.")
-            self.refused[letter.code] += 1
-            self.refused_at.add((letter.partition, letter.offset))
-        for ordered in map(_decode_ordered, kernel.ordered):
-            if ordered.kind == "message" and ordered.sender is not None:
-                self._deliver(ordered, entry)
+        for refused in outbox.refused:
+            if refused.code == codes.MISSING_STAMP:
+                named = refused.identity
+                who = f"{named.sender}:{named.seq}" if named.sender else "a record"
+                raise NotCarried(f"{refused.reason} The first without it is {who}, at offset {refused.came.offset}.")
+            self.refused[refused.code] += 1
+            self.refused_at.add((refused.came.partition, refused.came.offset))
+        for placed in outbox.placed:
+            if placed.id is not None:
+                self._deliver(placed, placed.id, entry)
 
-    def _deliver(self, ordered: _Ordered, entry: Entry) -> None:
-        known = (ordered.group, ordered.sender, ordered.epoch, int(bytes(ordered.seq)))
-        self.delivered.add((known, ordered.destination))  # type: ignore[arg-type]
-        if ordered.status != "delivered":
+    def _deliver(self, placed: PlacedRecord, id_: Id, entry: Entry) -> None:
+        group, destination = placed.labels.group, placed.labels.destination
+        known = (group, *id_)
+        self.delivered.add((known, destination))
+        if placed.is_abandoned:
             return
-        place = ordered.partition, ordered.offset
-        steps = self.now[ordered.group] + self.ticks - self.arrived[place]
+        steps = self.now[group] + self.ticks - self.arrived[placed.labels.partition, placed.offset]
         self.steps.append(steps)
-        self.waits_ms.append(ordered.released_ms - ordered.arrived_ms)
+        self.waits_ms.append(placed.released_ms - placed.arrived_ms)
         if steps:
             self._waited_for(entry.record)
-        message = self.trace.known[known]  # type: ignore[index]
-        for id_ in message.after or ():
-            answered = (ordered.group, *id_)
-            is_addressed = ordered.destination is None or ordered.destination in (
-                self.trace.known[answered].to or () if answered in self.trace.known else ()
-            )
-            if answered in self.trace.known and is_addressed and (answered, ordered.destination) not in self.delivered:
+        for answered in [(group, *one) for one in self.trace.known[known].after or ()]:
+            message = self.trace.known.get(answered)
+            if message is None or (answered, destination) in self.delivered:
+                continue
+            if destination is None or destination in (message.to or ()):
                 self.early += 1
                 break
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from precede.udfs.engine.group import Shared
+from precede.udfs.engine.outbox import BytesOutbox
 from precede.udfs.engine.snapshot import restore, snapshot
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -364,7 +365,7 @@ def test_of_a_sender_the_last_thousand_keys_are_kept(cuts: range) -> None:
 
 
 def test_a_key_in_an_old_state_that_is_none_lets_nobody_speak() -> None:
-    group = restore(b"g", created("A").kernel.dump()[b"g"], Shared(Limits(), ORDERS))
+    group = restore(b"g", created("A").kernel.dump()[b"g"], Shared(Limits(), ORDERS, BytesOutbox()))
     group.options = Options(keys={"A": "b64"})  # as a precede that did not read keys would have kept it
     tale = Tale()
     tale.kernel.load({b"g": snapshot(group, None)})

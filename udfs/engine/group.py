@@ -44,7 +44,7 @@ from precede.udfs.engine.admission import check, runs_refusal, too_many_runs
 from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.interfaces import OrderRules, Release
 from precede.udfs.engine.keys import Keyring
-from precede.udfs.engine.outbox import Outbox, ordered_form
+from precede.udfs.engine.outbox import Labels, Outbox
 from precede.udfs.engine.permanent_refusals import refuse_permanently
 from precede.udfs.engine.senders import Sender
 from precede.udfs.engine.state import NO_OPTIONS, GroupState
@@ -57,11 +57,12 @@ class Shared:
 
     __slots__ = ("holding", "limits", "orders", "outbox")
 
-    def __init__(self, limits: Limits, orders: Mapping[str, Callable[["Group"], OrderRules]]) -> None:
+    def __init__(self, limits: Limits, orders: Mapping[str, Callable[["Group"], OrderRules]], outbox: Outbox) -> None:
         self.limits = limits
         self.orders = orders
         """The orders by name; each makes its rules for one group."""
-        self.outbox = Outbox()
+        self.outbox = outbox
+        outbox.limits = limits
         self.holding: set[Group] = set()
         """The groups that time may matter to: all that hold something, and some that did a while ago."""
 
@@ -88,8 +89,8 @@ class Group(GroupState):
         self.closed = options.closed is True or known
         self.keyring = None if options.keys is UNSET else Keyring(options.keys)
         self.take_at_once()
-        self.form_delivered = ordered_form(order, "delivered", self.partition)
-        self.form_abandoned = ordered_form(order, "abandoned", self.partition)
+        self.labels = Labels(self.key, self.name, order, self.partition, takes_apart=self.order.takes_apart)
+        self.form_delivered = self.labels.delivered
 
     def take_at_once(self) -> None:
         """Let records of this group be taken at once, unless their signatures must be checked first."""
@@ -112,7 +113,7 @@ class Group(GroupState):
             verdict = check(self, self.order, sender, id_, message, value)
         if verdict is None:
             if (seq == sender.prefix + 1 and not sender.beyond) or not too_many_runs(self, sender, seq):
-                self._deliver_at_once(sender, id_, value, offset, now_ms)
+                self._deliver_at_once(sender, id_, message, value, offset, now_ms)
                 return
             verdict = runs_refusal(self, name)
         if verdict is COPY:
@@ -127,7 +128,9 @@ class Group(GroupState):
         if refusal is not None:
             self.refuse_held(one, refusal)
 
-    def _deliver_at_once(self, sender: Sender, id_: Id, value: bytes, offset: int, now_ms: int) -> None:
+    def _deliver_at_once(
+        self, sender: Sender, id_: Id, message: Message, value: bytes, offset: int, now_ms: int
+    ) -> None:
         """The common case, kept short: the message is ready when it arrives."""
         seq = id_[2]
         if seq > sender.highest:
@@ -136,9 +139,13 @@ class Group(GroupState):
                 self.begun = True
             sender.highest = seq
         position = self.position = self.position + 1
-        outbox = self.outbox
-        outbox.ordered.append(self.form_delivered % (value[:-1], position, offset, now_ms, offset, now_ms))
-        outbox.ordered_keys.append(self.key)
+        formed = self.formed
+        if formed is not None:
+            formed.ordered.append(self.form_delivered % (value[:-1], position, offset, now_ms, offset, now_ms))
+            formed.ordered_keys.append(self.key)
+        else:
+            one = HeldMessage(offset, now_ms, 0, value, id_, None, message)
+            self.outbox.place(self.labels, one, position, offset, now_ms)
         if seq == sender.prefix + 1 and not sender.beyond:
             sender.prefix = seq
         else:

@@ -170,6 +170,7 @@ class OrderRules(Protocol):
     depth_first: ClassVar[bool]
     in_turn: ClassVar[bool]
     waits_once: ClassVar[bool]
+    takes_apart: ClassVar[bool]
     takes_id: ClassVar[frozenset[str]]
     waits_for_members: ClassVar[bool]
     release: Release

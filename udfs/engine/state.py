@@ -13,12 +13,12 @@ from msgspec import UNSET, UnsetType
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage, Watch, Watchers
 from precede.udfs.engine.keys import Keyring
-from precede.udfs.engine.outbox import Outbox, stand_in_head
+from precede.udfs.engine.outbox import BytesOutbox, Labels, Outbox
 from precede.udfs.engine.repair_timers import RepairTimers
 from precede.udfs.engine.senders import Sender, SenderKey, sender_key
 from precede.udfs.engine.watches import by_arrival
 from precede.udfs.limits import Limits
-from precede.udfs.records.messages import Id, Identity, LogRecord, Options, Who
+from precede.udfs.records.messages import Id, Identity, LogRecord, Options, Record, Who, identity_of
 
 NO_OPTIONS = Options()
 
@@ -35,13 +35,14 @@ class GroupState:
         "deadline",
         "digests",
         "epochs",
-        "form_abandoned",
         "form_delivered",
+        "formed",
         "held",
         "held_bytes",
         "holding",
         "key",
         "keyring",
+        "labels",
         "limits",
         "members",
         "name",
@@ -70,8 +71,9 @@ class GroupState:
 
     That is a signature, that the state covers the record already, or that this is a first change to be noted.
     """
+    labels: Labels
     form_delivered: bytes
-    form_abandoned: bytes
+    """`labels.delivered`, at hand for the usual message."""
 
     def __init__(self, key: bytes, partition: int, limits: Limits, outbox: Outbox, holding: set[Any]) -> None:
         self.key = key
@@ -79,6 +81,8 @@ class GroupState:
         self.partition = partition
         self.limits = limits
         self.outbox = outbox
+        self.formed = outbox if isinstance(outbox, BytesOutbox) else None
+        """The same outbox, where it takes bytes: the usual message is put into it without a call."""
         self.holding = holding
         """The groups of this kernel that hold something; a group adds itself."""
         self.position = 0
@@ -230,29 +234,31 @@ class GroupState:
         name, epoch, seq = one.id
         sender = self.senders[(name, epoch) if epoch else name]
         sender.add(seq)
-        if one.value is None:
-            head = stand_in_head(self.name, one.id)
-            self.emit(head, self.form_abandoned, one.offset, one.arrived_ms, offset, now_ms)
-            return
-        if self.digests:
+        if self.digests and one.value is not None:
             sender.remember(seq, one.value, self.digests)
-        self.emit(one.value[:-1], self.form_delivered, one.offset, one.arrived_ms, offset, now_ms)
-
-    def emit(self, head: bytes, form: bytes, arrived_at: int, arrived_ms: int, offset: int, now_ms: int) -> None:
-        """Write one ordered record at the next position."""
         self.position += 1
-        self.outbox.ordered.append(form % (head, self.position, arrived_at, arrived_ms, offset, now_ms))
-        self.outbox.ordered_keys.append(self.key)
+        self.outbox.place(self.labels, one, self.position, offset, now_ms)
 
-    def refuse(self, refusal: Refusal, identity: Identity, value: bytes, offset: int, arrived_ms: int) -> None:
-        """Write the dead letter of one record of this group."""
-        self.outbox.refuse(refusal, identity, LogRecord(value, self.key, self.partition, offset, arrived_ms))
+    def place_control(self, value: bytes, offset: int, now_ms: int) -> None:
+        """The next position goes to a membership record that has just come."""
+        self.position += 1
+        self.outbox.place(self.labels, control(value, offset, now_ms), self.position, offset, now_ms)
+
+    def refuse(self, refusal: Refusal, record: Record, value: bytes, offset: int, arrived_ms: int) -> None:
+        """Refuse one record of this group that is no message."""
+        came = LogRecord(value, self.key, self.partition, offset, arrived_ms)
+        self.outbox.refuse(refusal, identity_of(record), came, UNSET, record)
 
     def refuse_held(self, one: HeldMessage, refusal: Refusal, destination: str | UnsetType = UNSET) -> None:
-        """Write the dead letter of a message that was held, or would have been; or of one destination of it."""
+        """Refuse a message that was held, or would have been; or one destination of it."""
         assert one.value is not None
-        record = LogRecord(one.value, self.key, self.partition, one.offset, one.arrived_ms)
-        self.outbox.refuse(refusal, Identity(self.name, *one.id), record, destination)
+        came = LogRecord(one.value, self.key, self.partition, one.offset, one.arrived_ms)
+        self.outbox.refuse(refusal, Identity(self.name, *one.id), came, destination)
+
+
+def control(value: bytes, offset: int, now_ms: int) -> HeldMessage:
+    """A membership record, as an outbox takes it."""
+    return HeldMessage(offset, now_ms, 0, value, ("", 0, 0))
 
 
 def whose(who: Who | Id) -> str:

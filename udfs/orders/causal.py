@@ -36,6 +36,7 @@ class Causal(Order):
 
     name = "causal"
     after_seed = "001, 2.1"
+    takes_apart = True
     in_turn = True
 
     def fault(self, message: Message) -> Refusal | None:

@@ -45,6 +45,7 @@ class CausalPointToPoint(Causal):
 
     name = "causal_p2p"
     after_seed = "001, 2.2"
+    takes_apart = True
     in_turn = False
     release_type = ByDestination
 

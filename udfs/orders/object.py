@@ -38,6 +38,7 @@ class ObjectBased(Order):
 
     name = "object"
     after_seed = "004, 3 and 4"
+    takes_apart = True
 
     def fault(self, message: Message) -> Refusal | None:
         if message.after is UNSET:

@@ -39,6 +39,9 @@ class Order:
     waits_once: ClassVar[bool] = False
     """Whether the first id a message waits for is the only one, so that it is ready as soon as that is settled."""
 
+    takes_apart: ClassVar[bool] = False
+    """Whether judging a message changes what was read of it, so that it is read again for who wants it as it came."""
+
     takes_id: ClassVar[frozenset[str]] = frozenset()
     """The refusals that take the id for ever; every other one leaves no trace."""
 

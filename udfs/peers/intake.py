@@ -12,7 +12,6 @@ from msgspec import UNSET
 
 from precede.udfs import codes
 from precede.udfs.engine.runs import Runs
-from precede.udfs.holdback import SPACE
 from precede.udfs.limits import ANY_SIZE, Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import ORDERS, Order
@@ -30,7 +29,7 @@ from precede.udfs.peers.speaking import Signer, Speaking
 from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record, Who
 from precede.udfs.records.strict import Malformed
-from precede.udfs.records.wire import read
+from precede.udfs.records.wire import SPACE, read
 
 DEFER_MS = 1_500.0
 """How long a join of a larger epoch waits for what is on its way of the older one; meanwhile all say what they have."""

@@ -20,6 +20,9 @@ from precede.udfs.limits import Limits
 from precede.udfs.records.messages import SHORT_NAME_MAX, Heartbeat, Id, Message, ObjectStamp, Record
 from precede.udfs.records.strict import DEPTH_MAX, read_strict
 
+SPACE = b" \t\n\r"
+"""What may stand around a raw record; readers want it trimmed."""
+
 _DEEP = 2 * DEPTH_MAX
 """A shorter value cannot be nested too deep."""
 

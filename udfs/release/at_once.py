@@ -125,8 +125,7 @@ class AtOnce(Release):
         return one.id in self.group.waiting
 
     def deliver_control(self, value: bytes, offset: int, now_ms: int) -> None:
-        group = self.group
-        group.emit(value[:-1], group.form_delivered, offset, now_ms, offset, now_ms)
+        self.group.place_control(value, offset, now_ms)
 
     # ── abandoning ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -22,10 +22,10 @@ from precede.udfs.engine.admission import no_room
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.interfaces import Release
-from precede.udfs.engine.outbox import stand_in_head
 from precede.udfs.engine.repair_timers import NOTICED_MAX
 from precede.udfs.engine.search import WALK_MAX, Look
 from precede.udfs.engine.senders import Sender, SenderKey, sender_key
+from precede.udfs.engine.state import control
 from precede.udfs.engine.watches import QUEUED, first_of, waits_for_join
 from precede.udfs.records.messages import Id, Join
 from precede.udfs.release.destination import Destination, Place, SettledEverywhere, entries_of
@@ -122,8 +122,7 @@ class ByDestination(Release):
         """The next position of a destination goes to this message; the places that this frees are returned."""
         destination = self.by_name[name]
         assert one.message is not None
-        assert one.value is not None
-        self._emit(destination, one.value[:-1], destination.delivered, one, offset, now_ms)
+        self._put(destination, one, offset, now_ms)
         destination.held.pop(one.id, None)
         freed = destination.merge(one.message.seen)  # type: ignore[arg-type]  # judged before
         left = self.places[one.id]
@@ -131,13 +130,9 @@ class ByDestination(Release):
         self.places_held -= 1
         return freed if left else freed + self._end(one)
 
-    def _emit(
-        self, destination: Destination, head: bytes, form: bytes, one: HeldMessage, offset: int, now_ms: int
-    ) -> None:
+    def _put(self, destination: Destination, one: HeldMessage, offset: int, now_ms: int) -> None:
         destination.position += 1
-        outbox = self.group.outbox
-        outbox.ordered.append(form % (head, destination.position, one.offset, one.arrived_ms, offset, now_ms))
-        outbox.ordered_keys.append(self.group.key)
+        self.group.outbox.place(destination.labels, one, destination.position, offset, now_ms)
 
     def _end(self, one: HeldMessage) -> list[Place]:
         """No destination waits for this message any more; the places that this frees are returned."""
@@ -177,10 +172,9 @@ class ByDestination(Release):
 
     def deliver_control(self, value: bytes, offset: int, now_ms: int) -> None:
         """A membership record takes a position at every member and destination; then what a fence freed is let go."""
-        record = HeldMessage(offset, now_ms, 0, value, ("", 0, 0))
+        record = control(value, offset, now_ms)
         for name in sorted(self.by_name):
-            destination = self.by_name[name]
-            self._emit(destination, value[:-1], destination.delivered, record, offset, now_ms)
+            self._put(self.by_name[name], record, offset, now_ms)
         fenced, self.fenced = self.fenced, []
         if fenced and not self.settled.counts:
             self.settled.counts = True
@@ -285,12 +279,11 @@ class ByDestination(Release):
         name, epoch, seq = one.id
         who = sender_key(name, epoch)
         got_by = self.got_by.pop(one.id, ())
-        head = stand_in_head(self.group.name, one.id)
         freed: list[Place] = []
         for at in sorted(self.by_name):
             destination = self.by_name[at]
             if destination.named and at not in got_by:
-                self._emit(destination, head, destination.abandoned, one, offset, now_ms)
+                self._put(destination, one, offset, now_ms)
                 freed += destination.merge([one.id])
         sender = self.group.senders[who]
         sender.add(seq)

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
-from precede.udfs.engine.outbox import destination_form
+from precede.udfs.engine.outbox import Labels
 from precede.udfs.engine.senders import SenderKey, sender_key
 from precede.udfs.records.messages import Id
 
@@ -60,7 +60,7 @@ class SettledEverywhere:
 class Destination:
     """The virtual receiver of one member."""
 
-    __slots__ = ("abandoned", "clock", "delivered", "held", "name", "named", "position", "settled", "waiting")
+    __slots__ = ("clock", "held", "labels", "name", "named", "position", "settled", "waiting")
 
     def __init__(self, name: str, group: Group, settled: SettledEverywhere) -> None:
         self.name = name
@@ -74,8 +74,7 @@ class Destination:
         """The messages that wait for their place here."""
         self.waiting: dict[SenderKey, list[tuple[int, int, HeldMessage]]] = {}
         """By the sender whose clock they watch, the waiting messages as a heap by how far it must rise; some left."""
-        self.delivered = destination_form(group.order.name, "delivered", group.partition, name)
-        self.abandoned = destination_form(group.order.name, "abandoned", group.partition, name)
+        self.labels = Labels(group.key, group.name, group.order.name, group.partition, name, takes_apart=True)
 
     def is_ready(self, one: HeldMessage) -> bool:
         """Whether the clock meets what `sent` says of this destination; else its last entry left is to be watched."""
