@@ -22,8 +22,12 @@ def is_there(extra: str) -> bool:
     return all(find_spec(module) is not None for module in EXTRAS[extra])
 
 
-def need(extra: str, purpose: str) -> None:
-    """Raise a sentence that says what to install, unless everything of this extra is there."""
+def need(extra: str, purpose: str, *, otherwise: str = "") -> None:
+    """Raise a sentence that says what to install, unless everything of this extra is there.
+
+    `otherwise` is a sentence about what does without it.
+    """
     missing = [module for module in EXTRAS[extra] if find_spec(module) is None]
     if missing:
-        raise Refused(f"{purpose} needs {missing[0]}, which is not installed: pip install 'precede[{extra}]'.")
+        lacks = f"{purpose} needs {missing[0]}, which is not installed: pip install 'precede[{extra}]'."
+        raise Refused(f"{lacks} {otherwise}".rstrip())

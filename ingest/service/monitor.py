@@ -68,6 +68,11 @@ class Monitor(Generic[Client]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether no look follows."""
+        return self._ended.is_set()
+
+    @property
     def runs(self) -> bool:
         """Whether its thread runs."""
         return self._thread.is_alive()

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from precede.streaming.job.settings import Settings
 
 
+WITHOUT_SPARK = "Without Spark, `precede run --engine process` orders on this machine, and writes no history."
+
+
 class Query(StrEnum):
     order = "order"
     history = "history"
@@ -102,7 +105,7 @@ def run(
         rebuild_delta=rebuild_delta or None,
     )
     if not settings.runs_without_spark:
-        need("spark", "precede run")
+        need("spark", "precede run", otherwise=WITHOUT_SPARK)
     from precede.ingest.service.running import Announcer
     from precede.ingest.signing import key_in
     from precede.udfs.errors import PrecedeError

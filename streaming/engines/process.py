@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 LOCK = ".lock"
 
 
+def _refusal(cache: Path) -> str:
+    return (
+        f"Another job of the engine process runs with this folder: it uses the cache {cache.absolute()}. Stop that one "
+        "first, or give this one a cache of its own (--cache)."
+    )
+
+
 class ProcessJob(Job):
     """A job whose kernel runs in this process."""
 
@@ -34,7 +41,7 @@ class ProcessJob(Job):
     def lock_folders(self, stack: ExitStack) -> None:
         folder = Path(self.settings.cache)
         make_writable("cache", LocalPlace(folder))
-        stack.enter_context(locked(folder / LOCK, refusal=f"Another job uses the cache {folder}."))
+        stack.enter_context(locked(folder / LOCK, refusal=_refusal(folder)))
 
     def check(self) -> None:
         start.check(self.settings, self.topics, self.patiently)
@@ -56,9 +63,11 @@ class ProcessJob(Job):
         assert self.sink is not None
         assert self.owner_monitor is not None
         settings = self.settings
+        self.begin(f"it takes {settings.ordered_topic} over, and waits for what another job has left open there")
         self.sink.open()
         self.sink.follow_horizon(is_fresh=True)
         self.owner_monitor.start()
+        self.begin(f"it reads the states of its groups, from {settings.cache} and {settings.state_topic_name}")
         self.loop = OrderLoop(
             settings,
             self.sink,

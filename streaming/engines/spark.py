@@ -65,7 +65,9 @@ class SparkJob(Job):
             self._let_jvm_end()
 
     def run_queries(self, stack: ExitStack, /) -> None:
+        self.begin("it starts Spark")
         spark = self.spark or self._start_spark(stack)
+        self.begin("it starts its queries")
         self._check_group_places(spark, self.planned, self.topics)
         self._write_checkpoint(spark, self.planned, self.topics)
         order, history = self._watches(spark)
@@ -180,8 +182,10 @@ class SparkJob(Job):
 
         assert self.sink is not None
         assert self.owner_monitor is not None
+        self.begin(f"it takes {self.settings.ordered_topic} over, and waits for what another job has left open there")
         self.sink.open()
         self.owner_monitor.start()
+        self.begin(f"it prepares the checkpoint {self.settings.checkpoint}, and waits for the first batch of Spark")
         partitions = self.topics[self.settings.raw_topic].partitions
         self.restored = restore.begin(self.settings, self.sink, self.say, check_stop=self._check_stop)
         last_commit = spark_files.last_commit(self.settings.order_checkpoint)

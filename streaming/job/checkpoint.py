@@ -140,7 +140,11 @@ def set_aside(folder: Place) -> Place:
 
 def lock_parts(folder: Place, *parts: str, **about: Any) -> AbstractContextManager[None]:
     """Keep other jobs from using these parts of the checkpoint; refused where one is using them."""
-    return only_one(folder, *parts, refusal=f"Another job uses the {{part}} part of the checkpoint {folder}.", **about)
+    refusal = (
+        f"Another job uses the {{part}} part of the checkpoint {folder}. Stop that one first, or give this one a "
+        "checkpoint of its own (--checkpoint)."
+    )
+    return only_one(folder, *parts, refusal=refusal, **about)
 
 
 def _lock_file(folder: Place) -> AbstractContextManager[None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from precede.ingest.kafka.retention import retention_of
 from precede.ingest.kafka.topics import Topic, describe, ensure_patiently
+from precede.ingest.service.monitor import Monitor
 from precede.ingest.service.running import Announcer, broker_retry, set_on_signals
 from precede.streaming.job.raw_partitions import as_text
 from precede.streaming.job.settings import Settings
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 WATCH_S = 0.2
+SLOW_START_S = 15.0
+"""A job that is not ready after this time says what it does or waits for."""
+STILL_STARTS_S = 60.0
+"""How often it says so again."""
 STOP_S_MAX = 45.0  # a little longer than a commit may take
 TAKEN_OVER_S_MAX = 2.0  # nothing that this job still publishes counts
 
@@ -58,12 +63,23 @@ class Job(ABC):
         self.monitoring: MonitoringServer | None = None
         self.lost: Refused | None = None
         """Why this job may no longer write into its folders."""
+        self.step = "it has just begun"
+        """What the start does now, or waits for, as a part of a sentence."""
+        self._start_monitor: Monitor[None] = Monitor(
+            "start-monitor",
+            lambda _: self.say(f"Not ready yet: {self.step}.", query=None),
+            every_s=STILL_STARTS_S,
+            first_s=SLOW_START_S,
+            undone="nothing says what the start of the job waits for",
+        )
 
     def run(self, *, makes_topics: bool = False) -> None:
         """Check, start, watch, stop; what may wait for long comes after the pages that say so."""
         settings = self.settings
         with ExitStack() as stack:
             stack.enter_context(set_on_signals(self.stopping))
+            stack.callback(self._start_monitor.stop)
+            self._start_monitor.start()
             self._serve_monitoring(stack)
             if makes_topics and not self._goes_on("it waits for its topics in Kafka", self._make_topics):
                 return
@@ -77,7 +93,7 @@ class Job(ABC):
                 return
             if not self._goes_on("it checks what it goes on from", self.check):
                 return
-            self._begin("it starts its queries")
+            self.begin("it starts its queries")
             if self.orders:
                 self._prepare_order(stack)
             self.run_queries(stack)
@@ -115,15 +131,16 @@ class Job(ABC):
             stack.callback(self.monitoring.close)
             self.say(f"Metrics and health are at port {self.monitoring.port}.")
 
-    def _begin(self, step: str) -> None:
-        """Let the pages say what the start does now."""
+    def begin(self, step: str) -> None:
+        """The start does this now: the pages say so, and where it takes long the job, too."""
         self.beat()
+        self.step = step
         if self.monitoring:
             self.monitoring.step = step
 
     def _goes_on(self, step: str, take: Callable[[], None]) -> bool:
         """Take this step of the start; False where the job was stopped meanwhile."""
-        self._begin(step)
+        self.begin(step)
         take()
         return not self.stopping.is_set()
 
@@ -226,10 +243,28 @@ class Job(ABC):
                     if self.sink is not None and self.sink.refused is not None:
                         raise self.sink.refused
                     watch.check()
+                self._say_if_ready(watches)
                 self.report(watches)
                 self.stopping.wait(WATCH_S)
         finally:
             self._stop(watches)
+
+    def _say_if_ready(self, watches: list[QueryWatch]) -> None:
+        """Say once that all queries work; a job that only handles what is there ends instead."""
+        if self._start_monitor.has_ended or not all(watch.progress_at or watch.done for watch in watches):
+            return
+        self._start_monitor.finish()
+        if not self.settings.once:
+            self.say(f"Ready: {self.does}.")
+
+    @property
+    def does(self) -> str:
+        """What the job does, as a sentence without its end."""
+        settings = self.settings
+        orders = f"orders {settings.raw_topic} by {settings.order} into {settings.ordered_topic}"
+        writes = f"writes the tables in {settings.delta}"
+        parts = [orders] * (settings.only != "history") + [writes] * (settings.only != "order")
+        return f"the job {' and '.join(parts)}"
 
     def report(self, watches: list[QueryWatch]) -> None:
         """Say what is new, and let time pass in the log."""

@@ -41,6 +41,8 @@ class SparkQuery:
         """Read the last progress, which is cheap; all of them, which is not, only where one was missed."""
         last = self._query.lastProgress
         if last is None:
+            if not watch.progress_at and self._query.status["message"].startswith("Waiting"):
+                watch.progress_at = time.monotonic()  # there was nothing to do yet
             return
         watch.works()
         if last.timestamp == self._last_progress:

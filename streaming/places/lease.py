@@ -135,7 +135,7 @@ class _Attempt:
         holder = _read(content)
         who = "another process" if holder is None else holder.who
         if self._waiting.was_renewed and self._refusal is not None:
-            raise Refused(f"{self._refusal.rstrip('.')}: {who} renews its lease.")
+            raise Refused(f"{self._refusal.rstrip('.')}; {who} renews its lease.")
         if not self._has_told:
             self._has_told = True
             self._say(

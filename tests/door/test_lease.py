@@ -107,7 +107,7 @@ def test_clocks_that_differ_by_hours_change_nothing(folder: LocalPlace, now: flo
 def test_who_finds_a_lease_that_is_renewed_is_refused_with_the_name_of_the_holder(folder: LocalPlace) -> None:
     first, second = Watcher(folder).take(), Watcher(folder)
     second.while_it_waits = iter(first.renew, None)
-    with pytest.raises(Refused, match=r"Another job uses it: process \d+ on .* renews its lease\."):
+    with pytest.raises(Refused, match=r"Another job uses it; process \d+ on .* renews its lease\."):
         second.take()
     first.release()
 

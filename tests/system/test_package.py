@@ -103,7 +103,8 @@ def test_run_says_at_once_what_to_install(installed: Installed) -> None:
     done = installed.run("run", "--bootstrap", "127.0.0.1:1")
     assert done.returncode == 1
     assert done.stderr.decode() == (
-        "precede run needs pyspark, which is not installed: pip install 'precede[spark]'.\n"
+        "precede run needs pyspark, which is not installed: pip install 'precede[spark]'. Without Spark, "
+        "`precede run --engine process` orders on this machine, and writes no history.\n"
     )
 
 

@@ -23,6 +23,7 @@ from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import read_progress
 from precede.ingest.state_topic import read_state
 from precede.local.embedded_broker import HOST, Broker
+from precede.streaming.job import job as base
 from precede.streaming.job import run as job
 from precede.streaming.order import transaction
 from precede.streaming.process import cache as caches
@@ -183,10 +184,26 @@ def test_the_demo_shows_this_engine_too(tmp_path: Path) -> None:
     assert "Delta" not in told
 
 
+def test_a_job_says_when_it_is_ready(stream: Stream, start: Callable[..., Running]) -> None:
+    running = start(stream)
+    settings = stream.settings
+    running.wait_for_output(f"Ready: the job orders {settings.raw_topic} by s_b into {settings.ordered_topic}.", 30)
+
+
+def test_a_job_that_waits_says_for_what(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "SLOW_START_S", 0.0)
+    monkeypatch.setattr(base, "STILL_STARTS_S", 0.001)
+    said = once(stream)
+    ordered = stream.settings.ordered_topic
+    steps = [f"it takes {ordered} over, and waits for what another job has left open there", "it waits for its topics"]
+    for step in steps:
+        assert any(line.startswith(f"Not ready yet: {step}") for line in said), said
+
+
 def test_two_jobs_cannot_use_one_cache(stream: Stream, start: Callable[..., Running]) -> None:
     first = start(stream)
     first.until((Path(stream.settings.cache) / caches.FILE).exists, "the cache", 30)
-    with pytest.raises(Refused, match=r"Another job uses the cache .*cache\."):
+    with pytest.raises(Refused, match=r"Another job of the engine process runs .* cache /.*cache\. Stop"):
         once(stream)
 
 
