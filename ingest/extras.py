@@ -13,6 +13,7 @@ EXTRAS = {
     "keys": ("cryptography",),
     "plot": ("matplotlib",),
     "kafka-python": ("kafka",),
+    "broker": ("pyspark",),
 }
 """The modules that each extra brings."""
 

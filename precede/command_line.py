@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
@@ -153,11 +154,17 @@ def _show_warning(show: Callable[..., None], message: Warning | str, category: t
 
 def _usage(error: typer.TyperException) -> str:
     text = error.format_message()
+    if option := getattr(error, "option_name", None):  # the library also offers what is not like it at all
+        like = get_close_matches(
+            option.strip("-"), [one.strip("-") for one in getattr(error, "possibilities", None) or []]
+        )
+        text = getattr(error, "message", text) + "".join(f". Did you mean --{one}?" for one in like[:1])
     if error.exit_code != WRONG_USE or "\n" in text:
         return text
     command = getattr(error, "ctx", None)  # errors of wrong use have it
     see = "precede" if command is None else command.command_path
-    return f"{text.rstrip('.')}. See {see} --help." if text else "Say which command."
+    end = "" if text.endswith("?") else "."
+    return f"{text.rstrip('.')}{end} See {see} --help." if text else "Say which command."
 
 
 def _sentence(error: Exception) -> str:

@@ -30,7 +30,7 @@ def broker(
     from precede.local.embedded_broker import Broker
     from precede.udfs.errors import Refused
 
-    need("spark", "precede broker")  # Kafka's jars are fetched by the Ivy that pyspark brings
+    need("broker", "precede broker")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops it as Ctrl-C does
     try:
         with Broker(port, data, say=lambda sentence: say(f"{sentence} ...")) as running:

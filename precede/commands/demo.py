@@ -42,7 +42,10 @@ def demo(
     """
     from precede.ingest.extras import need
 
-    need("spark", "precede demo")  # without Spark too: Kafka's jars are fetched by the Ivy that pyspark brings
+    if peers or engine is Engine.process:
+        need("broker", "precede demo without Spark")
+    else:
+        need("spark", "precede demo")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops it as Ctrl-C does
     if peers:
         from precede.demo.peer_stage import perform as perform_peers

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -146,12 +146,11 @@ def _dead_letters(settings: "Settings", asked: _Asked) -> Iterator[bytes]:
         reader.close()
 
 
-def _letter_line(letter: dict[str, object]) -> str:
-    who = (
-        f"{letter.get('group')} {letter.get('sender')}:{letter.get('seq')}"
-        if letter.get("sender")
-        else letter.get("group")
-    )
+def _letter_line(letter: dict[str, Any]) -> str:
+    who = letter.get("group")
+    if sender := letter.get("sender"):
+        seq = letter.get("seq")
+        who = f"{who} {sender}" if seq is None else f"{who} {id_text((sender, letter.get('epoch') or 0, seq))}"
     whom = f" for {letter['destination']}" if letter.get("destination") else ""
     place = f"partition {letter.get('partition')} offset {letter.get('offset')}"
     return plain(f"{letter.get('code')}  {who or '-'}{whom}  {place}  {letter.get('reason')}")

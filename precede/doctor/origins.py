@@ -31,7 +31,7 @@ def origins(
 
 
 def _shown(value: Any) -> str:
-    if value is None:
+    if value is None or value == {}:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()

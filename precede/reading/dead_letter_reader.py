@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from precede.ingest.extras import need
-from precede.streaming.history.rows import Letter
 from precede.udfs.errors import Refused, Unreachable
-from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
+from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX, LetterFields
 
 if TYPE_CHECKING:
     from precede.reading.delta_rows import Condition
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 AGO = re.compile(r"(\d+) ?(s|min|h|d)")
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-_read = msgspec.json.Decoder(Letter).decode
+_read = msgspec.json.Decoder(LetterFields).decode
 
 
 class LetterFilter(msgspec.Struct, frozen=True):
@@ -30,7 +29,7 @@ class LetterFilter(msgspec.Struct, frozen=True):
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def matches(self, letter: Letter) -> bool:
+    def matches(self, letter: LetterFields) -> bool:
         return (
             (self.group is None or letter.group == self.group)
             and (not self.codes or letter.code in self.codes)
@@ -42,7 +41,7 @@ class LetterFilter(msgspec.Struct, frozen=True):
 class FoundLetter(msgspec.Struct):
     """A dead letter; from the topic, with the key of its record."""
 
-    letter: Letter
+    letter: LetterFields
     key: bytes | None = None
 
 
@@ -92,9 +91,9 @@ def from_delta(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLett
         table = DeltaRows(folder, settings.storage_options)
     except (DeltaError, OSError) as error:
         raise Refused(f"There is no Delta table of dead letters in {folder}; read the topic instead.") from error
-    columns = ", ".join(f'"{name}"' for name in Letter.__struct_fields__)
+    columns = ", ".join(f'"{name}"' for name in LetterFields.__struct_fields__)
     for row in table.select(columns, *_conditions(wanted)):
-        yield FoundLetter(Letter(**{**row, "truncated": bool(row["truncated"])}))
+        yield FoundLetter(LetterFields(**{**row, "truncated": bool(row["truncated"])}))
 
 
 def _conditions(wanted: LetterFilter) -> "list[Condition]":

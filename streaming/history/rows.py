@@ -9,6 +9,7 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 
 from precede.udfs.errors import Refused
+from precede.udfs.records.dead_letters import LetterFields
 from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id
@@ -24,32 +25,14 @@ Arrays: TypeAlias = dict[str, Any]
 Row = TypeVar("Row")
 
 
-class Delivery(OrderedRecord, kw_only=True, gc=False):
+class DeliveryFields(OrderedRecord, kw_only=True, gc=False):
     """The fields of an ordered record that have columns; everything else stays inside `record`."""
 
     data: Raw | UnsetType = UNSET
 
 
-class Letter(msgspec.Struct, gc=False):
-    """A dead letter."""
-
-    code: str
-    reason: str
-    partition: int
-    offset: int
-    arrived_ms: int
-    group: str | None = None
-    sender: str | None = None
-    epoch: int | None = None
-    seq: int | None = None
-    destination: str | None = None
-    value: str | None = None
-    value_base64: str | None = None
-    truncated: bool = False
-
-
-_read_delivery = lenient_reader(Delivery)
-_read_letter = lenient_reader(Letter)
+_read_delivery = lenient_reader(DeliveryFields)
+_read_letter = lenient_reader(LetterFields)
 _read_gap = lenient_reader(GapRecord)
 
 
@@ -98,7 +81,7 @@ def _read_all(values: Any, read: Callable[[bytes], Row]) -> list[Row]:
         raise Refused(f"An output topic holds a record that precede did not write: {error}.") from error
 
 
-def _delivery_columns(rows: list[Delivery], values: Any) -> Arrays:
+def _delivery_columns(rows: list[DeliveryFields], values: Any) -> Arrays:
     string, int32, int64 = pa.string(), pa.int32(), pa.int64()
     arrived = pa.array([row.arrived_ms for row in rows], int64)
     return {
@@ -123,7 +106,7 @@ def _delivery_columns(rows: list[Delivery], values: Any) -> Arrays:
     }
 
 
-def _letter_columns(rows: list[Letter]) -> Arrays:
+def _letter_columns(rows: list[LetterFields]) -> Arrays:
     string, int32, int64 = pa.string(), pa.int32(), pa.int64()
     arrived = pa.array([row.arrived_ms for row in rows], int64)
     return {
@@ -166,7 +149,7 @@ def _gap_columns(rows: list[GapRecord]) -> Arrays:
     }
 
 
-def _epoch(row: Delivery) -> int | None:
+def _epoch(row: DeliveryFields) -> int | None:
     """0 where the sender left it out; None where there is no sender."""
     return 0 if row.epoch is None and row.sender is not None else row.epoch
 

@@ -213,7 +213,7 @@ def ivy() -> Path:
     for place in (spec.submodule_search_locations or []) if spec else []:
         for jar in Path(place, "jars").glob("ivy-*.jar"):
             return jar
-    raise Refused("pyspark with its jars is not installed here: run `make setup`, or `pip install precede`.")
+    raise Refused("pyspark with its jars is not installed here: pip install 'precede[broker]', or 'precede[spark]'.")
 
 
 def pin(listed: Listed, configurations: Iterable[str]) -> None:

@@ -49,7 +49,10 @@ def test_no_command_at_all_is_wrong_use_and_shows_the_help() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["relay"], "No such command 'relay'."),
+        (["relay"], "No such command 'relay'. Did you mean 'replay'? See precede --help.\n"),
+        (["quux"], "No such command 'quux'. See precede --help.\n"),
+        (["tail", "--bootsrap", "b:1"], "No such option: --bootsrap. Did you mean --bootstrap? See precede tail"),
+        (["doctor", "--delta", "delta"], "No such option: --delta. See precede doctor --help.\n"),
         (["run", "--shards", "0"], "The setting shards is 0, but must be"),
         (["run", "--only", "both"], "--only"),
         (["run", "--config", "/no/such/file"], "The config file /no/such/file cannot be read"),

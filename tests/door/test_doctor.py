@@ -9,8 +9,9 @@ import pytest
 from precede.doctor import machine
 from precede.doctor.findings import Finding, ok
 from precede.doctor.machine import check_machine
+from precede.doctor.origins import origins
 from precede.ingest.signing import make_key
-from precede.streaming.job import jars
+from precede.streaming.job import jars, settings
 from precede.streaming.job.settings import Settings
 
 
@@ -52,11 +53,18 @@ def test_the_jars_for_s3_are_looked_for_where_a_place_is_there(
     tmp_path: Path, delta: str, missing: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "java", lambda: "java")  # it need not be there
-    settings = Settings(checkpoint=str(tmp_path / "checkpoint"), delta=delta, only="order", jars=str(tmp_path / "jars"))
-    told = {one.what.partition(" are not in ")[2].partition(" yet")[0]: one for one in check_machine(settings)}
+    chosen = Settings(checkpoint=str(tmp_path / "checkpoint"), delta=delta, only="order", jars=str(tmp_path / "jars"))
+    told = {one.what.partition(" are not in ")[2].partition(" yet")[0]: one for one in check_machine(chosen)}
     del told[""]
     assert set(told) == {str(tmp_path / "jars" / name) for name in missing}
     for name in missing:
         count = len(jars.expected(name)) + (name == "s3")  # one more is compiled
         assert told[str(tmp_path / "jars" / name)].what.startswith(f"{count} jars ")
         assert told[str(tmp_path / "jars" / name)].level == "note"
+
+
+def test_a_table_without_entries_is_shown_as_not_set_and_one_with_entries_by_its_names(tmp_path: Path) -> None:
+    file = tmp_path / "precede.toml"
+    file.write_text('[kafka]\n"client.rack" = "a"\n')
+    shown = {name: value for name, value, _ in origins(settings.load({}, {}, file), {}, {}, file)}
+    assert (shown["kafka"], shown["spark"], shown["storage"]) == ("<client.rack>", "-", "-")

@@ -17,12 +17,12 @@ from precede.demo.watch import Arrival, DemoWatch
 from precede.groups.tables import table_of_listings
 from precede.reading.dead_letter_reader import FoundLetter
 from precede.reading.delivery import Delivery
-from precede.streaming.history.rows import Letter
 from precede.terminal_text import plain, safe_text
 from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
 from precede.udfs.peers.catalogue import Listing
 from precede.udfs.peers.views import view_of
+from precede.udfs.records.dead_letters import LetterFields
 from tests.door.command import precede
 
 HOSTILE = {
@@ -87,7 +87,7 @@ def test_the_table_of_dead_letters_shows_any_name(
     name: str, as_shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    letter = Letter(
+    letter = LetterFields(
         code="malformed", reason=f"The field `{name}` does not belong here.", partition=0, offset=1, arrived_ms=0
     )
     letter.group, letter.sender = name, name
@@ -134,6 +134,20 @@ def test_a_line_of_tail_shows_any_name_and_text(name: str, as_shown: str) -> Non
     for line in (delivery_line(delivered(name, b"1")), _letter_line(letter)):
         assert as_shown in line
         assert not obeys(line)
+
+
+@pytest.mark.parametrize(
+    ("id_", "shown"),
+    [
+        ({"sender": "ann", "epoch": 0, "seq": 2}, "g ann:2"),
+        ({"sender": "ann", "epoch": 1, "seq": 2}, "g ann@1:2"),
+        ({"sender": "no-seq", "epoch": 0, "seq": None}, "g no-seq"),
+        ({"sender": None}, "g"),
+    ],
+)
+def test_a_dead_letter_in_tail_names_its_message_as_far_as_it_has_an_id(id_: dict[str, object], shown: str) -> None:
+    letter = {"code": "malformed", "group": "g", "partition": 0, "offset": 7, "reason": "It has no seq."} | id_
+    assert _letter_line(letter) == f"malformed  {shown}  partition 0 offset 7  It has no seq."
 
 
 def test_a_message_written_over_several_lines_is_one_line_of_tail() -> None:

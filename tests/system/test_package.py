@@ -112,7 +112,7 @@ def test_run_says_at_once_what_to_install(installed: Installed) -> None:
     ("arguments", "extra"),
     [
         (["demo"], "spark"),
-        (["broker"], "spark"),
+        (["broker"], "broker"),
         (["held", "--checkpoint", "checkpoints"], "spark"),
         (["key", "new.pem"], "keys"),
         (["compare", "--plot", "picture.svg", "-"], "plot"),

@@ -29,6 +29,24 @@ class DeadLetter(msgspec.Struct, omit_defaults=True, kw_only=True):
     truncated: bool | UnsetType = UNSET
 
 
+class LetterFields(msgspec.Struct, gc=False):
+    """A dead letter as its readers take it: what it does not have is None."""
+
+    code: str
+    reason: str
+    partition: int
+    offset: int
+    arrived_ms: int
+    group: str | None = None
+    sender: str | None = None
+    epoch: int | None = None
+    seq: int | None = None
+    destination: str | None = None
+    value: str | None = None
+    value_base64: str | None = None
+    truncated: bool = False
+
+
 def encode_dead_letter(letter: DeadLetter, value: bytes | None) -> bytes:
     """Write one dead letter, which includes the raw value."""
     if value is None:
