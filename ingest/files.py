@@ -18,11 +18,15 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     Only one process at a time may do this to a file, so the caller must hold a lock.
     """
     new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError:
+        new.unlink(missing_ok=True)  # a part of it would fill a full disk
+        raise
     new.replace(path)
 
 

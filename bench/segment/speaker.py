@@ -10,21 +10,19 @@ monotonic clock, which all processes of a machine share.
 import gc
 import sys
 from array import array
-from time import monotonic, process_time, sleep
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, process_time
 from typing import Any
 
 import msgspec
 
+import precede
 from precede.demo.lossy import lose_what_segments_receive
-from precede.ingest.segment.address import read_address
-from precede.ingest.segment.link import Link
-from precede.ingest.segment.opening import open_link
-from precede.ingest.segment.runner import SegmentRunner
-from precede.ingest.signing import load_key, public_text
 from precede.udfs.errors import Refused
-from precede.udfs.peers.events import Delivered, Event, Joined, Offered
+from precede.udfs.peers.broadcast import Broadcast
+from precede.udfs.peers.events import Delivered
 from precede.udfs.records.messages import Message
-from precede.udfs.records.signatures import sign
 from tests.segments.network import end_with_parent
 
 GROUP = "bench"
@@ -59,17 +57,6 @@ class Task(msgspec.Struct, kw_only=True):
     """When to stop, even if there is more to say."""
 
 
-class Signing:
-    """Signs the records of one process."""
-
-    def __init__(self, file: str) -> None:
-        self._key = load_key(file)
-        self.public_key = public_text(self._key)
-
-    def __call__(self, record: bytes) -> bytes:
-        return sign(record, self._key)
-
-
 class Found(msgspec.Struct, kw_only=True):
     """What one process saw."""
 
@@ -96,106 +83,95 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 class Speaker:
-    """One process of the benchmark."""
+    """One process of the benchmark: a program that opens a `precede.Segment`, and speaks and listens by its `Peer`."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, folder: Path) -> None:
         self.task = task
         self.times = array("d")
         self.delivered: dict[str, int] = {}
         self.last_s = 0.0
-        self.offered = False
-        self.joined = False
-        self.runner = SegmentRunner()
-        key = None if task.segment_key is None else task.segment_key.encode()
-        signer = None if task.key is None else Signing(task.key)
-        self.link: Link = open_link(read_address(task.url), task.name, self.listen, key=key, signer=signer)
-        self.runner.add(self.link)  # the listener is told from here on
+        key = None
+        if task.segment_key is not None:
+            key = folder / "segment.key"
+            key.write_text(task.segment_key.encode().hex())
+            key.chmod(0o600)
+        self.segment = precede.Segment(task.url, task.name, segment_key=key, key=task.key, state=folder / "state")
+        self.peer = self._enter()
 
-    def listen(self, events: list[Event]) -> None:
-        """Note when each message came."""
-        now_s = self.last_s = monotonic()
-        delivered, times, own = self.delivered, self.times, self.task.name
-        for event in events:
-            if isinstance(event, Delivered):
-                record, value = event.record, event.value
-                if not isinstance(record, Message):
-                    continue
-                sender = record.sender
-                if sender != own:
-                    at = value.find(DATA) + len(DATA)
-                    times.append(now_s - int(value[at : at + STAMP_BYTES]) / 1e9)
-                delivered[sender] = delivered.get(sender, 0) + 1
-            elif isinstance(event, Joined):
-                self.joined = True
-            elif isinstance(event, Offered):
-                self.offered = True
-
-    def enter(self) -> None:
+    def _enter(self) -> precede.Peer:
         """Create the group or join it, and wait until all are in it."""
-        segment, task = self.link.segment, self.task
+        segment, task = self.segment, self.task
         until = monotonic() + START_S_MAX
         if task.is_first:
-            options: dict[str, Any] = {"order": task.order}
-            if task.keys:
-                options["keys"] = task.keys
-            with self.runner.use(self.link) as now_ms:
-                segment.create(GROUP, options, now_ms)
+            more: dict[str, Any] = {"keys": task.keys} if task.keys else {}
+            peer = segment.create(GROUP, order=task.order, **more)
         else:
-            while not self.offered:
+            while GROUP not in [one.group for one in segment.discover(wait_s=0.02)]:
                 assert monotonic() < until, f"no group was offered to {task.name}"
-                self.runner.check()
-                sleep(0.02)
-            with self.runner.use(self.link) as now_ms:
-                segment.join(GROUP, now_ms)
-        while not (self.joined and len(segment.groups[GROUP].members) == task.peers):
-            assert monotonic() < until, f"{task.name} sees {list(segment.groups[GROUP].members)}"
-            self.runner.check()
-            sleep(0.02)
+            peer = segment.join(GROUP)
+        while len(peer.members) != task.peers:
+            assert monotonic() < until, f"{task.name} sees {peer.members}"
+            self._listen(peer, 0.02)
+        return peer
+
+    @property
+    def broadcast(self) -> Broadcast:
+        """What is below it, for its counts."""
+        return self.segment._process._segment.broadcast
+
+    def _listen(self, peer: precede.Peer, seconds: float) -> None:
+        """Note when each message came, for this time."""
+        until = monotonic() + seconds
+        delivered, times, own = self.delivered, self.times, self.task.name
+        while True:
+            events = peer.next_events(max(0.0, until - monotonic()))
+            now_s = monotonic()
+            for event in events:
+                if not isinstance(event, Delivered) or not isinstance(event.record, Message):
+                    continue
+                self.last_s = now_s
+                sender = event.record.sender
+                if sender != own:
+                    at = event.value.find(DATA) + len(DATA)
+                    times.append(now_s - int(event.value[at : at + STAMP_BYTES]) / 1e9)
+                delivered[sender] = delivered.get(sender, 0) + 1
+            if now_s >= until:
+                return
 
     def talk(self, begin_s: float) -> tuple[int, int, float]:
         """Say what is to be said, from this time on; returns how much, how often it had to wait, and when it ended."""
-        task, segment = self.task, self.link.segment
+        task, peer = self.task, self.peer
         count = 10**9 if task.burst else int(task.per_s * task.seconds)
         padding = "x" * max(0, task.record_bytes - self._frame_bytes() - STAMP_BYTES)
         sent = refused = 0
-        while monotonic() < begin_s:
-            sleep(min(0.01, max(0.0, begin_s - monotonic())))
+        while (left_s := begin_s - monotonic()) > 0:
+            self._listen(peer, min(0.01, left_s))
         last_s = begin_s
         until = begin_s + (task.seconds if task.burst else task.at_most_s)
         while sent < count and monotonic() < until:
             due = count if task.burst else min(count, int((monotonic() - begin_s) * task.per_s) + 1)
-            if due > sent:
-                try:
-                    with self.runner.use(self.link) as now_ms:
-                        for _ in range(min(due - sent, 64)):
-                            # the time at which it was due, so that waiting for the others counts
-                            said_s = monotonic() if task.burst else begin_s + sent / task.per_s
-                            data = b'"%0*d%s"' % (STAMP_BYTES, int(said_s * 1e9), padding.encode())
-                            segment.send(GROUP, data, now_ms=now_ms)
-                            sent += 1
-                        last_s = monotonic()
-                except Refused:
-                    refused += 1
-            self._drive(STEP_S)
+            try:
+                for _ in range(min(due - sent, 64)):
+                    # the time at which it was due, so that waiting for the others counts
+                    said_s = monotonic() if task.burst else begin_s + sent / task.per_s
+                    peer.send(f"{int(said_s * 1e9):0{STAMP_BYTES}}{padding}")
+                    sent += 1
+                    last_s = monotonic()
+            except Refused:
+                refused += 1
+            self._listen(peer, STEP_S)
         return sent, refused, last_s
-
-    def _drive(self, seconds: float) -> None:
-        """Spend this time on what arrives, as a program does that waits for messages."""
-        until = monotonic() + seconds
-        if not self.runner.drive(lambda: monotonic() >= until, seconds):
-            sleep(max(0.0, until - monotonic()))
 
     def _frame_bytes(self) -> int:
         """How many bytes a record has beside its data."""
-        id_ = {"sender": self.task.name, "epoch": 10**9, "seq": 10**4}
-        return len(self.link.segment.groups[GROUP].speaking.control(id_)) + len(b',"data":""')
+        id_ = {"group": GROUP, "sender": self.task.name, "epoch": 10**9, "seq": 10**4}
+        return len(msgspec.json.encode(id_)) + len(b',"data":""')
 
     def finish(self, expected: int) -> None:
         """Wait until all that was said is here."""
         until = monotonic() + self.task.wait_s
         while sum(self.delivered.values()) < expected and monotonic() < until:
-            self.runner.check()
-            sleep(0.02)
+            self._listen(self.peer, 0.02)
 
 
 def main() -> None:
@@ -203,20 +179,25 @@ def main() -> None:
     task = msgspec.json.decode(sys.argv[1], type=Task)
     if task.loss:
         lose_what_segments_receive(task.loss)
-    speaker = Speaker(task)
-    speaker.enter()
+    with TemporaryDirectory(prefix="precede-bench-") as folder:
+        perform(task, Path(folder))
+
+
+def perform(task: Task, folder: Path) -> None:
+    """What the processes do together, told line by line."""
+    speaker = Speaker(task, folder)
     print("ready", flush=True)
     begin_s = float(sys.stdin.readline())
     gc.collect()
     before_s = process_time()
-    before = dict(speaker.runner.counts(speaker.link))
-    broadcast = speaker.link.segment.broadcast
+    before = speaker.segment.counts()
+    broadcast = speaker.broadcast
     frames, repairs, asked = broadcast.sending.sent_frames, broadcast.repairing.sent, broadcast.asking.entries_sent
     sent, refused, last_sent_s = speaker.talk(begin_s)
     print(sent, flush=True)
     expected = int(sys.stdin.readline())
     speaker.finish(expected)
-    counts = {name: count - before.get(name, 0) for name, count in speaker.runner.counts(speaker.link).items()}
+    counts = {name: count - before.get(name, 0) for name, count in speaker.segment.counts().items()}
     took = sorted(1_000 * one for one in speaker.times)
     found = Found(
         name=task.name,
@@ -236,7 +217,7 @@ def main() -> None:
     )
     print(msgspec.json.encode(found).decode(), flush=True)
     sys.stdin.readline()  # others may still need a frame of this process
-    speaker.runner.close()
+    speaker.segment.close()
 
 
 if __name__ == "__main__":

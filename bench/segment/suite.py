@@ -1,6 +1,7 @@
 """`make bench ARGS=peers`: peers as processes on loopback and on networks that it makes, and in the simulation.
 
-Each process has the kernel, the checksum and the garbage collector on. A message's time runs from the moment at which
+Each process is a program that opens a `precede.Segment`, and says each message by a call of `Peer.send`: with the state
+on disk, the kernel, the checksum and the garbage collector. A message's time runs from the moment at which
 it was due to be sent, so that waiting for slow peers counts, until the application of another process has it.
 """
 

@@ -98,8 +98,8 @@ class Link:
         return deadline_ms
 
     def hand_on(self) -> None:
-        """Tell what has happened."""
-        events = self.segment.take_events()
+        """Tell what has happened; what was just said waits up to a turn for more, and goes as one bundle."""
+        events = self.segment.take_events(with_said=False)
         if events:
             self.listener(events)
         for fault in self.segment.take_faults():

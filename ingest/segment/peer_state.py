@@ -8,10 +8,15 @@
 The state is marked as taken when it is read, and as complete only when it is written at the end. A start that finds it
 taken begins a new epoch (`Segment`, `is_clean`); the messages that were said since the state was written come back from
 the second file.
+
+Room for the next message is set aside on the disk before it is said (`make_room`): a full disk refuses what is not said
+yet, and loses nothing that is. So the second file ends with zeros, which a reader takes for its end.
 """
 
 import contextlib
+import errno
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +34,12 @@ IN_USE = (
     "The state file {} is in use: a peer can be open in only one place; close the other, or name another state file."
 )
 LENGTH_BYTES = 4
+AHEAD_BYTES = 256 * 1024
+"""How much more than is needed is set aside at once."""
+BESIDE_RECORD_BYTES = 2_048
+"""More than stands beside a record in the second file."""
+NOT_SET_ASIDE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+"""What file systems answer that can set nothing aside."""
 SAID_BYTES_MAX = 16 * 1024 * 1024
 """When the second file has grown to this, all is written again."""
 
@@ -54,7 +65,7 @@ class PeerState:
     def __init__(self, path: Path, segment: str, name: str) -> None:
         self.path = path
         self.trouble: str | None = None
-        """Why the last message could not be written."""
+        """Why what was said last could not be written; it is tried again with what is said next."""
         self._segment = segment
         self._name = name
         found = self._read()
@@ -69,33 +80,68 @@ class PeerState:
         """The own messages since then."""
         self.told: Told = {} if found is None or self.is_clean else self._read_told()
         """What the application was told, also since then."""
-        self._waiting: list[Said] = []
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
         self._file: IO[bytes] | None = None
         self._size = 0
+        """Up to here the file holds whole messages."""
+        self._set_aside = 0
+        """Up to here the disk has room for the file."""
         if found is not None and self.is_clean:
             self._write(found.dumped, is_complete=False)
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def make_room(self, record_bytes: int) -> None:
+        """Have room on the disk for one more message of this size. Raises Refused if there is none."""
+        if self.trouble is not None:
+            self.flush()  # there may be room again
+        if self.trouble is not None:
+            raise Refused(self.trouble)
+        end = self._size + self._waiting_bytes + record_bytes + BESIDE_RECORD_BYTES
+        if self._file is None or end <= self._set_aside:
+            return
+        for wanted in (end + AHEAD_BYTES, end):
+            try:
+                os.posix_fallocate(self._file.fileno(), self._set_aside, wanted - self._set_aside)
+            except OSError as error:
+                if error.errno in NOT_SET_ASIDE:
+                    return
+                refusal = Refused(self._why_not(error))
+            else:
+                self._set_aside = wanted
+                return
+        raise refusal
+
     def add(self, said: Said) -> None:
         """An own message; `flush` writes it."""
-        self._waiting.append(said)
+        packed = msgspec.msgpack.encode(said)
+        self._waiting += (len(packed).to_bytes(LENGTH_BYTES), packed)
+        self._waiting_bytes += LENGTH_BYTES + len(packed)
 
     def flush(self) -> None:
         """Write the messages that were added; it never raises, but leaves its trouble for the next one who speaks."""
         if not self._waiting or self._file is None:
             return
-        packed = [msgspec.msgpack.encode(one) for one in self._waiting]
-        content = b"".join([part for one in packed for part in (len(one).to_bytes(LENGTH_BYTES), one)])
+        content = memoryview(b"".join(self._waiting))
+        written = 0
         try:
-            self._file.write(content)
+            while written < len(content):  # a disk that becomes full takes a part
+                written += os.pwrite(self._file.fileno(), content[written:], self._size + written)
         except OSError as error:
-            self.trouble = f"What is said cannot be written to {self._file.name}: {error.strerror}."
-            self._file.truncate(self._size)
-            return
+            self.trouble = self._why_not(error)
+            return  # the next time all of it is written to the same place
         self.trouble = None
         self._size += len(content)
         self._waiting.clear()
+        self._waiting_bytes = 0
+
+    def _why_not(self, error: OSError) -> str:
+        assert self._file is not None
+        return (
+            f"What is said cannot be written to {self._file.name}: {error.strerror}. Make room on that disk, and send"
+            " it again."
+        )
 
     @property
     def is_large(self) -> bool:
@@ -108,6 +154,10 @@ class PeerState:
         Raises Refused if that cannot be opened.
         """
         self.flush()
+        if self._waiting:
+            raise Refused(self.trouble or "")
+        if self._file is not None and not self._size:
+            return  # nothing was said since the last one was begun
         self._number += 1
         path = self._said_path(self._number)
         try:
@@ -117,7 +167,7 @@ class PeerState:
             raise Refused(f"The file {path} cannot be written: {error.strerror}.") from error
         if self._file is not None:
             self._file.close()
-        self._file, self._size = opened, 0
+        self._file, self._size, self._set_aside = opened, 0, 0
 
     def save(self, dumped: dict[str, Any], *, is_complete: bool = False) -> None:
         """Write what was dumped when `begin_next` was called, or, if it is complete, at the end. Raises Refused."""

@@ -248,6 +248,8 @@ class SegmentRunner:
         timeout_s = max(0.0, min(timeout_s, self._wakes_ms / 1_000 - monotonic()))
         files = [self._bell.fileno(), *(link.socket.fileno() for link in self._links if not link.is_paused)]
         files = [file for file in files if file >= 0]  # one that is removed just now has no file any more
+        if not files:
+            return  # it is being closed
         try:
             ready = select.select(files, (), (), timeout_s)[0] if max(files) < SELECT_MAX else _poll(files, timeout_s)
         except OSError:  # or its file was closed after that

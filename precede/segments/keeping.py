@@ -36,6 +36,8 @@ class Keeper:
         """
         self.has_news = False
         """Whether anything happened since the state was written."""
+        self._trouble: str | None = None
+        """Why the state cannot be written; it is tried again each second."""
         self._has_told = False
         """Whether anything happened since it was written what was told."""
         self._waiting = waiting
@@ -74,10 +76,11 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="precede state", daemon=True)
         self._thread.start()
 
-    @property
-    def trouble(self) -> str | None:
-        """Why what was said last is not on disk."""
-        return self._state.trouble
+    def make_room(self, record_bytes: int) -> None:
+        """Have room on the disk for one more message of this size. Raises Refused if nothing may be said."""
+        if self._trouble is not None:
+            raise Refused(self._trouble)
+        self._state.make_room(record_bytes)
 
     def said(self, one: Said) -> None:
         """An own message; it is on disk before it is sent."""
@@ -93,7 +96,12 @@ class Keeper:
                 self._state.begin_next()
                 dumped = self._dump()
                 self.has_news = False
-            self._state.save(dumped)
+            try:
+                self._state.save(dumped)
+            except Refused as refusal:
+                self._trouble = str(refusal)  # a later try takes it back
+                raise
+            self._trouble = None
 
     def close(self, *, is_complete: bool) -> None:
         """Write all for the last time, after the runner has ended; complete is it only if that ended well."""
@@ -126,13 +134,13 @@ class Keeper:
         while not self._is_stopped.wait(next_s):
             waited_s += next_s
             try:
-                if self.has_news and (waited_s >= SAVE_S or self._state.is_large):
+                if self._trouble or (self.has_news and (waited_s >= SAVE_S or self._state.is_large)):
                     waited_s = 0.0
                     self.save()
                 if self._has_told:
                     next_s = self._save_told()
-            except Refused as error:
-                self._state.trouble = str(error)
+            except Refused as refusal:
+                self._trouble = str(refusal)
             except PrecedeError:
                 return  # the runner has stopped, and says why to everyone
 

@@ -231,10 +231,7 @@ class Peer(GroupMember):
         """A message of the group by its id, such as what another one answers; None if it was not delivered here, or is
         kept no longer. Raises ValueError if this is no id."""
         wanted = as_id(id_)
-        with self._process.use():
-            if not self._inside.ordering.is_settled(wanted):
-                return None
-            value = self._inside.catching_up.kept.messages.get(wanted)
+        value = self._process.find(self.group, wanted)
         if value is None:
             return None
         record = Message(group=self.group, sender=wanted[0], epoch=wanted[1], seq=wanted[2])

@@ -16,6 +16,7 @@ from precede.segments.callbacks import Callbacks
 from precede.segments.inbox import Inbox
 from precede.segments.keeping import Keeper
 from precede.udfs.errors import Congested, Refused
+from precede.udfs.limits import Limits
 from precede.udfs.peers.catalogue import Listing, listing_of
 from precede.udfs.peers.directory import RowState
 from precede.udfs.peers.events import Event, Offered, ViewChanged
@@ -26,6 +27,7 @@ from precede.udfs.records.signatures import sign
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+LIMITS = Limits()
 DISCOVER_S = 0.5
 """Everyone answers within 0.05 s; the rest is for what is lost on the way and repaired."""
 ALONE_S = 1.0
@@ -260,17 +262,20 @@ class SegmentProcess:
         while True:
             try:
                 with self.use() as now_ms:
-                    if self._keeper.trouble is not None:
-                        raise Refused(self._keeper.trouble)
-                    id_ = self._segment.send(group, data, now_ms=now_ms, after=after, to=to, object_=object_)
-                    value = self._segment.record_of(group, id_)
-                    if value is not None:
-                        self._keeper.said((group, id_[1], id_[2], value))
+                    self._keeper.make_room(LIMITS.record_bytes_max)
+                    id_, value = self._segment.say(group, data, now_ms=now_ms, after=after, to=to, object_=object_)
+                    self._keeper.said((group, id_[1], id_[2], value))
                     return id_
             except Congested:
                 if monotonic() > deadline:
                     raise
             sleep(RETRY_S)
+
+    def find(self, group: str, id_: Id) -> bytes | None:
+        """The record of a message that was delivered here and is kept."""
+        with self.use():
+            value = self._segment.record_of(group, id_)
+            return value if self._segment.groups[group].ordering.is_settled(id_) else None
 
     def wait_confirmed(self, timeout_s: float) -> bool:
         """Wait until all that was said is with every peer that is heard; returns whether it is."""

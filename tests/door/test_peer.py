@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -191,6 +192,47 @@ def test_a_peer_that_was_killed_uses_no_seq_twice_and_keeps_what_it_said(table: 
     assert more[2] == 1
     bob = table.peer("bob")
     assert {next(bob).id for _ in range(4)} == {*said, more}, "no one else had heard the first three"
+
+
+def test_a_full_disk_refuses_what_is_not_said_yet_and_loses_nothing_that_is(table: Table) -> None:
+    ann = table.peer("ann", order="fifo")
+    said = [ann.send("before")]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, before[1]))
+    try:
+        with pytest.raises(precede.Refused, match="cannot be written to .*ann.said-1: File too large. Make room"):
+            for _ in range(100):
+                said.append(ann.send("x" * 50_000))
+        assert 10 < len(said) < 40
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said.append(ann.send("there is room"))
+    assert ann.wait_confirmed(3)
+    kill(ann)
+    again = table.peer("ann")
+    assert [again.find(id_) is None for id_ in said] == [False] * len(said)
+    assert [next(again).id for _ in said] == said, "the application took none of them before"
+
+
+def test_what_is_said_at_once_goes_as_one_bundle(table: Table) -> None:
+    ann, bob = table.peer("ann", order="fifo"), table.peer("bob")
+    group = ann._process._segment.groups["travel"]
+    bundles: list[int] = []
+    take_said = group.take_said
+
+    def count(now_ms: float) -> None:
+        bundles.append(len(group.said))
+        take_said(now_ms)
+
+    group.take_said = count  # type: ignore[method-assign]
+    said = [ann.send(number) for number in range(2_000)]
+    assert [next(bob).id for _ in said] == said
+    assert sum(bundles) == len(said)
+    assert len(bundles) < len(said) / 4, "what each call says was a bundle of its own"
+    late = ann.send("alone")
+    found = ann.find(late)
+    assert found is not None, "it was taken in, though it has not waited for others yet"
+    assert found.data == "alone"
 
 
 def test_a_peer_that_was_killed_is_not_told_again_what_it_was_told_a_while_before(table: Table) -> None:

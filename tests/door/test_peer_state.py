@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,37 +111,87 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
         pass
 
 
-def test_a_full_disk_is_told_to_the_next_who_speaks_and_forgotten_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(params=["a file system that is full", "a limit on the size of files"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A folder with little room, and what makes more."""
+    if request.param == "a limit on the size of files":
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+        try:
+            yield tmp_path, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        return
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1100k", "none", folder], check=False)
+    if mounted.returncode:
+        pytest.skip("only root can mount a small file system")
+    filled = folder / "filled"
+    filled.write_bytes(bytes(100_000))
+
+    def grow() -> None:
+        subprocess.run(["mount", "-o", "remount,size=8m", folder], check=True)
+
+    try:
+        yield folder, grow
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_what_was_said_while_the_disk_became_full_is_whole_once_there_is_room(
+    small_disk: tuple[Path, Callable[[], None]],
 ) -> None:
-    class Full:
-        name = "said"
-        cut: int | None = None
-
-        def write(self, _content: bytes) -> None:
-            raise OSError(28, "No space left on device")
-
-        def truncate(self, size: int) -> None:
-            self.cut = size
-
-        def close(self) -> None:
-            pass
-
-    path = tmp_path / "ann"
-    with opened_state(path, SEGMENT, "ann") as state:
+    folder, make_room = small_disk
+    with opened_state(folder / "ann", SEGMENT, "ann") as state:
         state.begin_next()
         state.save(DUMPED)
-        true_file, full = state._file, Full()
-        state._file = full  # type: ignore[assignment]
-        state.add(("G", 5, 1, b"record"))
+        for seq in range(1, 9):
+            state.add(("G", 5, seq, b"%d" % seq * 200_000))
+            if seq % 2 == 0:
+                state.flush()
+        assert state.trouble is not None
+        assert "What is said cannot be written to" in state.trouble
+        with pytest.raises(Refused, match="Make room on that disk, and send it again"):
+            state.make_room(100)
+        make_room()
+        state.make_room(100)
+        # Killed here.
+    with opened_state(folder / "ann", SEGMENT, "ann") as state:
+        assert state.said == [("G", 5, seq, b"%d" % seq * 200_000) for seq in range(1, 9)]
+
+
+def test_a_message_is_refused_before_it_is_said_where_the_disk_has_no_room(
+    small_disk: tuple[Path, Callable[[], None]],
+) -> None:
+    folder, make_room = small_disk
+    said = []
+    with opened_state(folder / "ann", SEGMENT, "ann") as state:
+        state.begin_next()
+        state.save(DUMPED)
+        for seq in range(1, 21):
+            record = b"%d" % (seq % 10) * 100_000
+            try:
+                state.make_room(len(record))
+            except Refused as refusal:
+                refused = str(refusal)
+                break
+            state.add(("G", 5, seq, record))
+            said.append(("G", 5, seq, record))
+            if seq % 3 == 0:
+                state.flush()
+        assert 5 <= len(said) < 12
+        assert "What is said cannot be written to" in refused
         state.flush()
-        assert state.trouble == "What is said cannot be written to said: No space left on device."
-        assert full.cut == 0
-        state._file = true_file
+        assert state.trouble is None, "its room was set aside"
+        make_room()
+        state.make_room(100_000)
+        said.append(("G", 5, 99, b"later"))
+        state.add(said[-1])
         state.flush()
-        assert state.trouble is None
-    with opened_state(path, SEGMENT, "ann") as state:
-        assert [one[2] for one in state.said] == [1]
+        # Killed here.
+    with opened_state(folder / "ann", SEGMENT, "ann") as state:
+        assert state.said == said
 
 
 def test_the_largest_epoch_is_kept_though_its_group_was_left(tmp_path: Path) -> None:

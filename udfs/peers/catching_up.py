@@ -189,8 +189,7 @@ class CatchingUp:
         self.reached_time = min(max(self.reached_time, time), SEQ_MAX)
         for who, runs in settled:
             known = self._forgotten.setdefault(who, Runs())
-            for low, high in runs.runs():
-                known.add_range(low, high)
+            known.add_ranges(runs.runs())
 
     def forgotten(self, waited_for: Callable[[], dict[Who, int]], now_ms: float) -> list[tuple[Who, Runs]]:
         """What others have settled and forgotten, and is not here; `waited_for` tells up to where anything is missing.

@@ -41,8 +41,11 @@ class PeerGroup(Intake):
         object_: dict[str, Any] | None,
         clock_ms: int,
         now_ms: float,
-    ) -> Id:
-        """Say something. Raises Refused while this peer may not, and ValueError for what it does not know."""
+    ) -> tuple[Id, bytes]:
+        """Say something; returns its id and its record.
+
+        Raises Refused while this peer may not, and ValueError for what it does not know.
+        """
         if self.joining.left:
             raise errors.Refused(f"{self.name} has left {self.group}: join it again to come back.")
         if not self.joining.joined:
@@ -68,7 +71,7 @@ class PeerGroup(Intake):
         self.said.append(value)
         if self.speaking.observes:
             self.take_said(now_ms)  # the next stamp depends on it
-        return id_
+        return id_, value
 
     def take_said(self, now_ms: float) -> None:
         """Take in what this peer has said, as one bundle, and send it to all."""

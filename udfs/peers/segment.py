@@ -143,7 +143,11 @@ class Segment(Hearing):
         self.groups.pop(group, None)
         self._by_key.pop(group.encode(), None)
 
-    def send(
+    def send(self, group: str, data: bytes, *, now_ms: float, **more: Any) -> Id:
+        """Say something, as by `say`; returns its id."""
+        return self.say(group, data, now_ms=now_ms, **more)[0]
+
+    def say(
         self,
         group: str,
         data: bytes,
@@ -152,10 +156,11 @@ class Segment(Hearing):
         after: Iterable[Id] = (),
         to: list[str] | None = None,
         object_: dict[str, Any] | None = None,
-    ) -> Id:
+    ) -> tuple[Id, bytes]:
         """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument.
 
-        The next call of anything else takes in all that was said, as one bundle, and tells of it.
+        Returns its id and its record. The next call of `due`, or of anything that looks at the group, takes in all that
+        was said, as one bundle, and tells of it.
         Congested, which is a Refused, means that it can be a little later.
         """
         peer = self.groups.get(group)
@@ -163,7 +168,8 @@ class Segment(Hearing):
             raise _not_in(self.name, group)
         if self._unsent or not self.broadcast.has_room(len(data)):
             raise Congested("The peers of the segment cannot follow: wait, and send it again.")
-        id_ = peer.send(data, after=list(after), to=to, object_=object_, clock_ms=self._clock_ms(now_ms), now_ms=now_ms)
+        clock_ms = self._clock_ms(now_ms)
+        said = peer.send(data, after=list(after), to=to, object_=object_, clock_ms=clock_ms, now_ms=now_ms)
         if not peer.said:
             self._settle(peer, now_ms)
         elif len(peer.said) == 1:
@@ -171,7 +177,7 @@ class Segment(Hearing):
             self._said_ms = now_ms
         elif len(peer.said) == SAID_MAX:
             self._take_said()
-        return id_
+        return said
 
     def inject(self, group: str, value: bytes, now_ms: float) -> None:
         """As a gateway: tell all a record that the log has."""
@@ -212,9 +218,10 @@ class Segment(Hearing):
         """What waits for its turn in a group, and for what."""
         return self._peer(group).ordering.held()
 
-    def take_events(self) -> list[Event]:
-        """What happened since the last call."""
-        self._take_said()
+    def take_events(self, *, with_said: bool = True) -> list[Event]:
+        """What happened since the last call; `with_said` takes in what was said first, which then shares no bundle."""
+        if with_said:
+            self._take_said()
         events = self.events.copy()
         self.events.clear()
         return events
