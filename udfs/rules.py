@@ -12,9 +12,10 @@ kernel knows whether it knows the rules.
     1  all releases before the partition of a group was a function of its key: none of them wrote a version
     2  a record in another partition than its key says is `wrong_partition`; a membership record that repeats the last
        one of its kind is a copy
+    3  `create` takes the option `description`, and messages take `meta`; before, both were `malformed`
 """
 
-RULES = 2
+RULES = 3
 """What this release knows."""
 
 OLDER_RULES = 1

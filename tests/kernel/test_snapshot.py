@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.engine.snapshot import READERS, VERSION, VERSION_TIMED
+from precede.udfs.engine.snapshot import READERS, VERSION, VERSION_TIMED, outline
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
@@ -302,3 +302,17 @@ def write_fixture() -> None:
 
 if __name__ == "__main__":
     write_fixture()
+
+
+def test_a_description_is_kept_with_the_group() -> None:
+    tale = Tale()
+    tale.take(kind="create", options={"description": "Trips, teas and 😀."}, members=["A"])
+    assert tale.out == ["create"]
+    group = tale.restart().kernel.group("g")
+    assert group is not None
+    assert group.description == "Trips, teas and 😀."
+    (blob,) = tale.kernel.dump().values()
+    options = outline(b"g", blob).options
+    assert options is not None
+    assert options.description == group.description
+    assert Tale().say("A1").kernel.group("g").description is None  # type: ignore[union-attr]

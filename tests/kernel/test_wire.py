@@ -170,6 +170,24 @@ MALFORMED = {
     "an unknown option": b'{"group":"g","kind":"create","options":{"colour":"red"}}',
     "an option of another type": b'{"group":"g","kind":"create","options":{"closed":1}}',
     "an unknown way of loss": b'{"group":"g","kind":"create","options":{"loss":"drop"}}',
+    "a description of 1,001 characters": json.dumps(
+        {"group": "g", "kind": "create", "options": {"description": "é" * 1_001}}, ensure_ascii=False
+    ).encode(),
+    "a description that is no text": b'{"group":"g","kind":"create","options":{"description":1}}',
+    "a description with a lone surrogate": b'{"group":"g","kind":"create","options":{"description":"\\ud800"}}',
+    "a description of a message": with_(description="x"),
+    "meta that is text": with_(meta="x"),
+    "meta that is an array": with_(meta=[]),
+    "meta null": with_(meta=7777).replace(b"7777", b"null"),
+    "meta of 4,097 bytes": with_(meta=7777).replace(b"7777", b'{"x":"' + b"y" * 4_089 + b'"}'),
+    "meta of 4,097 bytes, white space among them": with_(meta=7777).replace(b"7777", b"{" + b" " * 4_095 + b"}"),
+    "meta of 4,097 bytes, fewer characters": with_(meta=7777).replace(b"7777", f'{{"x":"{"é" * 2_044}z"}}'.encode()),
+    "meta twice": b'{"group":"g","sender":"a","seq":1,"meta":{},"meta":{}}',
+    "meta deeper than a reader may follow": with_(meta=7777).replace(
+        b"7777", b'{"x":' + b"[" * 1_000 + b"]" * 1_000 + b"}"
+    ),
+    "a heartbeat with meta": with_(kind="heartbeat", after=None, meta={}),
+    "a join with meta": b'{"group":"g","kind":"join","sender":"a","meta":{}}',
     "a create without a group": b'{"kind":"create"}',
     "an unknown part of object": with_(object={"colour": "red"}),
     "an unknown type in object": with_(object={"type": "shout"}),
@@ -242,6 +260,19 @@ GOOD_ONES = {
     "an object called by a number": with_(object={"instance": [1, 2], "op": "w"}),
     "an object of nothing": with_(object={}),
     "an object of long names": with_(object={"op": "é" * 127, "instance": [0, "😀" * 63]}),
+    "meta of nothing": with_(meta={}),
+    "meta of 4,096 bytes": with_(meta=7777).replace(b"7777", b'{"x":"' + b"y" * 4_088 + b'"}'),
+    "meta with a name twice, names of ours and a lone surrogate": with_(meta=7777).replace(
+        b"7777", b' { "x":1,"x":[1e400, "\\ud800"] , "position":1.0,"seq":"\\"" } '
+    ),
+    "meta and data and a signature": with_(meta={"trace": '"1"'}, data='"2"', signature="c2lnbmF0dXJl"),
+    "meta of 1,000 brackets and data of 1,000": with_(meta=7777, data=8888)
+    .replace(b"7777", b'{"x":' + b"[" * 999 + b"]" * 999 + b"}")
+    .replace(b"8888", b"[" * 1_000 + b"]" * 1_000),
+    "a description of 1,000 characters": json.dumps(
+        {"group": "g", "kind": "create", "options": {"description": "😀" * 1_000}}, ensure_ascii=False
+    ).encode(),
+    "a description of nothing": b'{"group":"g","kind":"create","options":{"description":""}}',
     "a create of nothing": b'{"group":"g","kind":"create"}',
     "a create of everything": json.dumps(
         {

@@ -30,6 +30,7 @@ FIELDS = [
     *(b',"seen":[["a",0,1]]', b',"to":["b"]', b',"sent":{"b":[["a",0,1]]}', b',"time":1.0', b',"clock_ms":-1'),
     *(b',"kind":"heartbeat"', b',"object":{}', b',"object":{"op":"w","op":"w"}', b',"object":{"instance":[1.0,"o"]}'),
     *(b',"object":{"instance":[1,"o"],"type":"data"}', b',"object":{"op":"w","sender_op":"r","x":1}'),
+    *(b',"meta":{}', b',"meta":{"a":"b"}', b',"meta":[]', b',"meta":{"a":1,"a":"\\""}'),
     *(b',"object":{"instance":[1,2]}', b',"object":{"instance":[1,2.0]}', b',"object":{"instance":[1,-2]}'),
 ]
 SNIPPETS += FIELDS

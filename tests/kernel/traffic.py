@@ -119,6 +119,8 @@ class _Writer:
         fields |= self._stamp(sender, epoch, seq)
         if random.random() < 0.3:
             fields["data"] = random.randint(0, 1)
+        if random.random() < 0.1:
+            fields["meta"] = {"trace": random.randint(0, 1)} if random.random() > self.hostile else "no object"
         return fields
 
     def _stamp(self, sender: str, epoch: int, seq: int) -> dict[str, Any]:
@@ -177,6 +179,8 @@ class _Writer:
             options["window"] = random.randint(1, 6)
         if random.random() < 0.3:
             options["digests"] = random.randint(0, 2)
+        if random.random() < 0.2:
+            options["description"] = "Trips and teas."
         return {"kind": "create", "options": options, "members": random.sample(SENDERS, random.randint(0, 2))}
 
     def _join(self) -> dict[str, Any]:

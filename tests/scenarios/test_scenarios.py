@@ -4,14 +4,14 @@ A line that starts in the first column is a command or, after `#`, a comment; an
 
     order fifo                      the default order of the kernel (only at the top; s_b without it)
     partitions 4                    of the log, so that the key says where the group g belongs (only at the top)
-    create closed order=fifo members A B
+    create closed order=fifo description=Trips members A B
     join A epoch 1 · leave A last 4 · evict A cut 2 · abandon A 2..3, B 1..1
     B3 after B2                     message 3 of B, answering message 2 of B; written again, it is an exact copy
     B3 to C D sees A2 B3 sent C:A1,B2 D:A2 · B3 to C sees B3 sent nothing
     B3 sees A2 B3 · B3 time 7 clock 100 · heartbeat B next 4 time 8 clock 110
     wait 3 s                        time passes, which takes effect with the next record of the log
     tick · tick after 3 s           the job's own record that lets time pass
-    B3 epoch 1 · B3 says "no" · B3 after B2 C1 · B3 unstamped · partition 1: B3
+    B3 epoch 1 · B3 says "no" · B3 after B2 C1 · B3 meta trace=7 · B3 unstamped · partition 1: B3
     create keys=A,B,precede members A B · join A epoch 1 key new · B3 by B · abandon A 2..3 by precede
 
 A word after `keys=`, `key` and `by` names a key; `by` signs the record with it.
@@ -137,6 +137,9 @@ def more(words: list[str]) -> dict[str, Any]:
                 fields["time" if which == "time" else "clock_ms"], words = int(number), rest
             case ["key", word, *rest]:
                 fields["key"], words = public(word), rest
+            case ["meta", given, *rest]:
+                name, is_pair, value = given.partition("=")
+                fields["meta"], words = {name: value} if is_pair else name, rest
             case ["epoch", epoch, *rest]:
                 fields["epoch"], words = int(epoch), rest
             case ["says", *said]:

@@ -106,6 +106,11 @@ class GroupState:
         self.deadline: tuple[int, int | None] | None = None
         """Where it is known: at which position, and from which time of the log on, a tick may do something here."""
 
+    @property
+    def description(self) -> str | None:
+        """What the group is about, as its `create` says."""
+        return None if self.options.description is UNSET else self.options.description
+
     # ── senders and members ───────────────────────────────────────────────────────────────────────────────────────
 
     def has_member(self, name: str, epoch: int) -> bool:

@@ -12,6 +12,10 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 EPOCH_MAX = 2**31 - 1
 SEQ_MAX = 2**53 - 1
 NAME_BYTES_MAX = 255
+META_BYTES_MAX = 4 * 1024
+"""Of a message's `meta`, as it is written."""
+DESCRIPTION_MAX = 1_000
+"""Characters of a group's description."""
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 SHORT_NAME_MAX = NAME_BYTES_MAX // 4
@@ -32,6 +36,7 @@ else:
 WireId: TypeAlias = tuple[Name, Epoch, Seq]
 ShortWireId: TypeAlias = tuple[ShortName, Epoch, Seq]
 WireRange: TypeAlias = tuple[Name, Epoch, Seq, Seq]
+Description: TypeAlias = Annotated[str, Meta(max_length=DESCRIPTION_MAX)]
 
 Who: TypeAlias = tuple[str, int]
 """(sender, epoch): one run of a sender. Its seqs have no gaps within an epoch."""
@@ -70,6 +75,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     time: Integer | UnsetType = UNSET
     clock_ms: Integer | UnsetType = UNSET
     object: ObjectStamp | UnsetType = UNSET
+    meta: Raw | UnsetType = UNSET
+    """An object of at most META_BYTES_MAX, as opaque as `data`."""
     signature: str | UnsetType = UNSET
 
 
@@ -112,6 +119,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     loss: Literal["hold", "abandon"] | UnsetType = UNSET
     conflicts: list[tuple[str, str]] | UnsetType = UNSET
     keys: dict[Name, str] | UnsetType = UNSET
+    description: Description | UnsetType = UNSET
 
 
 class Control(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

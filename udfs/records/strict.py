@@ -13,7 +13,17 @@ import msgspec
 from msgspec import Raw
 
 from precede.udfs.limits import Limits
-from precede.udfs.records.messages import AS_WRITTEN, KINDS, NAME_BYTES_MAX, Epoch, Identity, Name, Record, Seq
+from precede.udfs.records.messages import (
+    AS_WRITTEN,
+    KINDS,
+    META_BYTES_MAX,
+    NAME_BYTES_MAX,
+    Epoch,
+    Identity,
+    Name,
+    Record,
+    Seq,
+)
 
 DEPTH_MAX = 1_000
 """Maximum nesting of `data`: a host's recursion limit must not decide what is refused."""
@@ -36,6 +46,8 @@ _STRING = re.compile(rb'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"
 _SCALAR = re.compile(_STRING.pattern + rb"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
 _CLOSER = {ord("["): ord("]"), ord("{"): ord("}")}
 _COMMA, _COLON = ord(","), ord(":")
+_TEXTS = ("signature", "key", "keys", "description")
+"""Fields whose strings are no names."""
 
 _decode_name = msgspec.json.Decoder(str).decode
 
@@ -216,6 +228,7 @@ def _sentence(error: Exception) -> str:
     if "surrogate" in text or "truncated" in text:  # the value as a whole is known to be JSON
         return "it holds a lone surrogate."
     text = text.replace("`int | float`", "`int`").replace("`str` of length <= 255", "a name of at most 255 bytes")
+    text = text.replace("`str` of length <= 1000", "a text of at most 1000 characters")
     return text[:200].rstrip(".") + "."
 
 
@@ -224,7 +237,7 @@ def _refuse_inside(name: str, value: Any) -> None:
     if isinstance(value, float):
         raise Malformed(f"The field `{name}` holds a number with a point or an exponent where an integer is asked.")
     if isinstance(value, str):
-        if name not in ("signature", "key", "keys") and len(value.encode()) > NAME_BYTES_MAX:
+        if name not in _TEXTS and len(value.encode()) > NAME_BYTES_MAX:
             raise Malformed(f"The field `{name}` holds a name of more than {NAME_BYTES_MAX} bytes.")
     elif isinstance(value, list | tuple):
         for item in value:
@@ -242,6 +255,11 @@ def _refuse_sizes(decoded: dict[str, Any], limits: Limits) -> None:
     for name, size_max in (("after", limits.after_max), ("to", limits.to_max), ("seen", limits.seen_max)):
         if len(decoded.get(name, ())) > size_max:
             raise Malformed(f"The field `{name}` holds more than {size_max} entries.")
+    meta = bytes(decoded.get("meta", b"{"))
+    if meta[:1] != b"{":
+        raise Malformed("The field `meta` is wrong: it must be an object.")
+    if len(meta) > META_BYTES_MAX:
+        raise Malformed(f"The field `meta` has {len(meta)} bytes, and {META_BYTES_MAX} are allowed.")
     for _, _, first, last in decoded.get("ids", ()):
         if first > last:
             raise Malformed(f"A range of `ids` is written backwards: {first} to {last}.")

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from precede.udfs.limits import Limits
-from precede.udfs.records.messages import SHORT_NAME_MAX, Heartbeat, Id, Message, ObjectStamp, Record
+from precede.udfs.records.messages import META_BYTES_MAX, SHORT_NAME_MAX, Heartbeat, Id, Message, ObjectStamp, Record
 from precede.udfs.records.strict import DEPTH_MAX, read_strict
 
 SPACE = b" \t\n\r"
@@ -80,7 +80,7 @@ def _quotes_of_rare_fields(message: Message, limits: Limits) -> int:
         quotes += 2
     if message.kind is not UNSET:
         if message.kind == "heartbeat":
-            others = (message.after, message.data, message.seen, message.to, message.sent, message.object)
+            others = (message.after, message.data, message.seen, message.to, message.sent, message.object, message.meta)
             if any(other is not UNSET for other in others):
                 return -1
         elif message.kind != "message":
@@ -122,6 +122,11 @@ def _quotes_of_rare_fields(message: Message, limits: Limits) -> int:
         if inside < 0:
             return -1
         quotes += 2 + inside
+    if message.meta is not UNSET:
+        meta = bytes(message.meta)
+        if meta[:1] != b"{" or len(meta) > META_BYTES_MAX:
+            return -1
+        quotes += 2 + meta.count(b'"')
     return quotes
 
 
