@@ -77,9 +77,10 @@ class LiveReader:
         first = FollowerToken(topic=ordered_topic, v=VERSION) if token is None else token
         first.check_topic(ordered_topic)
         self._reading = LiveReading(first, groups=self._groups)
-        self._file_lock = ExitStack()
-        self._file_lock.enter_context(kept_state.only_reader(state_file))
-        self._consumer = LiveConsumer(bootstrap, ordered_topic, progress_topic)
+        with ExitStack() as opened:  # where no client can be made, the file is free again
+            opened.enter_context(kept_state.only_reader(state_file))
+            self._consumer = LiveConsumer(bootstrap, ordered_topic, progress_topic)
+            self._file_lock = opened.pop_all()
         self._phase = _Phase.LOOKING
         self._place: Place | None = None
         self._stream: Stream | None = None
@@ -92,6 +93,8 @@ class LiveReader:
         self._tell_at = 0.0
         self._keep_at = monotonic() + KEEP_EVERY_S
         self._watch: TopicWatch | None = None
+        self.lacks_beginning = False
+        """Whether the ordered topic has lost records, as it was found."""
         self._was_interrupted = False
         """Whether the last step did not come to its end: a signal, or an error."""
 
@@ -128,6 +131,11 @@ class LiveReader:
     def token(self) -> FollowerToken:
         """How far it was delivered: what this or a committed reader goes on from."""
         return self._reading.token
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the ordered topic is there."""
+        return self._phase is not _Phase.LOOKING
 
     @property
     def is_live(self) -> bool:
@@ -198,6 +206,7 @@ class LiveReader:
             self._start = "beginning"  # whatever comes into it is new
             sleep(min(timeout_s, AGAIN_S))
             return
+        self.lacks_beginning = any(first for first, _ in found.values())
         self._place = Place(self._bootstrap, ordered, self._progress_topic, self._groups)
         token = complete_token(self._reading.token, self._place, found, at_end=self._start == "end")
         self._reading = LiveReading(token, groups=self._groups)

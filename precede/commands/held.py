@@ -136,7 +136,9 @@ def table_of_held(messages: "list[Held]", now_ms: float) -> "Table":
     table = Table("group", "message", "waits for", "since")
     for message in messages:
         place = message.group if message.destination is None else f"{message.group} for {message.destination}"
-        names = [id_text(id_) for id_ in message.missing] + [f"a word of {member}" for member in message.silent]
+        joins = message.joins or []
+        names = [id_text(id_) for id_ in message.missing] + [f"{member} to join" for member in joins]
+        names += [f"a word of {member}" for member in message.silent if member not in joins]
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         who = id_text((message.sender, message.epoch, message.seq))
         since = duration((now_ms - message.since_ms) / 1000)

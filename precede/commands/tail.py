@@ -92,9 +92,13 @@ def _deliveries(settings: "Settings", asked: _Asked) -> Iterator[bytes]:
     start: Literal["beginning", "end"] = "beginning" if asked.from_beginning else "end"
     request_s = _request_s(asked.end_s)
     with follow(asked.group, config=settings, start=start, request_s=request_s, live=asked.live) as follower:
+        is_told = False
         while time.monotonic() < asked.end_s:
             try:
                 delivery = follower.poll(LOOK_S)
+                if follower.waits_for is not None and not is_told:
+                    is_told = True
+                    say(_waiting(settings, follower.waits_for))
             except Hole as hole:
                 say(f"Hole: {hole}")
                 continue
@@ -132,9 +136,13 @@ def _dead_letters(settings: "Settings", asked: _Asked) -> Iterator[bytes]:
     try:
         starts: dict[int, int] = {}
         at_end = not asked.from_beginning
+        is_told = False
         while not starts and time.monotonic() < asked.end_s:
             starts = reader.starts(settings.dead_letter_topic, at_end=at_end, timeout_s=LOOK_S)
             at_end = at_end and bool(starts)
+            if not starts and not is_told:
+                is_told = True
+                say(_waiting(settings, f"the topic {settings.dead_letter_topic}"))
         if starts:
             reader.assign(settings.dead_letter_topic, starts)
         while time.monotonic() < asked.end_s:
@@ -144,6 +152,10 @@ def _dead_letters(settings: "Settings", asked: _Asked) -> Iterator[bytes]:
                     yield (record.value or b"") if asked.as_json else _letter_line(letter).encode()
     finally:
         reader.close()
+
+
+def _waiting(settings: "Settings", what: str) -> str:
+    return f"Waiting for {what} on Kafka at {settings.bootstrap}: `precede run` creates it."
 
 
 def _letter_line(letter: dict[str, Any]) -> str:

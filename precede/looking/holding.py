@@ -83,14 +83,16 @@ def listings(knowledge: Knowledge) -> list[Listing]:
         blob = knowledge.holdback.state_of(key)
         if blob is not None:
             blobs[key] = blob
-    return [_listing(key, blobs[key]) for key in sorted(blobs)]
+    return [listing(key, blobs[key]) for key in sorted(blobs)]
 
 
-def _listing(key: bytes, blob: bytes) -> Listing:
+def listing(key: bytes, blob: bytes) -> Listing:
     found = outline(key, blob)
     options: dict[str, Any] = {} if found.options is None else msgspec.to_builtins(found.options)
     listing = Listing(key.decode(), found.order, created=found.options is not None, options=options)
-    listing.closed = listing.created and (options.get("closed") is True or ORDERS[found.order].waits_for_members)
+    listing.closed = listing.created and (
+        options.get("closed") is True or (found.order in ORDERS and ORDERS[found.order].waits_for_members)
+    )
     listing.position = found.position
     for name, (epoch, is_in) in found.members.items():
         if not listing.only_signs(name):

@@ -16,6 +16,7 @@ from precede.ingest.progress import Owner, Progress, read_progress
 from precede.ingest.state_topic import read_state
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.holdback import Holdback
+from precede.udfs.orders import ORDERS
 from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.records.state_pieces import StoredState
@@ -156,6 +157,11 @@ def look(settings: "Settings", group: str | None = None) -> Knowledge:
         raise NoStateError(
             f"The job behind {settings.ordered_topic} is of an older release, which keeps no state topic: start it "
             "with this version of precede, or read its checkpoint: precede held --checkpoint DIR."
+        )
+    if owner.order not in ORDERS:
+        raise Refused(
+            f"The job orders {settings.ordered_topic} by {owner.order}, which this program does not know: register "
+            "that order (precede.register), and ask from there."
         )
     _check_topics(settings, owner)
     key = None if group is None else group.encode()

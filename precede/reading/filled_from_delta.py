@@ -85,6 +85,11 @@ class FilledFromDelta:
         """Whether records came lately, and the end has not been seen yet."""
         return self._topic.is_catching_up
 
+    @property
+    def waits_for(self) -> str | None:
+        """What must be there before anything can be read; None if it is."""
+        return self._topic.waits_for
+
     def poll(self, timeout_s: float) -> Delivery | None:
         """The next message, or None if none came in this time. Raises Hole once if positions are missing."""
         if not self._topic.begin(timeout_s):

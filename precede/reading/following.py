@@ -10,7 +10,8 @@ To resume later, save `follower.token` together with the result of handling the 
 """
 
 from pathlib import Path
-from time import monotonic
+from threading import Lock, current_thread
+from time import monotonic, sleep
 from typing import Literal, Protocol, Self
 
 from precede.client_settings import Config, client_settings
@@ -24,6 +25,14 @@ from precede.reading.filled_from_delta import FilledFromDelta
 from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
 from precede.reading.shared_topic import SharedTopic
+from precede.udfs.errors import Closed, Refused
+
+LOOK_S = 0.25
+"""While nothing comes, a follower looks this often whether it was closed."""
+CLOSE_S = 0.4
+"""How long `close` waits for another thread to come out of a read; that thread disconnects after this."""
+GIVE_WAY_S = 0.001
+"""Between two looks another thread may read the token."""
 
 
 class Source(Protocol):
@@ -41,6 +50,10 @@ class Source(Protocol):
     def is_catching_up(self) -> bool:
         """Whether records came lately, perhaps of other groups, and the end has not been seen yet."""
 
+    @property
+    def waits_for(self) -> str | None:
+        """What must be there before anything can be read; None if it is."""
+
     def poll(self, timeout_s: float) -> Delivery | None:
         """The next message, or None if none came in this time. Raises Hole once if positions are missing."""
 
@@ -52,25 +65,70 @@ class Source(Protocol):
 
 
 class Follower:
-    """An iterator over delivered messages; `follow` creates it."""
+    """An iterator over delivered messages; `follow` creates it.
 
-    def __init__(self, source: Source, *, patience_s: float | None) -> None:
+    One thread reads at a time; any thread may close it. From then on every read, and one that waits, raises `Closed`;
+    only the token can still be read.
+    """
+
+    def __init__(self, source: Source, *, patience_s: float | None, name: str = "the follower") -> None:
         self._source = source
         self._patience_s = patience_s
+        self._name = name
+        self._reads = Lock()
+        """Held by the thread that reads, until its read is over."""
+        self._touches = Lock()
+        """Held by a thread while it is in the source, which only one may be."""
+        self._reader = current_thread()
+        """The thread that read last."""
+        self._is_closed = False
+        self._is_disconnected = False
 
     @property
     def token(self) -> str:
         """Everything `follow` needs to continue after the last delivered message."""
-        return self._source.token.text()
+        with self._touches:
+            return self._source.token.text()
 
     @property
     def at_end(self) -> bool:
         """Whether everything was delivered, according to the last reads."""
-        return self._source.at_end
+        with self._touches:
+            self._check_open()
+            return self._source.at_end
+
+    @property
+    def waits_for(self) -> str | None:
+        """What must be there before anything can be read, such as a topic; None if it is."""
+        return self._source.waits_for
 
     def poll(self, timeout_s: float) -> Delivery | None:
         """The next message, or None if none came in this time."""
-        return self._source.poll(timeout_s)
+        if not self._reads.acquire(blocking=False):
+            self._check_open()
+            raise Refused(
+                f"Another thread reads {self._name} at this moment: let one thread read and hand the messages on, or "
+                "open one follower for each thread."
+            )
+        try:
+            self._reader = current_thread()
+            return self._poll(timeout_s)
+        finally:
+            self._reads.release()
+            if self._is_closed:  # while this read went on
+                self._disconnect(is_handled=False)
+
+    def _poll(self, timeout_s: float) -> Delivery | None:
+        deadline = monotonic() + timeout_s
+        left_s = timeout_s
+        while True:
+            with self._touches:
+                self._check_open()
+                delivery = self._source.poll(max(0.0, min(LOOK_S, left_s)))
+            left_s = deadline - monotonic()
+            if delivery is not None or left_s <= 0:
+                return delivery
+            sleep(GIVE_WAY_S)
 
     def __iter__(self) -> Self:
         return self
@@ -89,16 +147,38 @@ class Follower:
                 raise StopIteration
 
     def close(self) -> None:
-        """Disconnect from Kafka; the message handed over last counts as handled."""
-        self._source.close()
+        """Disconnect from Kafka; the message handed over last counts as handled.
+
+        A thread that waits for the next message gets `Closed`. A message that another thread still handles does not
+        count as handled. Where that thread does not come out of a read soon, this returns, and it disconnects.
+        """
+        self._close(is_handled=self._reader is current_thread() or not self._reader.is_alive())
+
+    def _close(self, *, is_handled: bool) -> None:
+        self._is_closed = True
+        if self._touches.acquire(timeout=CLOSE_S):
+            self._touches.release()
+            self._disconnect(is_handled=is_handled)
+
+    def _disconnect(self, *, is_handled: bool) -> None:
+        """Close the source, once."""
+        with self._touches:
+            if self._is_disconnected:
+                return
+            self._is_disconnected = True
+            if not is_handled:
+                self._source.give_back()
+            self._source.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed(self._name)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._source.give_back()
-        self._source.close()
+        self._close(is_handled=kind is None)
 
 
 def follow(
@@ -171,7 +251,7 @@ def follow(
     else:
         shared = GroupReader(where, consumer_group, request_s)
         source = SharedTopic(shared, topic=name, group=group, start=start, consumer_group=consumer_group)
-    return Follower(source, patience_s=patience_s)
+    return Follower(source, patience_s=patience_s, name=f"the follower of {name if group is None else group}")
 
 
 def _behind(position: int, topic: str, group: str | None, token: str | None, start: str) -> FollowerToken:

@@ -9,8 +9,8 @@ import msgspec
 from precede.ingest.follower_token import VERSION, FollowerToken
 from precede.ingest.kafka.access import Address
 from precede.ingest.live.live_reader import LiveReader
-from precede.reading.consumers_rule import ConsumersRule
 from precede.reading.delivery import Delivery, as_delivery
+from precede.reading.ordered_topic import rule_behind
 from precede.udfs.errors import Hole, Refused
 
 
@@ -39,7 +39,8 @@ class LiveSource:
                 raise Refused("The token stands in the middle of the Delta tables: go on with delta= and without live.")
             start = "beginning"
         self._from_beginning = token.from_beginning
-        self._rule = ConsumersRule(token.last, from_beginning=token.from_beginning)
+        self._rule = rule_behind(token)
+        self._was_at_end = False
         self._hole: Delivery | None = None
         """The record behind a hole: delivered next."""
         self._reader = LiveReader(
@@ -93,6 +94,7 @@ class LiveSource:
                 return behind
             output = self._reader.poll(max(0.0, deadline - monotonic()))
             if output is None:
+                self._note_end()
                 return None
             delivery = as_delivery(output[1], f"{self._topic}, group {output[0].decode(errors='replace')},")
             try:
@@ -104,6 +106,17 @@ class LiveSource:
                 return delivery
             if monotonic() >= deadline:
                 return None
+
+    @property
+    def waits_for(self) -> str | None:
+        """What must be there before anything can be read; None if it is."""
+        return None if self._reader.has_begun else f"the topic {self._topic}"
+
+    def _note_end(self) -> None:
+        """See whether the end was reached, for the first time. Raises Refused if what was asked for lies behind it."""
+        if not self._was_at_end and self.at_end:
+            self._rule.check_claims(lacks_beginning=self._reader.lacks_beginning)
+            self._was_at_end = True
 
     def give_back(self) -> None:
         """Nothing: the application keeps the token with what it handled."""

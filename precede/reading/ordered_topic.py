@@ -36,7 +36,7 @@ class OrderedTopic(TopicSource):
         token.check_group(group)
         self._token = token
         self._offsets = dict(token.offsets)
-        self._rule = ConsumersRule(token.last, from_beginning=token.from_beginning)
+        self._rule = rule_behind(token)
         self._filling: list[Last] = []  # where Delta fills a hole in a group
         self.lacks_beginning = False
         """Whether the topic has lost records that this follower has not been handed, once it has begun."""
@@ -103,6 +103,9 @@ class OrderedTopic(TopicSource):
                     "token, and pass over what you have."
                 )
 
+    def _note_end(self) -> None:
+        self._rule.check_claims(lacks_beginning=self.lacks_beginning)
+
     def _admits(self, delivery: Delivery) -> bool:
         one = delivery
         if self._token.covers(one.partition, one.released_offset, one.group, one.destination, one.position):
@@ -116,6 +119,11 @@ class OrderedTopic(TopicSource):
 
     def _pass_over(self, next_offset: int) -> None:
         self._offsets[self._partition] = next_offset
+
+
+def rule_behind(token: FollowerToken) -> ConsumersRule:
+    """The consumer's rule behind a token; without an offset, its positions are what an application says."""
+    return ConsumersRule(token.last, from_beginning=token.from_beginning, is_claimed=not token.offsets)
 
 
 def partitions_of(group: str | None, starts: dict[int, int], partitioner: str = MURMUR2) -> dict[int, int]:

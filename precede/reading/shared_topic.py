@@ -5,6 +5,7 @@ committed within a second, and before its partition goes to another follower of 
 follower is put out of the group, what was not committed comes again, here or there: at least once.
 """
 
+from threading import Thread
 from time import monotonic
 from typing import Literal
 
@@ -17,6 +18,8 @@ from precede.udfs.errors import Refused
 from precede.udfs.records.messages import LogRecord
 
 COMMIT_S = 1.0
+LEAVE_S_MAX = 0.5
+"""The client waits a minute and more for a broker that is away; closing a follower does not."""
 JOIN_S_MAX = 60.0
 """How long joining the group does not count as silence of the topic."""
 
@@ -80,8 +83,13 @@ class SharedTopic(TopicSource):
         self._handed = None
 
     def close(self) -> None:
-        """Commit what is handled, and leave the group."""
+        """Commit what is handled, and leave the group; where the broker does not answer, this goes on by itself."""
         self._note_handled()
+        leaving = Thread(target=self._leave, name="precede leaves a consumer group", daemon=True)
+        leaving.start()
+        leaving.join(LEAVE_S_MAX)
+
+    def _leave(self) -> None:
         self._commit(wait=True)
         super().close()
 

@@ -57,9 +57,16 @@ class TopicSource:
                 return delivery
             self._waiting = self._mine(self._reader.read(max(0.0, deadline - monotonic())))[::-1]
             self._came_lately = bool(self._waiting)
-            self._was_at_end = self._was_at_end or self.at_end
+            if not self._was_at_end and self.at_end:
+                self._note_end()
+                self._was_at_end = True
             if not self._waiting and monotonic() >= deadline:
                 return None
+
+    @property
+    def waits_for(self) -> str | None:
+        """What must be there before anything can be read; None if it is."""
+        return None if self._has_begun else f"the topic {self._topic}"
 
     def begin(self, timeout_s: float) -> bool:
         """Start reading, if that has not happened; False, after this time, if the topic does not exist yet."""
@@ -88,6 +95,9 @@ class TopicSource:
             return None
         delivery = as_delivery(record.value, f"{self._topic}, offset {record.offset},")
         return delivery if self._admits(delivery) else None
+
+    def _note_end(self) -> None:
+        """The end was seen, for the first time. Raises Refused if what was asked for lies behind it."""
 
     def _mine(self, records: list[LogRecord]) -> list[LogRecord]:
         """Those of the records that were read which this source should hand over."""

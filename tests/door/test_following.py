@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from precede.ingest.follower_token import read_token
+from precede.ingest.follower_token import VERSION, FollowerToken, read_token
 from precede.reading.consumers_rule import ConsumersRule
 from precede.reading.delivery import Delivery
 from precede.reading.following import Follower, follow
@@ -301,3 +301,34 @@ def test_lawful_data_of_any_size_is_read() -> None:
         for _ in range(depth if value is None else 0):
             (found,) = found
         assert found == (Decimal(digits) if value is None else value)
+
+
+def since(topic: Topic, position: int, *, group: str = "g") -> Follower:
+    """As `follow(since=...)` opens it."""
+    token = FollowerToken(topic="t", v=VERSION, group=group, last=[(group, None, position)], from_beginning=True)
+    return Follower(OrderedTopic(topic, topic="t", group=group, token=token), patience_s=0.02)
+
+
+def test_a_position_past_the_end_of_its_group_is_refused_and_one_at_the_end_is_not() -> None:
+    topic = Topic([ordered(n) for n in (1, 2, 3)])
+    following = since(topic, 3)
+    assert positions(following) == []
+    topic.partitions[0].append(ordered(4))
+    assert positions(following) == [4]
+    for group, position, last in (("g", 5, 4), ("h", 1, 0)):
+        topic.partitions[0].append(None)
+        with pytest.raises(Refused, match=f"The group {group} has no position {position}: the last one is {last}"):
+            positions(since(topic, position, group=group))
+    assert positions(since(topic, 0, group="h")) == []
+
+
+def test_a_position_of_a_group_whose_records_are_all_deleted_is_believed() -> None:
+    class Cut(Topic):
+        def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+            return {0: 3}
+
+    topic = Cut([None, None, None])
+    following = since(topic, 41)
+    assert positions(following) == []
+    topic.partitions[0].append(ordered(42))
+    assert positions(following) == [42]

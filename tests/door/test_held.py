@@ -27,10 +27,12 @@ def held(group: str, sender: str, epoch: int, seq: int, **more: Any) -> Held:
 def test_a_held_message_shows_what_it_waits_for_and_for_how_long() -> None:
     answer = held("travel", "eli", 0, 1, since_ms=1_000, missing=[("zoe", 0, 7)])
     silent = held("clocks", "bob", 2, 4, silent=["ann"])
+    closed = held("closed", "dan", 1, 1, silent=["dan", "ann"], joins=["dan"])
     letter = held("post", "chen", 0, 2, destination="dara", missing=[("ann", 1, seq) for seq in range(1, 6)])
-    assert rows(table_of_held([answer, silent, letter], 91_000.0)) == [
+    assert rows(table_of_held([answer, silent, closed, letter], 91_000.0)) == [
         ["travel", "eli:1", "zoe:7", "1.5 min"],
         ["clocks", "bob@2:4", "a word of ann", "1.5 min"],
+        ["closed", "dan@1:1", "dan to join, a word of ann", "1.5 min"],
         ["post for dara", "chen:2", "ann@1:1, ann@1:2, ann@1:3 and 2 more", "1.5 min"],
     ]
 

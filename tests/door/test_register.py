@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import precede
+from precede.looking import holding
 from precede.udfs.orders import ORDERS
 from tests.door.command import ids, raw
 from tests.door.command import precede as run_precede
@@ -71,3 +72,18 @@ def test_what_is_no_order_or_has_a_name_in_use_is_refused_at_once(pairs: type[pr
     pairs.name = "fifo"
     with pytest.raises(ValueError, match="there is an order 'fifo' already"):
         precede.register(pairs)
+
+
+def test_a_group_of_an_order_that_is_registered_elsewhere_is_listed(pairs: type[precede.Order]) -> None:
+    precede.register(pairs)
+    kernel = precede.Holdback(order="pairs")
+    for offset, line in enumerate(LOG.split(b"\n")):
+        kernel.receive(line, offset=offset)
+    ((key, blob),) = kernel.dump().items()
+    ORDERS.pop("pairs")
+    listing = holding.listing(key, blob)
+    known = precede.Holdback()
+    known.load({key: blob}, {})
+    with pytest.raises(precede.Refused, match="The group 'g' is ordered by pairs, which this program does not know"):
+        list(known.held("g"))
+    assert (listing.group, listing.order, listing.closed) == ("g", "pairs", False)

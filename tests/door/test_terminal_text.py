@@ -99,8 +99,8 @@ def test_the_table_of_dead_letters_shows_any_name(
 
 @names
 def test_the_tables_of_what_is_held_and_missing_show_any_name(name: str, as_shown: str) -> None:
-    place = {"partition": 0, "offset": 0, "since_ms": 0}
-    held = Held(group=name, destination=None, sender=name, epoch=0, seq=1, missing=[(name, 0, 2)], silent=[], **place)
+    missing = [(name, 0, 2)]
+    held = Held(group=name, sender=name, epoch=0, seq=1, partition=0, offset=0, since_ms=0, missing=missing, silent=[])
     gap = OpenGap(
         group=name, sender=name, epoch=0, first=1, last=1, since_ms=0, asked=0, asked_ms=0, waited=[(name, 0, 2)]
     )

@@ -118,6 +118,16 @@ def test_tail_raises_the_alarm_at_a_hole_and_goes_on(output: Output) -> None:
     assert [json.loads(line)["position"] for line in done.stdout.splitlines()] == [1, 4]
 
 
+def test_tail_says_what_it_waits_for_where_there_are_no_topics_yet(broker: Broker) -> None:
+    for flags, topic in (([], "not.there"), (["--live"], "not.there"), (["--dead-letters"], "not.there.dead")):
+        done = precede(
+            "tail", *flags, "--seconds", "2", "--bootstrap", broker.bootstrap,
+            variables={"PRECEDE_ORDERED_TOPIC": "not.there", "PRECEDE_DEAD_LETTER_TOPIC": "not.there.dead"},
+        )  # fmt: skip
+        waits = f"Waiting for the topic {topic} on Kafka at {broker.bootstrap}: `precede run` creates it.\n"
+        assert (done.returncode, done.stdout, done.stderr.decode()) == (0, b"", waits)
+
+
 def test_tail_shows_dead_letters_too(output: Output) -> None:
     letter = {
         "code": "malformed",
@@ -129,13 +139,21 @@ def test_tail_shows_dead_letters_too(output: Output) -> None:
     }
     output.producer.begin_transaction()
     output.producer.produce(output.topic, value=json.dumps(letter).encode())
+    output.producer.produce(output.topic, value=json.dumps(letter | {"group": "g", "sender": "ann"}).encode())
+    output.producer.produce(
+        output.topic, value=json.dumps(letter | {"group": "g", "sender": "ann", "epoch": 2, "seq": 1}).encode()
+    )
     output.producer.commit_transaction()
     done = precede(
-        "tail", "--dead-letters", "--from-beginning", "--count", "1", "--bootstrap", output.bootstrap,
+        "tail", "--dead-letters", "--from-beginning", "--count", "3", "--bootstrap", output.bootstrap,
         variables={"PRECEDE_DEAD_LETTER_TOPIC": output.topic},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode() == "malformed  -  partition 0 offset 7  It is no JSON.\n"
+    assert sorted(done.stdout.decode().splitlines()) == [
+        "malformed  -  partition 0 offset 7  It is no JSON.",
+        "malformed  g ann@2:1  partition 0 offset 7  It is no JSON.",
+        "malformed  g ann  partition 0 offset 7  It is no JSON.",
+    ]
 
 
 @both_clients

@@ -1,6 +1,7 @@
 """What a group holds, and what each held message waits for, for display."""
 
 import msgspec
+from msgspec import UNSET
 
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import Held, HeldMessage, Watch
@@ -25,6 +26,7 @@ def held_messages(group: Group) -> list[Held]:
 def _held(group: Group, one: HeldMessage, blockers: list[Id], destination: str | None) -> Held:
     """One held message, or one of its destinations; those of its blockers that are here wait for a join."""
     name, epoch, seq = one.id
+    joins = [id_[0] for id_ in blockers if id_ in group.held]
     return Held(
         group=group.name,
         destination=destination,
@@ -35,7 +37,8 @@ def _held(group: Group, one: HeldMessage, blockers: list[Id], destination: str |
         offset=one.offset,
         since_ms=one.arrived_ms,
         missing=[id_ for id_ in blockers if id_ not in group.held],
-        silent=[id_[0] for id_ in blockers if id_ in group.held] + group.release.silent(one, LISTED_MAX),
+        silent=joins + group.release.silent(one, LISTED_MAX),
+        joins=joins or UNSET,
     )
 
 

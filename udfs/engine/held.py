@@ -7,6 +7,7 @@ about watches), so that those files can be compiled.
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from precede.udfs.records.messages import Id, Message, Who
 
@@ -58,3 +59,6 @@ class Held(msgspec.Struct, kw_only=True):
     since_ms: int
     missing: list[Id]
     silent: list[str]
+    """The members that it waits to hear from, and the senders whose join it waits for."""
+    joins: list[str] | UnsetType = UNSET
+    """Of `silent`, the senders whose join it waits for; left out where there are none."""

@@ -135,6 +135,11 @@ def _too_new(key: bytes, blob: bytes) -> Refused:
 
 def _restore_1(key: bytes, blob: bytes, shared: Shared) -> Group:
     dumped = _decode(memoryview(blob)[1:])
+    if dumped.order not in shared.orders:
+        raise Refused(
+            f"The group {key.decode()!r} is ordered by {dumped.order}, which this program does not know: register that "
+            "order (precede.register) before."
+        )
     group = Group(key, order=dumped.order, partition=dumped.partition, shared=shared)
     if dumped.options is not None:
         group.configure(dumped.order, dumped.options)
