@@ -382,13 +382,13 @@ class ObjectHost:
         self._say(running.instance, request.op, "response", [request.source], said | {"answers": request.id})
 
     def _say(self, instance: Instance, op: str, type_: Kind, to: Iterable[str], said: dict[str, Any]) -> Id:
-        draft = instance.draft(op, type_, to)
-        data = {"no": draft.no, "vector": draft.vector, **said}
-        try:
-            id_ = self._member.send(data, after=draft.after, to=draft.to, object=draft.object)
-        except Unconfirmed as unconfirmed:
-            if unconfirmed.id is None:
-                raise
-            id_ = unconfirmed.id  # the member keeps it, and sends it before all that it says later
-        instance.sent(draft, id_)
+        for draft in instance.drafts(op, type_, to):
+            data = {"no": draft.no, "vector": draft.vector} | ({} if draft.gathers else said)
+            try:
+                id_ = self._member.send(data, after=draft.after, to=draft.to, object=draft.object)
+            except Unconfirmed as unconfirmed:
+                if unconfirmed.id is None:
+                    raise
+                id_ = unconfirmed.id  # the member keeps it, and sends it before all that it says later
+            instance.sent(draft, id_)
         return id_

@@ -184,3 +184,29 @@ def test_a_host_takes_its_name_and_the_conflicts_of_its_group_from_the_member() 
     asked = [group.hosts["ann"].invoke("counter", op) for op in ("add", "show")]
     group.settle()
     assert [one.result for one in asked] == [1, 1]
+
+
+class Account:
+    def __init__(self) -> None:
+        self.balance = 0
+        self.closed_with: int | None = None
+
+    def deposit(self, amount: int) -> int:
+        assert self.closed_with is None, "it is closed"
+        self.balance += amount
+        return self.balance
+
+    def close(self) -> int:
+        self.closed_with = self.balance
+        return self.balance
+
+
+def test_close_after_25_deposits_closes_with_25_in_a_log_that_reorders() -> None:
+    group = Group("ann", account=Account(), conflicts=[("deposit", "close"), ("close", "close")])
+    ann = group.hosts["ann"]
+    deposits = [ann.invoke("account", "deposit", 1) for _ in range(25)]
+    closed = ann.invoke("account", "close")
+    group.log.reverse()
+    group.settle()
+    assert sorted(one.result for one in deposits) == list(range(1, 26))
+    assert closed.result == 25

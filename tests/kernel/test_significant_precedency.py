@@ -2,7 +2,8 @@
 
 Rows: the object sends m1 before m2 (S), sends m2 after it receives m1 (R), receives m1 before m2 (T). Columns: one
 instance (1), op1 precedes op2 because they conflict (2.1), the two are concurrent because they are compatible (2.2).
-In each cell m2 reaches the log first. If m1 precedes it, m2 is held until m1 is there.
+In each cell m2 reaches the log first. If m1 precedes it, m2 is held until m1 is there. Compatible instances are played
+side by side and one after the other: neither gives an order.
 """
 
 from __future__ import annotations
@@ -57,6 +58,19 @@ def test_s2_what_an_earlier_instance_sent_precedes_what_another_sends_only_if_th
     assert precedes_in_the_log(m1, m2) == precede
 
 
+@pytest.mark.parametrize("is_there", [False, True], ids=["in flight", "delivered"])
+def test_s2_2_what_compatible_instances_send_one_after_the_other_has_no_order(is_there: bool) -> None:
+    group = Group("i", "k", conflicts=COMPATIBLE)
+    op1 = group.start("i", "op1")
+    m1 = group.send(op1, "a", "k")
+    group.commit(op1)
+    if is_there:
+        group.deliver(m1)
+    m2 = group.send(group.start("i", "op2"), "b", "k")
+    assert m2.after == ()
+    assert not precedes_in_the_log(m1, m2)
+
+
 def test_s2_1_holds_for_a_one_way_request_too_whose_sender_is_never_answered() -> None:
     group = Group("i", "k", conflicts=CONFLICT)
     op1 = group.start("i", "op1")
@@ -87,6 +101,18 @@ def test_r2_what_an_earlier_instance_received_precedes_what_another_sends_only_i
         group.commit(op1)
     m2 = group.send(group.start("i", "op2"), "b", "k")
     assert precedes_in_the_log(m1, m2) == precede
+
+
+def test_r2_2_what_a_compatible_instance_received_before_has_no_order_with_what_another_sends_after_it() -> None:
+    group = Group("i", "j", "k", conflicts=COMPATIBLE)
+    m1 = group.send(group.start("j", "client"), "op1", "i", "k")
+    group.deliver(m1, "i")
+    op1 = group.start("i", "op1", m1)
+    answer = group.send(op1, "op1", "j", type_="response")
+    group.commit(op1)
+    m2 = group.send(group.start("i", "op2"), "b", "k")
+    assert m2.after == ()
+    assert not precedes_in_the_log(m1, m2, answer)
 
 
 def test_r2_1_does_not_hold_after_an_instance_that_was_aborted() -> None:
@@ -131,3 +157,15 @@ def test_t2_2_compatible_requests_are_executed_side_by_side() -> None:
     assert not precedes_in_the_log(m1, m2)
     queue = InstanceQueue(group.conflicts)
     assert [queue.arrive(one.id, one.op) for one in (m2, m1)] == [True, True]
+
+
+def test_t2_2_compatible_requests_that_come_one_after_the_other_have_no_order() -> None:
+    group = Group("i", "j", conflicts=COMPATIBLE)
+    client = group.start("j", "client")
+    m1 = group.send(client, "op1", "i")
+    group.deliver(m1, "i")
+    group.commit(client)
+    group.commit(group.start("i", "op1", m1))
+    m2 = group.send(group.start("j", "client"), "op2", "i")
+    assert m2.after == ()
+    assert not precedes_in_the_log(m1, m2)

@@ -15,13 +15,16 @@ message of an instance is number 0. Receiving a message also merges its identifi
 `cid` is not used: it forgets the older of two compatible instances. Theorem 2 is false, so vectors alone order nothing:
 of the messages they show to be earlier, only conflicting ones are named.
 Besides those predecessors a message names what its instance received and sent before, and what committed instances
-that conflict with it received and sent (Table 1). It also names what its object sent earlier that is still on its way,
-because a third object that receives it may pass the information on.
+that conflict with it received and sent (Table 1). What compatible instances sent and received is never named, whether
+they run side by side or one after the other.
+What stands before another message that is named is not named again. Where the rest is more than a record may name, the
+instance first says a message to no one that names as many as fit, and names that one instead.
 An instance that could still be undone stays in the queue until its caller says `commit` or `abort` (2.2, 4.3).
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -46,12 +49,17 @@ class Conflicts:
     """Which operations conflict: a symmetric table, never closed transitively."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
-        self._pairs: set[tuple[str, str]] = set()
+        self._with: dict[str, dict[str, None]] = {}
         for one, other in pairs:
-            self._pairs |= {(one, other), (other, one)}
+            self._with.setdefault(one, {})[other] = None
+            self._with.setdefault(other, {})[one] = None
 
     def between(self, one: str, other: str) -> bool:
-        return (one, other) in self._pairs
+        return other in self._with.get(one, ())
+
+    def of(self, op: str) -> Iterable[str]:
+        """The operations that conflict with this one."""
+        return self._with.get(op, ())
 
 
 class ObjectMessage(msgspec.Struct, frozen=True):
@@ -85,6 +93,8 @@ class Draft(NamedTuple):
     after: list[Id]
     no: int
     vector: Vector
+    gathers: bool = False
+    """Whether it is to no one, and only names what the next one has no room to name."""
 
 
 def was_sent_before(one: ObjectMessage, other: ObjectMessage) -> bool:
@@ -148,36 +158,42 @@ class ObjectClient:
     def ended(self, op: str, last: list[Id]) -> None:
         """An instance of a method has committed; `last` is what it sent last, and received since."""
         implied = self._below(last).union(last)
-        earlier = [id_ for id_ in self._ended.get(op, []) if id_ not in implied]
-        self._ended[op] = [*earlier, *last][-AFTER_MAX:]
+        kept = [*(id_ for id_ in self._ended.get(op, []) if id_ not in implied), *last]
+        newest = set(kept[-AFTER_MAX:])
+        self._ended[op] = [id_ for id_ in kept if id_ in newest or id_ in self.in_flight]
 
     def _remember(self, message: ObjectMessage) -> None:
         self.known[message.id] = message
         while len(self.known) > KNOWN_MAX:
             self.known.popitem(last=False)
 
-    def predecessors(self, message: ObjectMessage, causes: list[Id]) -> list[Id]:
-        """The ids a message must name: causes and direct significant predecessors, without those that these name."""
-        significant = [one.id for one in reversed(self.known.values()) if precedes(one, message, self.conflicts)]
-        known = message.vector.get(self.name, (0, "", 0))
-        flying = [one.id for one in self.in_flight.values() if one.global_id <= known]
-        found = dict.fromkeys([*causes, *flying, *significant])
+    def predecessors(self, message: ObjectMessage, causes: list[Id], before: list[Id]) -> list[Id]:
+        """What a message names: causes, what came before, significant predecessors; without those that these name.
+
+        It may be more than fits into a record. Of those that are no causes only what is in flight counts then: the log
+        has what was delivered before this message anyway.
+        """
+        remembered = self.known | self.in_flight
+        significant = [one.id for one in reversed(remembered.values()) if precedes(one, message, self.conflicts)]
+        found = dict.fromkeys([*causes, *before, *significant])
         implied = self._below(found)
-        # The limit drops ids that were delivered before this message is sent: the log has them before it anyway.
-        named = [id_ for id_ in found if id_ not in implied]
-        return sorted(named, key=lambda id_: id_ not in self.in_flight)[:AFTER_MAX]
+        needed = self.in_flight.keys() | set(causes)
+        named = sorted((id_ for id_ in found if id_ not in implied), key=lambda id_: id_ not in needed)
+        return named[: max(AFTER_MAX, sum(id_ in needed for id_ in named))]
 
     def _below(self, ids: Iterable[Id]) -> set[Id]:
         """All that these messages name, directly or through others, as far as remembered."""
         below: set[Id] = set()
-        walk = [self.known[id_] for id_ in ids if id_ in self.known]
+        walk = [self._recall(id_) for id_ in ids]
         for one in walk:  # grows during the loop
-            for id_ in one.after:
+            for id_ in () if one is None else one.after:
                 if id_ not in below:
                     below.add(id_)
-                    if id_ in self.known:
-                        walk.append(self.known[id_])
+                    walk.append(self._recall(id_))
         return below
+
+    def _recall(self, id_: Id) -> ObjectMessage | None:
+        return self.known.get(id_) or self.in_flight.get(id_)
 
 
 class Instance:
@@ -189,8 +205,10 @@ class Instance:
         self.vector: Vector = client.vector.copy()
         self._client = client
         self._no = 0
-        self._causes: list[Id] = list(dict.fromkeys(before))
-        """What it sent last, and what it received since; at first, what conflicting instances before it did."""
+        self._causes: list[Id] = []
+        """What it sent last, and what it received since."""
+        self._before = list(dict.fromkeys(before))
+        """What conflicting instances before it sent and received last, until it says something itself."""
 
     def receive(self, message: ObjectMessage) -> None:
         """Take in a message for this instance: merge its vector and its own identifier."""
@@ -199,11 +217,24 @@ class Instance:
         if message.id not in self._causes:
             self._causes.append(message.id)
 
-    def draft(self, op: str, type_: Kind, to: Iterable[str]) -> Draft:
-        """Stamp the next message of this instance; call `sent` afterwards with its id."""
-        message = self._message(("", 0, 0), op, type_, tuple(to), ())
-        after = self._client.predecessors(message, self._causes)
-        stamp = {"instance": list(self.sid), "op": op, "sender_op": self.op, "type": type_}
+    def drafts(self, op: str, type_: Kind, to: Iterable[str]) -> Iterator[Draft]:
+        """Stamp the next message of this instance; after each that this yields, call `sent` with its id.
+
+        The last one is the message. Those before it are to no one: each names what the message had no room to name.
+        """
+        to = tuple(to)
+        while True:
+            message = self._message(("", 0, 0), op, type_, to, ())
+            after = self._client.predecessors(message, self._causes, self._before)
+            if len(after) <= AFTER_MAX:
+                yield self._draft(message, after)
+                return
+            gathering = self._message(("", 0, 0), self.op, "data", (), ())
+            yield self._draft(gathering, after[:AFTER_MAX])._replace(gathers=True)
+            self._causes += after[AFTER_MAX:]
+
+    def _draft(self, message: ObjectMessage, after: list[Id]) -> Draft:
+        stamp = {"instance": list(self.sid), "op": message.op, "sender_op": self.op, "type": message.type}
         return Draft(stamp, list(message.to), after, message.no, message.vector)
 
     def sent(self, draft: Draft, id_: Id) -> None:
@@ -212,13 +243,13 @@ class Instance:
         message = self._message(id_, op, type_, tuple(draft.to), tuple(draft.after))
         self._client.track_sent(message)
         self.vector[self._client.name] = message.global_id
-        self._causes = [id_]
+        self._causes, self._before = [id_], []
         self._no += 1
 
     def commit(self) -> None:
         """Merge this instance's knowledge into its object; an aborted instance never calls this."""
         merge(self._client.vector, self.vector)
-        self._client.ended(self.op, self._causes)
+        self._client.ended(self.op, [*self._before, *self._causes])
 
     def _message(self, id_: Id, op: str, type_: Kind, to: tuple[str, ...], after: tuple[Id, ...]) -> ObjectMessage:
         return ObjectMessage(
@@ -246,51 +277,129 @@ class Queued(NamedTuple):
 
 
 class InstanceQueue:
-    """The ready rule at an object's host: compatible instances run at once, conflicting ones in order of delivery."""
+    """The ready rule at an object's host: compatible instances run at once, conflicting ones in order of delivery.
+
+    What waits for the end of an instance's own transaction is passed over by it, or neither would ever start.
+
+    Each step looks at the operations that conflict with one, and of each at the first request that waits: where that
+    may not start, no later one of the operation may, but those whose transaction has an undecided instance here.
+    """
 
     def __init__(self, conflicts: Conflicts) -> None:
         self.conflicts = conflicts
         self.running: dict[Id, Queued] = {}
         self.waiting: dict[Id, Queued] = {}
+        self._arrived = 0
+        self._turns: dict[Id, int] = {}
+        """When each one that waits arrived."""
+        self._running_ops: Counter[str] = Counter()
+        self._waiting_of: dict[str, OrderedDict[Id, None]] = {}
+        """What waits, by operation, in order of delivery."""
+        self._undecided: dict[Id | None, Counter[str]] = {}
+        """Of each transaction, the operations that can still be undone."""
+        self._waiting_in: dict[Id | None, dict[Id, None]] = {}
+        """What waits, by transaction."""
+        self._passing: dict[Id | None, None] = {}
+        """The transactions of which something waits and something can still be undone."""
 
     def arrive(self, id_: Id, op: str, transaction: Id | None = None) -> bool:
         """Take a delivered request; returns whether its instance may start now."""
         new = Queued(op, transaction)
-        ready = self._may_start(new, self.waiting.values())
-        (self.running if ready else self.waiting)[id_] = new
+        self._arrived += 1
+        ready = self._may_start(new, self._arrived)
+        if ready:
+            self._run(id_, new)
+        else:
+            self.waiting[id_] = new
+            self._turns[id_] = self._arrived
+            self._waiting_of.setdefault(op, OrderedDict())[id_] = None
+            self._waiting_in.setdefault(transaction, {})[id_] = None
+            self._note_passing(transaction)
         return ready
 
     def finish(self, id_: Id) -> list[Id]:
         """End an instance, or take one out that waits; returns those that may start now, in order of delivery."""
-        if self.running.pop(id_, None) is None:
-            del self.waiting[id_]
-        return self._start_ready()
+        ended = self.running.pop(id_, None)
+        if ended is None:
+            ended = self._stop_waiting(id_)
+        else:
+            _discount(self._running_ops, ended.op)
+            if ended.undecided:
+                undecided = self._undecided[ended.transaction]
+                _discount(undecided, ended.op)
+                if not undecided:
+                    del self._undecided[ended.transaction]
+                    self._note_passing(ended.transaction)
+        freed = self.conflicts.of(ended.op)
+        firsts = [next(iter(self._waiting_of[op])) for op in freed if op in self._waiting_of]
+        return self._start_ready([*firsts, *(one for of in self._passing for one in self._waiting_in[of])])
 
     def keep_undecided(self, id_: Id) -> list[Id]:
         """An instance has executed and can still be undone; returns those of its transaction that may start now."""
-        self.running[id_] = self.running[id_]._replace(undecided=True)
-        return self._start_ready()
+        kept = self.running[id_] = self.running[id_]._replace(undecided=True)
+        self._undecided.setdefault(kept.transaction, Counter())[kept.op] += 1
+        self._note_passing(kept.transaction)
+        return self._start_ready(self._waiting_in.get(kept.transaction, ()))
 
-    def _start_ready(self) -> list[Id]:
+    def _note_passing(self, transaction: Id | None) -> None:
+        if transaction in self._undecided and transaction in self._waiting_in:
+            self._passing[transaction] = None
+        else:
+            self._passing.pop(transaction, None)
+
+    def _run(self, id_: Id, one: Queued) -> None:
+        self.running[id_] = one
+        self._running_ops[one.op] += 1
+
+    def _stop_waiting(self, id_: Id) -> Queued:
+        one = self.waiting.pop(id_)
+        del self._turns[id_]
+        for index, key in ((self._waiting_of, one.op), (self._waiting_in, one.transaction)):
+            ids: Any = index[key]  # type: ignore[index]
+            del ids[id_]
+            if not ids:
+                del index[key]  # type: ignore[arg-type]
+        self._note_passing(one.transaction)
+        return one
+
+    def _start_ready(self, candidates: Iterable[Id]) -> list[Id]:
+        """Start those of the candidates that may, and what waits behind them; the first that arrived first."""
         started: list[Id] = []
-        before: list[Queued] = []
-        for id_, one in list(self.waiting.items()):
-            if self._may_start(one, before):
-                self.running[id_] = self.waiting.pop(id_)
-                started.append(id_)
-            else:
-                before.append(one)
+        heap = [(self._turns[id_], id_) for id_ in dict.fromkeys(candidates)]
+        heapify(heap)
+        while heap:
+            turn, id_ = heappop(heap)
+            if id_ not in self.waiting or not self._may_start(self.waiting[id_], turn):
+                continue
+            one = self._stop_waiting(id_)
+            self._run(id_, one)
+            started.append(id_)
+            if one.op in self._waiting_of:
+                behind = next(iter(self._waiting_of[one.op]))
+                heappush(heap, (self._turns[behind], behind))
         return started
 
-    def _may_start(self, new: Queued, before: Iterable[Queued]) -> bool:
-        """Whether nothing that runs, and nothing that waits before it, conflicts with an instance.
+    def _may_start(self, new: Queued, turn: int) -> bool:
+        """Whether nothing that runs, and nothing that waits since before this turn, conflicts with an instance."""
+        own = self._undecided.get(new.transaction, _NONE)
+        for op in self.conflicts.of(new.op):
+            if self._running_ops[op] > own[op]:
+                return False
+            waiting = self._waiting_of.get(op)
+            if waiting is None or any(self.conflicts.between(op, mine) for mine in own):
+                continue
+            if self._turns[next(iter(waiting))] < turn:
+                return False
+        return True
 
-        What waits for the end of the new one's own transaction is passed over, or neither would ever start.
-        """
-        own = [one for one in self.running.values() if one.undecided and one.transaction == new.transaction]
-        others = [one for one in self.running.values() if one not in own]
-        others += [one for one in before if not any(self.conflicts.between(one.op, mine.op) for mine in own)]
-        return not any(self.conflicts.between(new.op, one.op) for one in others)
+
+_NONE: Counter[str] = Counter()
+
+
+def _discount(ops: Counter[str], op: str) -> None:
+    ops[op] -= 1
+    if not ops[op]:
+        del ops[op]
 
 
 def merge(vector: Vector, other: Vector) -> None:
