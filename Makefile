@@ -7,13 +7,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 DOCS_STAMP := $(VENV)/installed-docs
 PYTEST = $(BIN)/python -m pytest
-# Two at a time; tests that share a broker or a cluster keep to one process (tests/conftest.py).
+# Two at a time where tests compute. Tests with brokers and jobs mostly wait, so there a third one uses the cores that the
+# others leave. What shares a broker, a Spark session or a cluster keeps to one worker (tests/conftest.py).
 BOTH_CORES = -n 2 --dist loadgroup
+WORKERS = -n 3 --dist loadgroup --no-loadscope-reorder
 CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links in precede/ lead to the other rooms
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo demo-peers test test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system test-segments test-cluster check format docs bench bench-peers soak dist clean
+.PHONY: help setup java demo demo-peers test test-nightly test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system test-segments test-cluster check format docs bench bench-peers soak dist clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,8 +28,11 @@ demo: setup ## Run a broker, the stream and a lively group on this machine; ARGS
 demo-peers: setup ## Run peers on two segments of loopback, gateways and the log, and compare them; ARGS="--seconds 20" makes it short
 	@$(BIN)/precede demo --peers $(ARGS)
 
-test: setup ## Run all tests, the fast ones first
-	@$(PYTEST) $(BOTH_CORES) tests $(ARGS)
+test: setup ## Run all tests but those of a night, the fast ones first; ends with the slowest ten
+	@$(PYTEST) $(WORKERS) --durations=10 tests $(ARGS)
+
+test-nightly: setup ## Run the tests that `make test` leaves to a night: benchmarks, the wheel, stores and clusters
+	@$(PYTEST) $(WORKERS) --durations=10 --nightly -m nightly tests $(ARGS)
 
 test-kernel: $(STAMP) ## The ordering kernel alone: one or two minutes, no Java
 	@$(PYTEST) $(BOTH_CORES) tests/kernel tests/scenarios $(ARGS)
@@ -58,10 +63,10 @@ test-spark: setup ## Test local Spark queries: minutes
 	@$(PYTEST) tests/spark $(ARGS)
 
 test-system: setup ## Test a real broker, the real stream and real Delta: minutes
-	@$(PYTEST) tests/system $(ARGS)
+	@$(PYTEST) $(WORKERS) tests/system $(ARGS)
 
 test-cluster: setup ## Test files in stores and HDFS, and the job on standalone and YARN clusters: a quarter of an hour
-	@$(PYTEST) tests/cluster --long $(ARGS)
+	@$(PYTEST) tests/cluster --nightly $(ARGS)
 
 test-segments: setup ## Play stories of peers and gateways on networks of their own, in every order but total: long; ARGS="--seeds 1 causal" plays one
 	@$(BIN)/python -m tests.segments $(ARGS)

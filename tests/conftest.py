@@ -26,14 +26,17 @@ LEVELS = {
     "door": 60,
     "shard": 60,
     "spark": 300,
-    "system": 300,
-    "segments": 300,
     "cluster": 300,
+    "segments": 300,
+    "system": 300,
 }
 
-TOGETHER = {"spark": "stream", "system": "stream", "segments": "edge", "cluster": "edge"}
-"""Levels that one process runs: their tests share a broker, a Spark session or a cluster, or their times count.
-A file that shares nothing may name the other process, so that both end at about the same time."""
+TOGETHER = {"segments": "segments", "cluster": "cluster"}
+"""Levels that one worker runs: their tests share a cluster, or their times count."""
+
+BY_FILE = {"spark", "system"}
+"""Levels whose files are shared out: what a file makes for its tests is made once, and each worker has one broker.
+Tests that use the one Spark session are together, whatever file they stand in, so that one worker starts it."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """No JVM of a test lives long enough to earn back the full compilation that it would spend its first minute on."""
@@ -52,28 +55,35 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="also the tests that `make test` leaves out for their time")
+    parser.addoption("--nightly", action="store_true", help="also the tests that `make test` leaves to a night")
     parser.addoption("--rewrite-scenarios", action="store_true", help="rewrite the traces in tests/scenarios")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its level and run fast levels first: a broken kernel shows before a broker starts."""
-    if not config.getoption("--long"):
-        items[:] = [item for item in items if item.get_closest_marker("long") is None]
+    if not config.getoption("--nightly"):
+        items[:] = [item for item in items if item.get_closest_marker("nightly") is None]
     rank = {level: number for number, level in enumerate(LEVELS)}
     items.sort(key=lambda item: rank[level_of(item.path)])
     for item in items:
         level = level_of(item.path)
         item.add_marker(level)
-        if level in TOGETHER and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(TOGETHER[level]))
+        if (group := _group(item, level)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LEVELS[level]))
 
 
+def _group(item: pytest.Item, level: str) -> str | None:
+    """The tests that go to one worker with this one; None where it goes alone."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        return "spark"
+    return TOGETHER.get(level) or (item.path.stem if level in BY_FILE else None)
+
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """One real broker for the whole run; each test creates its own topics, with unique names."""
+    """One real broker for each worker; each test creates its own topics, with unique names."""
     with Broker() as running:
         yield running
 
@@ -86,7 +96,7 @@ def spark_jars() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def spark(spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark session for the whole run, configured like the job's."""
+    """One Spark session for the whole run, configured like the job's; one worker has all tests that use it."""
     from precede.streaming.job import session
     from precede.streaming.job.settings import Settings
 

@@ -19,7 +19,7 @@ from tests.faults.scene import BAD
 from tests.records import conversation
 from tests.system.stream import Stream
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 AWAY_S = 60
 GROWS_S = 300.0

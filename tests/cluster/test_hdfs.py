@@ -11,7 +11,7 @@ from precede.streaming.job.settings import Settings
 from tests.cluster.hdfs import Hdfs
 from tests.cluster.test_stores import ALL, LEASE, RACE, STARTS, run
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

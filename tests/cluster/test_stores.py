@@ -130,7 +130,7 @@ def test_what_fails_in_a_store_names_the_place(store: Store) -> None:
     assert said == "s3a://bucket/place/lease; the store rejected the credentials, or they do not allow this\n"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_store_that_throttles_every_fifth_request_is_worked_with(store: Store) -> None:
     store.fail(status=503, for_s=30, every=5)
     try:

@@ -16,7 +16,7 @@ from tests.faults.judge import judge
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 LEASE = "A lease of"
 

@@ -25,7 +25,7 @@ from tests.system.stream import AWAY_S_MAX, Stream
 AWAY_S = float(os.environ.get("TEST_AWAY_S", "15"))
 """How long the broker stays away; `make test-nights` takes it away for ten minutes."""
 
-pytestmark = [pytest.mark.xdist_group("edge"), pytest.mark.timeout(500 + AWAY_S)]
+pytestmark = pytest.mark.timeout(500 + AWAY_S)
 
 
 def status(port: int, page: str) -> int:
@@ -101,7 +101,7 @@ def test_a_broker_that_is_away_restarts_nothing(tmp_path: Path, engine: str) -> 
     assert running.process.returncode == 0, running.said
 
 
-@pytest.mark.parametrize("engine", ["process", "spark"])
+@pytest.mark.parametrize("engine", ["process", pytest.param("spark", marks=pytest.mark.nightly)])
 def test_a_job_that_starts_while_the_broker_is_away_is_alive_and_waits(tmp_path: Path, engine: str) -> None:
     """A startup probe asks for liveness, and gives up a pod that does not answer for ten minutes."""
     page = free_port()

@@ -10,7 +10,7 @@ import pytest
 from bench.__main__ import BENCHMARKS
 from bench.figures import Results
 
-pytestmark = pytest.mark.xdist_group("edge")
+pytestmark = pytest.mark.nightly
 
 HOME = Path(__file__).resolve().parent.parent.parent
 LONG = {"idle", "neighbour", "places"}

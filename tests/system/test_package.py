@@ -15,6 +15,8 @@ from precede.local.embedded_broker import Broker
 from tests.door.command import ROOT, ids, lines, raw
 from tests.system.test_following_kafka import Output
 
+pytestmark = pytest.mark.nightly  # test_without_extras.py tries every command without building a wheel
+
 MEGABYTES_MAX = 60
 
 

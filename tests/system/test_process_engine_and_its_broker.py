@@ -19,8 +19,6 @@ from tests.system.stream import Stream
 from tests.system.test_process_engine import PARTITIONS, check, new_stream, once
 from tests.system.test_state_topic import progress_of
 
-pytestmark = pytest.mark.xdist_group("edge")
-
 AWAY_S = 60.0
 
 

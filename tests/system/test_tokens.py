@@ -37,7 +37,7 @@ from tests.system.tokens import CLIENT, KEY_FILE, LIFE_S, SECRET, TokenBroker, T
 
 PROVIDER = "tests.system.tokens:token"
 
-pytestmark = [pytest.mark.xdist_group("edge"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
