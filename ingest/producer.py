@@ -12,7 +12,10 @@ from precede.udfs.errors import PrecedeError, Refused, Unconfirmed
 from precede.udfs.partitioner import DEFAULT_PARTITIONER, LIBRDKAFKA, check_partitioner
 from precede.udfs.sizes import batch_bytes_max
 
-DELIVERY_S_MAX = 30.0
+CONFIRM_S = 30.0
+"""How long to wait until Kafka confirms a record."""
+LOOK_S = 0.05
+"""How often somebody who waits looks whether to go on waiting."""
 
 
 class Publisher:
@@ -28,11 +31,13 @@ class Publisher:
         topic: str = RAW_TOPIC,
         linger_ms: int = 5,
         partitioner: str = DEFAULT_PARTITIONER,
+        confirm_s: float = CONFIRM_S,
         on_error: Callable[[KafkaError], object] | None = None,
     ) -> None:
         """`partitioner` is the job's setting: in another partition than it says, a record is refused.
 
-        `on_error` gets the client's own errors, such as lost brokers.
+        A record that Kafka does not confirm within `confirm_s` seconds is Unconfirmed. `on_error` gets the client's own
+        errors, such as lost brokers.
         """
         self.bootstrap = bootstrap
         self.topic = topic
@@ -40,19 +45,20 @@ class Publisher:
         self.placed: tuple[int, int] | None = None
         """Partition and offset of the record that Kafka confirmed last."""
         self._failure: PrecedeError | None = None
-        self._producer = Producer(
-            clients.settings(bootstrap)
-            | {
-                "enable.idempotence": True,
-                "acks": "all",
-                "partitioner": LIBRDKAFKA[self.partitioner],
-                "message.max.bytes": RECORD_BYTES_MAX,
-                "batch.size": batch_bytes_max(DEFAULTS),  # or a batch of many small records is refused
-                "delivery.timeout.ms": int(DELIVERY_S_MAX * 1000),
-                "linger.ms": linger_ms,
-            }
-            | ({} if on_error is None else {"error_cb": on_error})
-        )
+        self._settings = {
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": LIBRDKAFKA[self.partitioner],
+            "message.max.bytes": RECORD_BYTES_MAX,
+            "batch.size": batch_bytes_max(DEFAULTS),  # or a batch of many small records is refused
+            "delivery.timeout.ms": max(1, int(confirm_s * 1000)),
+            "linger.ms": linger_ms,
+            **({} if on_error is None else {"error_cb": on_error}),
+        }
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> Producer:
+        return Producer(clients.settings(self.bootstrap) | self._settings)
 
     def publish(self, group: str, value: bytes) -> None:
         """Queue one record; it is on its way when this returns, and in the log when `flush` returns."""
@@ -67,14 +73,29 @@ class Publisher:
             except BufferError:
                 self._producer.poll(0.1)  # the queue is full: wait for Kafka rather than drop
             except KafkaException as error:
+                if error.args[0].code() == KafkaError._FATAL:
+                    self._producer = self._new_producer()  # the old one sends nothing any more
+                    continue
                 raise Refused(f"The record was not sent: {error.args[0].str()}.") from error
             else:
                 break
         self._producer.poll(0)
 
-    def flush(self) -> None:
-        """Wait until Kafka has everything published so far."""
-        self._producer.flush()
+    def flush(self, check: Callable[[], object] | None = None) -> None:
+        """Wait until Kafka has everything published so far.
+
+        `check` is called again and again meanwhile. Where it raises, what is not confirmed yet is forgotten here; Kafka
+        may have it.
+        """
+        if check is None:
+            self._producer.flush()
+        else:
+            try:
+                while self._producer.flush(LOOK_S):
+                    check()
+            except BaseException:
+                self.discard()
+                raise
         self._raise_failure()
 
     def check(self) -> None:

@@ -12,17 +12,20 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import msgspec
 
 from precede.ingest.files import locked, replace_file
-from precede.udfs.errors import Refused
+from precede.udfs.errors import Closed, Refused
 
 VERSION = 1
 STATE_FILE = "precede/senders.json"
 IN_USE = (
-    "The state file {} is in use: a member can be open in only one place; close the other, or name another state file."
+    "The state file {} is in use: a name can be open in only one place, so close the other, or take another name for"
+    " this one. Another state file does not help: the two would say different things under the same ids, and what one"
+    " of them says would be lost."
 )
 
 
@@ -43,6 +46,8 @@ class Sender(msgspec.Struct, omit_defaults=True):
     knowledge: dict[str, Any] | None = None  # what is known of the group
     token: str | None = None  # where to go on reading
     fits: str | None = None  # the partitioner with which the group takes what `precede send` writes
+    left: int = -1  # the last epoch that this name has left
+    doubled: bool = False  # whether another sender uses this epoch, too, so that it must end
 
 
 class Memory(msgspec.Struct):
@@ -66,20 +71,40 @@ class Memory(msgspec.Struct):
     def begin(self, log: str, group: str, sender: str, epoch: int) -> Sender:
         """Begin an epoch of the sender, in which it has not sent anything yet."""
         known = self.find(log, group, sender) or self.add(Sender(log, group, sender))
-        known.epoch, known.seq, known.pending, known.joined = epoch, 0, None, False
+        known.epoch, known.seq, known.pending, known.joined, known.doubled = epoch, 0, None, False, False
         return known
 
 
 class SenderState:
-    """The file, opened under its lock."""
+    """The file, opened under its lock; threads may share it."""
 
     def __init__(self, path: Path, memory: Memory) -> None:
         self.path = path
         self.memory = memory
+        self._is_open = True
+        self._one_at_a_time = Lock()
 
     def save(self) -> None:
-        """Replace the file by what is known now."""
-        replace_file(self.path, msgspec.json.format(msgspec.json.encode(self.memory)))
+        """Replace the file by what is known now.
+
+        Raises Closed once the lock is given back, because another process may write the file then; and Refused if it
+        cannot be written: the file stays as it was.
+        """
+        with self._one_at_a_time:
+            if not self._is_open:
+                raise Closed(f"the state file {self.path}")
+            try:
+                replace_file(self.path, msgspec.json.format(msgspec.json.encode(self.memory)))
+            except OSError as error:
+                raise Refused(
+                    f"The state file {self.path} cannot be written ({error.strerror}), and nothing is sent that it does"
+                    " not have: make room, or mend the folder, and call again."
+                ) from error
+
+    def close(self) -> None:
+        """Write nothing from now on; waits until what is being written is there."""
+        with self._one_at_a_time:
+            self._is_open = False
 
 
 def default_file() -> Path:
@@ -102,12 +127,16 @@ def opened(path: Path, *, wait: bool = True) -> Iterator[SenderState]:
 
     Raises Refused if the file is damaged or cannot be used, and, without `wait`, if it is in use.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.with_name(path.name + ".lock"), refusal=None if wait else IN_USE.format(path)):
-            yield SenderState(path, _read(path))
-    except OSError as error:
-        raise Refused(f"The state file {path} cannot be used: {error.strerror}.") from error
+    with contextlib.ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = locked(path.with_name(path.name + ".lock"), refusal=None if wait else IN_USE.format(path))
+            held.enter_context(lock)
+            state = SenderState(path, _read(path))
+        except OSError as error:
+            raise Refused(f"The state file {path} cannot be used: {error.strerror}.") from error
+        held.callback(state.close)
+        yield state
 
 
 def _read(path: Path) -> Memory:

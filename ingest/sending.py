@@ -1,6 +1,7 @@
 """Sends one message of a sender whose memory is a file, as `precede send` does."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ def send_one(
                 known.seq += 1
                 known.pending = _record(known, after, data, key).decode()
                 state.save()
-                publish_pending(publisher, state, known)
+                publish_pending(publisher, state, known, is_new=True)
         state.save()
         return (sender, known.epoch, known.seq)
 
@@ -78,16 +79,29 @@ def _record(known: Sender, after: list[Id], data: object, key: "Ed25519PrivateKe
     return record if key is None else sign(record, key)
 
 
-def publish_pending(publisher: Publisher, state: SenderState, known: Sender) -> None:
-    """Send the pending record; it stays pending until Kafka answers. If Kafka took it, the caller saves the state."""
+def publish_pending(
+    publisher: Publisher,
+    state: SenderState,
+    known: Sender,
+    *,
+    is_new: bool = False,
+    check: Callable[[], object] | None = None,
+    lock: AbstractContextManager[object] = nullcontext(),  # noqa: B008 (it has no state)
+) -> None:
+    """Send the pending record; it stays pending until Kafka answers. If Kafka took it, the caller saves the state.
+
+    `is_new` says that it was never sent before. Only then a refusal frees its seq: an earlier try may be in the log.
+    `lock` protects what is known, `check` is called while Kafka is waited for; see `Publisher.flush`.
+    """
     assert known.pending is not None
     try:
         publisher.publish(known.group, known.pending.encode())
-        publisher.flush()
+        publisher.flush(check)
     except (Refused, AccessDenied):
-        known.seq -= 1  # Kafka did not take it, so its seq is still free
-        known.pending = None
-        state.save()
+        if is_new:
+            with lock:
+                known.seq, known.pending = known.seq - 1, None
+                state.save()
         raise
     known.pending = None  # if this is not saved, the same bytes are sent again, which does no harm
 

@@ -1,44 +1,24 @@
 """Names and message ids as a person writes and reads them on the command line."""
 
-import re
-from typing import TYPE_CHECKING, Any
-
 from precede.command_options import WrongUse
-
-if TYPE_CHECKING:
-    from precede.udfs.records.messages import Id
-
-
-_SHORT = re.compile(r"(?P<sender>.+?)(?:@(?P<epoch>[0-9]{1,10}))?:(?P<seq>[0-9]{1,16})", re.DOTALL)
-"""A name may contain `@` and `:`, so the numbers are read from the end."""
+from precede.udfs.records.identifiers import MessageId, checked_id
+from precede.udfs.records.identifiers import parse_id as parse_text
 
 
-def id_text(id_: "Id") -> str:
-    """An id as a person writes it: `sender:seq`, or `sender@epoch:seq` where the epoch is not 0."""
-    sender, epoch, seq = id_
-    looks_longer = re.search(r"@[0-9]{1,10}\Z", sender)  # then the name's own end would be read as an epoch
-    return f"{sender}@{epoch}:{seq}" if epoch or looks_longer else f"{sender}:{seq}"
-
-
-def parse_id(text: str, given: str = "--after") -> "Id":
+def parse_id(text: str, given: str = "--after") -> MessageId:
     """Read `sender:seq`, which stands for epoch 0, or `sender@epoch:seq`, or the JSON form."""
     import msgspec
 
-    from precede.udfs.records.messages import EPOCH_MAX, SEQ_MAX
-
-    if short := _SHORT.fullmatch(text):
-        id_: Any = (short["sender"], int(short["epoch"] or 0), int(short["seq"]))
-    else:
-        try:
-            id_ = msgspec.json.decode(text, type=tuple[str, int, int])
-        except (msgspec.DecodeError, UnicodeEncodeError):
-            raise WrongUse(
-                f'{given} {text} is no id; write sender:seq, sender@epoch:seq or ["sender", epoch, seq].'
-            ) from None
-    check_name(f"the sender in {given}", id_[0])
-    if not 0 <= id_[1] <= EPOCH_MAX or not 1 <= id_[2] <= SEQ_MAX:
-        raise WrongUse(f"{given} {text}: an epoch is 0 to {EPOCH_MAX}, a seq 1 to {SEQ_MAX}.")
-    return id_[0], id_[1], id_[2]
+    try:
+        if not text.endswith("]"):
+            return parse_text(text)
+        return checked_id(*msgspec.json.decode(text, type=tuple[str, int, int]))
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise WrongUse(
+            f'{given} {text} is no id; write sender:seq, sender@epoch:seq or ["sender", epoch, seq].'
+        ) from None
+    except ValueError as error:
+        raise WrongUse(f"{given} {error}.") from None
 
 
 def check_name(what: str, name: str) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.command_options import Bootstrap, Config, WrongUse, done_when_the_reader_leaves, load_settings, say
-from precede.identifiers import id_text
 from precede.terminal_text import safe_text
+from precede.udfs.records.identifiers import id_text
 
 if TYPE_CHECKING:
     from precede.reading.dead_letter_reader import FoundLetter, LetterFilter

@@ -17,8 +17,9 @@ from precede.command_options import (
     say,
     state_file,
 )
-from precede.identifiers import check_name, id_text, parse_id
+from precede.identifiers import check_name, parse_id
 from precede.terminal_text import plain
+from precede.udfs.records.identifiers import id_text
 
 if TYPE_CHECKING:
     from precede.groups.manager import Answer, Groups

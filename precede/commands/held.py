@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from precede.command_options import Bootstrap, Config, done_when_the_reader_leaves, load_settings, say
-from precede.identifiers import check_name, id_text
+from precede.identifiers import check_name
 from precede.terminal_text import safe_text
+from precede.udfs.records.identifiers import id_text
 
 if TYPE_CHECKING:
     from rich.table import Table

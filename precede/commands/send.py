@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from precede.command_options import Bootstrap, Config, Key, State, WrongUse, load_settings, say, state_file
-from precede.identifiers import check_name, id_text, parse_id, utf8_size
+from precede.identifiers import check_name, parse_id, utf8_size
+from precede.udfs.records.identifiers import id_text
 
 
 def send(

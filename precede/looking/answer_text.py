@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from precede.identifiers import id_text
 from precede.looking.answer import Answer, Cause, Delivery
 from precede.looking.times import ago, ahead, lasting, times
 from precede.udfs.analysis.one_message import AwaitedGap, AwaitedMember, Wait
+from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id
 
 BY_DESTINATION = "causal_p2p"

@@ -8,16 +8,19 @@ had arrived. Nothing is guessed, no seq is used twice, and no clock runs back.
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import json
 
 from precede.ingest import sending
-from precede.ingest.producer import Publisher
+from precede.ingest.producer import CONFIRM_S, Publisher
 from precede.ingest.sender_state import Sender, SenderState
 from precede.ingest.signing import public_text
-from precede.udfs.errors import Unconfirmed
+from precede.udfs.errors import AccessDenied, Closed, Refused, Unconfirmed
 from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.member.raw_log_trust import read_trusted_clock
@@ -25,6 +28,8 @@ from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.orders.lamport import LamportStamps
 from precede.udfs.orders.stamps import Stamps
+from precede.udfs.records.identifiers import id_text
+from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id
 from precede.udfs.records.signatures import sign
 
@@ -36,13 +41,36 @@ SENT_MAX = 1_000
 SENT_BYTES_MAX = 16 * 1024 * 1024
 
 
+class _Time(msgspec.Struct):
+    time: int = 0
+
+
+_read_time = lenient_reader(_Time)
+
+
 class MemberPublisher:
-    """The sending half of a member. Threads may share it."""
+    """The sending half of a member. Threads may share it.
+
+    What is known and stored is changed under `lock`, which is held for moments. Only one record at a time is on its way
+    to Kafka, which may take long: whoever sends has the turn meanwhile, and what is delivered is observed all the same.
+    """
 
     def __init__(
-        self, state: SenderState, known: Sender, publisher: Publisher, key: "Ed25519PrivateKey | None"
+        self,
+        state: SenderState,
+        known: Sender,
+        publisher: Publisher,
+        key: "Ed25519PrivateKey | None",
+        *,
+        confirm_s: float = CONFIRM_S,
     ) -> None:
         self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        """Notified when the turn ends, a record is confirmed, or this is closed."""
+        self._has_turn = False
+        self._is_closed = False
+        self._confirm_s = confirm_s
+        self._left_unconfirmed: Callable[[], object] = lambda: None
         self.known = known
         self.knowledge = Knowledge()
         if known.knowledge is not None:
@@ -67,6 +95,8 @@ class MemberPublisher:
         self._last_clock_ms = 0
         self._sent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sent_bytes = 0
+        self._meanwhile: list[dict[str, Any]] | None = None
+        """What was observed since the record that is on its way was stamped."""
 
     @property
     def order(self) -> type[Order]:
@@ -87,6 +117,7 @@ class MemberPublisher:
         """Begin this epoch; what was observed before still counts."""
         kept = self.stamps.dump()
         self.known.epoch, self.known.seq, self.known.joined, self.known.pending = epoch, 0, False, None
+        self.known.doubled = False
         self.stamps = self.order.stamps_of(self.known.sender, epoch)
         self.stamps.load(kept)
         self.stamps.seq = 0
@@ -106,6 +137,8 @@ class MemberPublisher:
                 self.knowledge.deliver(record)
             if record["status"] == "delivered":
                 self.stamps.observe(record)
+                if self._meanwhile is not None:
+                    self._meanwhile.append(record)
 
     def observe_raw(self, value: bytes) -> None:
         """Take note of a record of the group in the raw log, which anyone may have written."""
@@ -170,68 +203,117 @@ class MemberPublisher:
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, data: bytes, parents: list[Id], to: list[str] | None, object_: dict[str, Any] | None) -> Id:
-        """Send one message; it is in the log when this returns."""
-        with self.lock:
-            if self.known.pending is not None:
-                self._publish_pending()
-            known = self.known
-            self.stamps.seq = known.seq
-            stamp = self.stamps.stamp(after=parents, to=to or [], clock_ms=self._clock_ms())
-            if parents:
-                stamp.setdefault("after", parents)  # every order carries what a message answers
-            if to is not None:
-                stamp["to"] = to
-            if object_ is not None:
-                stamp["object"] = object_
-            record = self._encode(stamp, data)
-            if len(record) > Limits().record_bytes_max:
-                raise ValueError(
-                    f"a message may have {Limits().record_bytes_max} bytes in all, and this one has {len(record)}"
-                )
-            known.seq, known.pending, known.stamps = self.stamps.seq, record.decode(), self.stamps.dump()
-            self._state.save()
+        """Send one message; it is in the log when this returns.
+
+        Where Kafka does not confirm it, Unconfirmed has its id, and it stays in the outbox.
+        """
+        with self._turn():
+            self._publish_outbox()
+            with self.lock:
+                id_, kept = self._store(data, parents, to, object_)
             try:
-                self._publish_pending()
-            except Unconfirmed as unconfirmed:
-                unconfirmed.id = known.sender, known.epoch, known.seq
-                raise
-            self._confirmed_time = max(self._confirmed_time, stamp.get("time", 0))
-            return known.sender, known.epoch, known.seq
+                self._publish_pending(kept)
+            except Unconfirmed as error:
+                self._left_unconfirmed()
+                unconfirmed = Unconfirmed(
+                    f"{str(error).rstrip('.')}. {id_text(id_)} is stored, and the same bytes are sent again in the"
+                    " background until Kafka confirms them: do not say it again; `flush` waits for it."
+                )
+                unconfirmed.id = id_
+                raise unconfirmed from error
+            return id_
+
+    def _store(
+        self, data: bytes, parents: list[Id], to: list[str] | None, object_: dict[str, Any] | None
+    ) -> tuple[Id, dict[str, Any]]:
+        """Stamp a message and store it as the pending one; its id, and what the stamps were before."""
+        known = self.known
+        self.stamps.seq = known.seq
+        kept = self.stamps.dump()
+        stamp = self.stamps.stamp(after=parents, to=to or [], clock_ms=self._clock_ms())
+        if parents:
+            stamp.setdefault("after", parents)  # every order carries what a message answers
+        if to is not None:
+            stamp["to"] = to
+        if object_ is not None:
+            stamp["object"] = object_
+        record = self._encode(stamp, data)
+        if len(record) > Limits().record_bytes_max:
+            self._take_back(kept)
+            raise ValueError(
+                f"a message may have {Limits().record_bytes_max} bytes in all, and this one has {len(record)}"
+            )
+        before = known.seq, known.stamps
+        known.seq, known.pending, known.stamps = self.stamps.seq, record.decode(), self.stamps.dump()
+        try:
+            self._state.save()
+        except BaseException:
+            (known.seq, known.stamps), known.pending = before, None
+            self._take_back(kept)
+            raise
+        self._meanwhile = []
+        return (known.sender, known.epoch, known.seq), kept
+
+    def _take_back(self, kept: dict[str, Any]) -> None:
+        """The message that was stamped last is not said: its stamp must not show in the next one."""
+        if not isinstance(self.stamps, LamportStamps):  # a clock never runs back, and heartbeats may have shown it
+            self.stamps.load(kept)
+            for record in self._meanwhile or ():
+                self.stamps.observe(record)
+        self._meanwhile = None
 
     def send_control(self, **fields: Any) -> None:
         """Send one record of another kind; it is in the log when this returns."""
+        with self._turn():
+            self._send_control(fields)
+
+    def _send_control(self, fields: dict[str, Any]) -> None:
         with self.lock:
             self.known.stamps = self.stamps.dump()
             self._state.save()
-            self._publisher.publish(self.known.group, self._encode(fields))
-            self._publisher.flush()
+            record = self._encode(fields)
+        self._publisher.publish(self.known.group, record)
+        self._publisher.flush(self._waits_until(monotonic() + self._confirm_s))
 
     def leave(self) -> None:
         """Send the last record of this epoch; the next epoch begins when the member is opened again."""
-        with self.lock:
-            self._has_left = True
-            if self._heartbeats is not None:
-                self._heartbeats.flush()  # one on its way would arrive after the leave, and be refused
-            self.send_control(kind="leave", sender=self.known.sender, epoch=self.known.epoch, last=self.known.seq)
-            self.begin_epoch(self.known.epoch + 1)
+        with self._turn():
+            self._publish_outbox()  # or the others would wait for a message that this epoch has and never sends
+            with self.lock:
+                self._has_left = True
+                heartbeats = self._heartbeats
+            try:
+                if heartbeats is not None:
+                    heartbeats.flush()  # one on its way would arrive after the leave, and be refused
+                known = self.known
+                self._send_control({"kind": "leave", "sender": known.sender, "epoch": known.epoch, "last": known.seq})
+            except BaseException:
+                self._has_left = False
+                raise
+            with self.lock:
+                self.known.left = self.known.epoch
+                self.begin_epoch(self.known.epoch + 1)
 
     def send_heartbeat(self, publisher: Publisher, *, due: bool) -> None:
         """Send a heartbeat if the clock has passed what the log was told, or if one is due."""
         with self.lock:
-            if self._has_left:
+            if self._has_left or self._is_closed or self.known.doubled:
                 return
             self._raise_clock()
-            if due or self.time > self._promised_time or self.time < self._wanted_time:
-                self.stamps.seq = self.known.seq
-                fields = self.stamps.heartbeat(clock_ms=self._clock_ms())
-                self.known.stamps = self.stamps.dump()
-                self._state.save()  # before it is sent: its promise must hold after a crash
-                self._heartbeats = publisher
-                publisher.publish(self.known.group, self._encode(fields))
-                self._promised_time = self.time
-                if self.time < self._wanted_time:
-                    publisher.flush()  # the clock may only go further once the log has it
-                    self._confirmed_time = self.time
+            if not (due or self.time > self._promised_time or self.time < self._wanted_time):
+                return
+            self.stamps.seq = self.known.seq
+            fields = self.stamps.heartbeat(clock_ms=self._clock_ms())
+            self.known.stamps = self.stamps.dump()
+            self._state.save()  # before it is sent: its promise must hold after a crash
+            self._heartbeats = publisher
+            publisher.publish(self.known.group, self._encode(fields))
+            self._promised_time = shown = self.time
+            is_behind = shown < self._wanted_time
+        if is_behind:
+            publisher.flush(self._check_open)  # the clock may only go further once the log has it
+            with self.lock:
+                self._confirmed_time = max(self._confirmed_time, shown)
 
     def sent_records(self, epoch: int, first: int, last: int) -> Iterator[bytes]:
         """The member's own records with these seqs, byte for byte, as far as they are kept."""
@@ -250,15 +332,104 @@ class MemberPublisher:
             self.known.stamps, self.known.knowledge = self.stamps.dump(), self.knowledge.dump()
             self._state.save()
 
-    def _publish_pending(self) -> None:
-        known = self.known
+    # ── the outbox ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def outbox(self) -> list[Id]:
+        """What is stored and not confirmed by Kafka."""
+        with self.lock:
+            known = self.known
+            return [] if known.pending is None else [(known.sender, known.epoch, known.seq)]
+
+    def when_left_unconfirmed(self, call: Callable[[], object]) -> None:
+        """Call this whenever something stays in the outbox."""
+        self._left_unconfirmed = call
+
+    def retry(self) -> None:
+        """Send what is in the outbox once more, as the same bytes. Raises what `send` raises."""
+        with self._turn():
+            self._publish_outbox()
+
+    def flush(self, timeout_s: float | None) -> bool:
+        """Wait until the outbox is empty; returns whether it is."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self.known.pending is None, timeout_s)
+            self._check_open()
+            return self.known.pending is None
+
+    def close(self) -> None:
+        """Send nothing from now on; whoever waits for Kafka is told so."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed(f"the member {self.known.sender} of {self.known.group}")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Alone on the way to Kafka. Raises Unconfirmed if others take too long."""
+        with self._changed:
+            self._check_open()
+            if not self._changed.wait_for(lambda: self._is_closed or not self._has_turn, self._confirm_s):
+                raise Unconfirmed(
+                    f"Kafka did not confirm an earlier record of {self.known.sender} within {self._confirm_s:g} s, so"
+                    " this one was not sent: send it again when the outbox is empty (`flush` waits for that)."
+                )
+            self._check_open()
+            self._has_turn = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._has_turn = False
+                self._meanwhile = None
+                self._changed.notify_all()
+
+    def _waits_until(self, deadline: float) -> Callable[[], None]:
+        """Called while Kafka is waited for; raises if this takes too long, or is closed meanwhile."""
+
+        def check() -> None:
+            if self._is_closed:
+                raise Unconfirmed(
+                    f"{self.known.sender} was closed before Kafka confirmed its record. It is stored, and sent again"
+                    " when the member is opened."
+                )
+            if monotonic() > deadline:
+                raise Unconfirmed(f"Kafka at {self._publisher.bootstrap} did not confirm a record in time.")
+
+        return check
+
+    def _publish_outbox(self) -> None:
+        """Send what an earlier call left, before anything else."""
+        if self.known.pending is not None:
+            self._publish_pending(None)
+
+    def _publish_pending(self, kept: dict[str, Any] | None) -> None:
+        """Send the pending record; `kept` is what the stamps were before it, if it was never sent before."""
+        known, is_new = self.known, kept is not None
         record = (known.pending or "").encode()
-        sending.publish_pending(self._publisher, self._state, known)
-        self._promised_time = max(self._promised_time, self.time)
-        self._sent[known.epoch, known.seq] = record
-        self._sent_bytes += len(record)
-        while len(self._sent) > SENT_MAX or self._sent_bytes > SENT_BYTES_MAX:
-            self._sent_bytes -= len(self._sent.popitem(last=False)[1])
+        check = self._waits_until(monotonic() + self._confirm_s)
+        try:
+            sending.publish_pending(self._publisher, self._state, known, is_new=is_new, check=check, lock=self.lock)
+        except (Refused, AccessDenied):
+            if kept is not None:
+                with self.lock:
+                    self._take_back(kept)
+            raise
+        with self._changed:
+            self._promised_time = max(self._promised_time, self.time)
+            self._confirmed_time = max(self._confirmed_time, self._time_of(record))
+            self._sent[known.epoch, known.seq] = record
+            self._sent_bytes += len(record)
+            while len(self._sent) > SENT_MAX or self._sent_bytes > SENT_BYTES_MAX:
+                self._sent_bytes -= len(self._sent.popitem(last=False)[1])
+            self._changed.notify_all()
+
+    def _time_of(self, record: bytes) -> int:
+        """The linear time of an own record; 0 if the order has none."""
+        return int(_read_time(record).time) if isinstance(self.stamps, LamportStamps) else 0
 
     def _encode(self, fields: dict[str, Any], data: bytes | None = None) -> bytes:
         record = json.encode({"group": self.known.group, **fields})

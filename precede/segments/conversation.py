@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from precede.identifiers import id_text
 from precede.segments.input_lines import BadLine, Reader, read_lines
 from precede.segments.output_lines import Lines
 from precede.segments.peer import Peer
 from precede.udfs.errors import PrecedeError, Unconfirmed
 from precede.udfs.peers.events import Delivered, Event, Held
+from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id, Message
 
 LOOK_S = 0.1

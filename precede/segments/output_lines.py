@@ -5,12 +5,12 @@ from typing import Protocol
 
 import msgspec
 
-from precede.identifiers import id_text
 from precede.reading.log_lines import one_line_each
 from precede.segments.peer_delivery import as_peer_delivery
 from precede.terminal_text import plain
 from precede.udfs.peers.events import Delivered, Event, RecordRefused, Synced, ViewChanged
 from precede.udfs.peers.frames import REFUSED_CODES
+from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id, Message
 
 SPACES = str.maketrans("\r\n\t", "   ")

@@ -16,8 +16,9 @@ from precede import termination_log
 from precede.command_line import COMMANDS, application, main
 from precede.command_options import WrongUse
 from precede.commands.send import _json_text
-from precede.identifiers import id_text, parse_id
+from precede.identifiers import parse_id
 from precede.ingest.kafka.reading import REQUEST_S
+from precede.udfs.records.identifiers import id_text
 from tests.door.command import ROOT, ids, lines, precede, raw
 
 
@@ -190,6 +191,8 @@ def test_what_needs_no_spark_does_not_import_it(arguments: list[str]) -> None:
         ("ann@2:7", ("ann", 2, 7)),
         ("ann@example.org:7", ("ann@example.org", 0, 7)),
         ("ann@5@0:7", ("ann@5", 0, 7)),
+        ("ann@05@0:7", ("ann@05", 0, 7)),
+        ("ann@12345678901@0:7", ("ann@12345678901", 0, 7)),
         ("line\nbreak@1:7", ("line\nbreak", 1, 7)),
         ("[x]:1", ("[x]", 0, 1)),
         ('["ann", 3, 1]', ("ann", 3, 1)),
@@ -204,6 +207,7 @@ def test_an_id_is_read_in_its_short_forms_and_as_json(text: str, id_: tuple[str,
 @pytest.mark.parametrize(
     "text",
     [
+        *["ann@01:1", "ann@00:1", "ann@12345678901:1"],
         *["", "ann", ":1", "ann:", "ann:0", "ann:-1", "ann:1.0", "ann:²", "ann@2147483648:1"],
         *['["ann",1]', '["ann",-1,1]', '["",0,1]'],
         *["ann:" + "1" * 5_000, "\udcff:1", '["\udcff",0,1]'],
