@@ -1,4 +1,6 @@
-"""What a member does in the background: heartbeats, and sending lost messages again, each in a thread of its own.
+"""What a member does in the background: heartbeats, and sending again what was lost or not confirmed.
+
+Each is a monitor: a thread that goes on after what passes, and says what does not.
 
 By clocks (`lamport`, `two_clock`) each message waits for a word of every member. So a member also reads the raw log:
 what others send raises its clock on receipt, as Lamport's acknowledgements do, and a heartbeat tells the group. If it
@@ -8,18 +10,20 @@ If messages are lost, the job requests them on the control topic. The member tha
 bytes again.
 """
 
-import threading
-import warnings
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from time import monotonic
+from typing import NamedTuple
 
 import msgspec
 
 from precede.ingest.kafka.log_readers import LogReader
 from precede.ingest.producer import Publisher
+from precede.ingest.service.monitor import Monitor
 from precede.member.publishing import SENT_MAX, MemberPublisher
 from precede.reading.ordered_topic import partitions_of
-from precede.udfs.errors import AccessDenied, PrecedeError
+from precede.udfs.errors import AccessDenied
 from precede.udfs.partitioner import DEFAULT_PARTITIONER, MURMUR2
 from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.lenient import lenient_reader
@@ -28,12 +32,24 @@ from precede.udfs.records.messages import LogRecord
 LOOK_S = 0.1
 RETRY_S = 2.0
 """How long to wait if Kafka does not answer."""
+SEND_AGAIN_S = 1.0
+IDLE_S = 3_600.0
 
+_LOGGER = logging.getLogger("precede")
 
 _gap = lenient_reader(GapRecord)
 
 
-class BackgroundTask(threading.Thread):
+class _Line(NamedTuple):
+    """What one task works with."""
+
+    reader: LogReader
+    producer: Publisher
+    offsets: dict[int, int]
+    """Where reading began; empty until the topic exists."""
+
+
+class BackgroundTask:
     """Follows one topic for the records of one group, in that group's partition, until it is stopped."""
 
     back_max = 0
@@ -49,56 +65,57 @@ class BackgroundTask(threading.Thread):
         partitioner: str = MURMUR2,
     ) -> None:
         """`partitioner` is that of the topic: murmur2 where the job writes it, the job's setting for the raw topic."""
-        super().__init__(name=f"precede {topic}", daemon=True)
         self.member = member
         self.key = member.known.group.encode()
         self._topic = topic
         self._partitioner = partitioner
         self._open_reader = open_reader
         self._open_producer = open_producer
-        self._is_stopped = threading.Event()
-        self._has_warned = False
+        self._has_told = False
+        self.monitor = Monitor(self.name, self._look, opens=self._opened, every_s=RETRY_S, undone=self.undone)
 
-    def run(self) -> None:
-        """Follow the topic, and try again if Kafka does not answer."""
-        reader, producer = self._open_reader(), self._open_producer()
-        try:
-            while not self._is_stopped.is_set():
-                try:
-                    self._follow(reader, producer)
-                except AccessDenied as denied:
-                    if not self._has_warned:
-                        warnings.warn(f"{denied} Until then {self.undone}.", stacklevel=1)
-                    self._has_warned = True
-                    self._is_stopped.wait(RETRY_S)
-                except PrecedeError:
-                    self._is_stopped.wait(RETRY_S)  # Kafka is away, and the next call that sends or reads says so
-        finally:
-            reader.close()
+    @property
+    def name(self) -> str:
+        """What it does, for whom."""
+        raise NotImplementedError
 
     @property
     def undone(self) -> str:
         """What is not done while the topic cannot be read."""
         raise NotImplementedError
 
-    def stop(self) -> None:
-        """Make the thread end soon."""
-        self._is_stopped.set()
+    @contextmanager
+    def _opened(self) -> Iterator[_Line]:
+        with closing(self._open_reader()) as reader:
+            producer = self._open_producer()
+            try:
+                yield _Line(reader, producer, {})
+            finally:
+                producer.discard()  # a heartbeat, or a copy of what the log lacked: the next start sends it
 
-    def _follow(self, reader: LogReader, producer: Publisher) -> None:
+    def _look(self, line: _Line) -> float:
+        """Read on, and return how long to wait before the next look."""
+        try:
+            if not line.offsets:
+                line.offsets.update(self._starts(line.reader))
+                if not line.offsets:
+                    return RETRY_S  # the topic does not exist yet
+                line.reader.assign(self._topic, line.offsets)
+            records = line.reader.read(LOOK_S)
+            self.take([one for one in records if one.key == self.key and one.value is not None], line.producer)
+        except AccessDenied as denied:
+            if not self._has_told:
+                _LOGGER.warning("%s Until then %s.", denied, self.undone)
+            self._has_told = True
+            raise
+        return 0.0
+
+    def _starts(self, reader: LogReader) -> dict[int, int]:
+        """Where to read from, in the partition of the group."""
         group, by = self.member.known.group, self._partitioner
-        ends = partitions_of(group, reader.starts(self._topic, at_end=True, timeout_s=LOOK_S), by)
-        if not ends:
-            self._is_stopped.wait(RETRY_S)  # the topic does not exist yet
-            return
-        begins = reader.starts(self._topic, at_end=False, timeout_s=LOOK_S)
-        reader.assign(
-            self._topic,
-            {partition: max(begins.get(partition, 0), end - self.back_max) for partition, end in ends.items()},
-        )
-        while not self._is_stopped.is_set():
-            records = [record for record in reader.read(LOOK_S) if record.key == self.key and record.value is not None]
-            self.take(records, producer)
+        ends = partitions_of(group, reader.starts(self._topic, at_end=True, timeout_s=0.0), by)
+        begins = reader.starts(self._topic, at_end=False, timeout_s=0.0) if ends else {}
+        return {partition: max(begins.get(partition, 0), end - self.back_max) for partition, end in ends.items()}
 
     def take(self, records: list[LogRecord], producer: Publisher) -> None:
         """Do what these records of the group need; called many times a second, also without records."""
@@ -111,9 +128,14 @@ class HeartbeatTask(BackgroundTask):
     back_max = 100_000  # for what was sent before this member came, and waits for it
 
     def __init__(self, *arguments: object, heartbeat_s: float, partitioner: str = DEFAULT_PARTITIONER) -> None:
-        super().__init__(*arguments, partitioner=partitioner)  # type: ignore[arg-type]
         self._heartbeat_s = heartbeat_s
         self._due_s = monotonic()
+        super().__init__(*arguments, partitioner=partitioner)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """What it does, for whom."""
+        return f"heartbeats of {self.member.known.sender} in {self.member.known.group}"
 
     @property
     def undone(self) -> str:
@@ -134,6 +156,11 @@ class HeartbeatTask(BackgroundTask):
 
 class RepairTask(BackgroundTask):
     """Publishes again what the group requests, and keeps track of what it waits for."""
+
+    @property
+    def name(self) -> str:
+        """What it does, for whom."""
+        return f"repair of {self.member.known.sender} in {self.member.known.group}"
 
     @property
     def undone(self) -> str:
@@ -162,3 +189,29 @@ class RepairTask(BackgroundTask):
                     knowledge.note_missing((gap.sender, gap.epoch, seq))
                 else:
                     knowledge.missing.pop((gap.sender, gap.epoch, seq), None)
+
+
+def outbox_monitor(member: MemberPublisher) -> Monitor[None]:
+    """Sends what Kafka did not confirm, as the same bytes, until it does; it begins when something is left."""
+
+    def look(_: None) -> float:
+        if member.outbox:
+            member.retry()
+        return IDLE_S
+
+    known = member.known
+    monitor = Monitor(
+        f"outbox of {known.sender} in {known.group}",
+        look,
+        every_s=SEND_AGAIN_S,
+        undone=f"Kafka does not have what {known.sender} said last to {known.group}; it is stored",
+    )
+
+    def begin() -> None:
+        monitor.start()
+        monitor.wake()
+
+    member.when_left_unconfirmed(begin)
+    if member.outbox:
+        begin()
+    return monitor

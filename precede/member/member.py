@@ -10,6 +10,9 @@ its stamps need and how far it has read are kept in a small file, so that it goe
 """
 
 import contextlib
+import logging
+import os
+import threading
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -22,10 +25,11 @@ from precede.ingest import sender_state, sending
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.log_readers import LogReader, open_reader
 from precede.ingest.kafka.reading import REQUEST_S
-from precede.ingest.producer import Publisher
+from precede.ingest.producer import CONFIRM_S, Publisher
+from precede.ingest.service.monitor import Monitor
 from precede.ingest.signing import key_in
 from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
-from precede.member.background import BackgroundTask, HeartbeatTask, RepairTask
+from precede.member.background import HeartbeatTask, RepairTask, outbox_monitor
 from precede.member.group_member import GroupMember, Status
 from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search, start_member
@@ -34,14 +38,21 @@ from precede.reading.delta_history import DeltaHistory
 from precede.reading.filled_from_delta import HoleFiller
 from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
-from precede.udfs.errors import Refused
+from precede.udfs.errors import Closed, Refused
 from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.peers.views import members
+from precede.udfs.records.identifiers import MessageId
 from precede.udfs.records.messages import Id
 
 PLACE_S = 1.0
 """How often the place is stored while messages are handed over."""
 HEARTBEAT_S = 5.0
+SLICE_S = 0.2
+"""How long one read waits, so that `close` and other threads that read need not wait for long."""
+CLOSE_S = 0.4
+"""How long `close` waits for a thread that reads, and for those in the background."""
+
+_LOGGER = logging.getLogger("precede")
 
 
 class Member(GroupMember):
@@ -54,7 +65,8 @@ class Member(GroupMember):
     Settings are found as by `follow`, the key and the partitioner too. `partitioner` is the job's setting: in another
     partition than it says, the job refuses what this member sends.
     Iteration yields messages; with `records` everything that has a position, views and abandoned messages included.
-    It waits for ever, or ends if nothing came for `patience_s` seconds.
+    It waits for ever, or ends if nothing came for `patience_s` seconds. `confirm_s` is how long `send` waits for Kafka.
+    Threads may share a member; each message is handed to one of them. A process that was forked opens its own.
 
     To open a member raises ValueError for a wrong argument; Refused if the state file, the key or a topic cannot be
     used, or the group cannot be joined; Unreachable if no broker answered; AccessDenied if the broker rejected the
@@ -78,6 +90,7 @@ class Member(GroupMember):
         records: bool = False,
         patience_s: float | None = None,
         heartbeat_s: float | None = None,
+        confirm_s: float = CONFIRM_S,
         client: Literal["confluent", "kafka-python"] = "confluent",
         live: bool = False,
         raw_topic: str | None = None,
@@ -91,6 +104,7 @@ class Member(GroupMember):
         check_start(history, since)
         check_seconds("patience_s", patience_s)
         check_seconds("heartbeat_s", heartbeat_s)
+        check_seconds("confirm_s", confirm_s)
         self._settings = client_settings(
             config,
             bootstrap=bootstrap,
@@ -108,16 +122,24 @@ class Member(GroupMember):
         self._delta = delta
         self._records = records
         self._patience_s = patience_s
+        self._confirm_s = confirm_s
         self._left = False
         self._saved_s = 0.0
-        self._tasks: list[BackgroundTask] = []
-        with contextlib.ExitStack() as opened:
-            self._open(opened, history, since, state, heartbeat_s)
-            self._opened = opened.pop_all()
+        self._has_told_unsaved = False
+        self._process = os.getpid()
+        self._is_closed = False
+        self._closing = threading.RLock()
+        self._reading = threading.Lock()
+        """Held by the thread that reads; the last one to have it closes what it reads from."""
+        self._monitors: list[Monitor[Any]] = []
+        with contextlib.ExitStack() as opened, contextlib.ExitStack() as sources:
+            self._open(opened, sources, history, since, state, heartbeat_s)
+            self._opened, self._sources = opened.pop_all(), sources.pop_all()
 
     def _open(
         self,
         opened: contextlib.ExitStack,
+        sources: contextlib.ExitStack,
         history: Literal["all", "none"] | int,
         since: int | None,
         state: str | Path | None,
@@ -140,10 +162,11 @@ class Member(GroupMember):
         if known is None:
             known = kept.memory.add(sender_state.Sender(log, self.group, self.name))
         private = key_in(settings.key)
-        publisher = opened.enter_context(Publisher(where, topic=raw, linger_ms=0, partitioner=partitioner))
-        self._publisher = MemberPublisher(kept, known, publisher, private)
+        publisher = Publisher(where, topic=raw, linger_ms=0, partitioner=partitioner, confirm_s=self._confirm_s)
+        opened.callback(publisher.discard)  # what is not confirmed is stored, and sent again at the next start
+        self._publisher = MemberPublisher(kept, known, publisher, private, confirm_s=self._confirm_s)
         self._reader = self._new_reader()
-        opened.callback(self._reader.close)
+        sources.callback(self._reader.close)
         read = Log(where, raw, ordered, settings.progress_topic, partitioner)
         startup = Startup(self._publisher, self._reader, read, self._past)
         place = start_member(startup, history=history, since=since, key=private, is_new=is_new)
@@ -161,22 +184,19 @@ class Member(GroupMember):
                 token=place.token,
                 request_s=REQUEST_S,
             )
-            opened.callback(self._source.close)
+            sources.callback(self._source.close)
         self._filler = HoleFiller(
             self._source, lambda behind: self._past() if self._is_mine(behind) else None, place.older
         )
         clients = self._new_reader, lambda: Publisher(where, topic=raw, partitioner=partitioner)
-        self._tasks.append(RepairTask(self._publisher, settings.control_topic, *clients))
+        self._monitors.append(RepairTask(self._publisher, settings.control_topic, *clients).monitor)
         if heartbeat_s is not None or self._publisher.order.waits_for_members:
             every_s = heartbeat_s or HEARTBEAT_S
-            self._tasks.append(
-                HeartbeatTask(self._publisher, raw, *clients, heartbeat_s=every_s, partitioner=partitioner)
-            )
-        for task in self._tasks:
-            task.start()
-            opened.callback(task.join)
-        for task in self._tasks:
-            opened.callback(task.stop)
+            heartbeats = HeartbeatTask(self._publisher, raw, *clients, heartbeat_s=every_s, partitioner=partitioner)
+            self._monitors.append(heartbeats.monitor)
+        for monitor in self._monitors:
+            monitor.start()
+        self._monitors.append(outbox_monitor(self._publisher))
 
     # ── what it is ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,6 +213,7 @@ class Member(GroupMember):
     @property
     def members(self) -> list[str]:
         """The members by `create` or `join`, as far as this member has read; in an open group others may send, too."""
+        self._check_open()
         with self._publisher.lock:
             return list(members(self._publisher.knowledge.view))
 
@@ -204,6 +225,7 @@ class Member(GroupMember):
     @property
     def status(self) -> Status:
         """How this member stands with its group."""
+        self._check_open()
         knowledge = self._publisher.knowledge
         missing = len(knowledge.missing)
         return Status(self._source.at_end and not missing, missing, knowledge.given_up)
@@ -224,28 +246,51 @@ class Member(GroupMember):
         the destinations if the order has them, `object` the fields of the object-based protocol.
 
         Raises ValueError for a wrong argument; Refused if this member may not send, or Kafka refused the record;
-        AccessDenied if an access rule is missing; and Unconfirmed if Kafka did not confirm the record: then the same
-        bytes are sent first the next time.
+        AccessDenied if an access rule is missing; and Unconfirmed if Kafka did not confirm the record within
+        `confirm_s`. Where that has an `id`, the message is in the `outbox` and the same bytes are sent again in the
+        background until Kafka confirms them, so it must not be said again; without, nothing was sent.
         """
+        self._check_open()
         publisher = self._publisher
         with publisher.lock:
             self._check_may_send()
             parents = self._parents(after)
-            return publisher.send(as_json(data), parents, self._destinations(to), object)
+        return publisher.send(as_json(data), parents, self._destinations(to), object)
+
+    @property
+    def outbox(self) -> list[MessageId]:
+        """What this member said and Kafka has not confirmed; it is stored, and sent again until it is confirmed."""
+        self._check_open()
+        return [MessageId(*id_) for id_ in self._publisher.outbox]
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until Kafka has confirmed all that was said; returns whether it has, after `timeout_s` at most."""
+        self._check_open()
+        return self._publisher.flush(timeout_s)
 
     def leave(self) -> None:
         """End this member's epoch; what it sent so far still counts. Opened again, it comes with a new epoch.
 
         Raises ValueError if it neither joined nor sent anything, and otherwise what `send` raises.
         """
+        self._check_open()
         publisher = self._publisher
         with publisher.lock:
             self._check_may_send()
             known = publisher.known
             if known.seq == 0 and not publisher.knowledge.is_in(self.name, self.epoch) and not known.joined:
                 raise ValueError(f"{self.name} has neither joined {self.group} nor sent anything to it")
-            publisher.leave()
-            self._left = True
+        publisher.leave()
+        self._left = True
+
+    def _check_open(self) -> None:
+        if self._process != os.getpid():
+            raise Refused(
+                f"{self.name} of {self.group} was opened in another process than this one, which was forked from it:"
+                " open a member here, under another name."
+            )
+        if self._is_closed:
+            raise Closed(f"the member {self.name} of {self.group}")
 
     def _check_may_send(self) -> None:
         if self._left:
@@ -280,8 +325,28 @@ class Member(GroupMember):
         """
         deadline = monotonic() + timeout_s
         while True:
-            if monotonic() - self._saved_s > PLACE_S:
-                self._save()  # to ask for more means that what was handed over before is done
+            self._check_open()
+            slice_s = min(SLICE_S, max(0.0, deadline - monotonic()))
+            delivery = None
+            if self._reading.acquire(timeout=slice_s):
+                try:
+                    delivery = None if self._is_closed else self._next_wanted(slice_s)
+                finally:
+                    if self._is_closed:
+                        self._sources.close()
+                    self._reading.release()
+            if delivery is not None:
+                return delivery
+            if monotonic() >= deadline:
+                self._check_open()
+                return None
+
+    def _next_wanted(self, timeout_s: float) -> Delivery | None:
+        """Read on up to a message that is handed over."""
+        deadline = monotonic() + timeout_s
+        if monotonic() - self._saved_s > PLACE_S:
+            self._save_or_tell()  # to ask for more means that what was handed over before is done
+        while not self._is_closed:
             delivery = self._filler.poll(max(0.0, deadline - monotonic()))
             if delivery is None and monotonic() >= deadline:
                 return None
@@ -293,6 +358,25 @@ class Member(GroupMember):
             self.position = delivery.position
             if self._is_wanted(delivery):
                 return delivery
+        return None
+
+    def _save_or_tell(self) -> None:
+        """Store the place; where that fails, messages are handed over all the same."""
+        try:
+            self._save()
+            self._has_told_unsaved = False
+        except Refused as refused:
+            self._saved_s = monotonic()
+            if not self._has_told_unsaved:
+                _LOGGER.warning("%s Until then %s gets after a crash what it got before.", refused, self.name)
+            self._has_told_unsaved = True
+
+    def __next__(self) -> Delivery:
+        self._check_open()
+        try:
+            return super().__next__()
+        except Closed:  # by another thread, while this one waited
+            raise StopIteration from None
 
     def find(self, id_: Id | Sequence[Any]) -> Delivery | None:
         """A message of the group by its id, such as what another one answers; None if it was never delivered.
@@ -302,6 +386,7 @@ class Member(GroupMember):
 
         Raises ValueError if this is no id, and Unreachable, AccessDenied or Refused if it cannot be looked for.
         """
+        self._check_open()
         wanted = as_id(id_)
         past = self._past()
         found = None if past is None else past.find(wanted)
@@ -334,9 +419,35 @@ class Member(GroupMember):
     # ── ending ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Stop, with everything stored; to close again does nothing."""
-        self._save()
-        self._opened.close()
+        """Stop, with everything stored, within a second; to close again does nothing.
+
+        A thread that waits in an iteration comes to its end, and every other call raises Closed from now on.
+        """
+        self._end(is_done=True)
+
+    def _end(self, *, is_done: bool) -> None:
+        """`is_done` says that the message handed over last was dealt with."""
+        if self._process != os.getpid():
+            return  # all of it is the other process's
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._publisher.close()
+            for monitor in self._monitors:
+                monitor.finish()
+            is_still = self._reading.acquire(timeout=CLOSE_S)  # else the thread that reads closes what it reads from
+            try:
+                if is_done and is_still:
+                    self._save()
+            finally:
+                if is_still:
+                    self._sources.close()
+                    self._reading.release()
+                deadline = monotonic() + CLOSE_S
+                for monitor in self._monitors:
+                    monitor.stop(max(0.0, deadline - monotonic()))
+                self._opened.close()
 
     def _save(self) -> None:
         self._publisher.save_token(self._source.token.text())
@@ -346,7 +457,5 @@ class Member(GroupMember):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or kind is KeyboardInterrupt:
-            self.close()
-        else:
-            self._opened.close()  # the message handed over last was not dealt with, so it comes again
+        # After an error the message handed over last was not dealt with, so it comes again.
+        self._end(is_done=kind is None or kind is KeyboardInterrupt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from msgspec import json
 
 from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import Memory, Sender, SenderState
+from precede.member import background
 from precede.member.background import HeartbeatTask
 from precede.member.publishing import MemberPublisher
+from precede.udfs.errors import AccessDenied, Refused, Unconfirmed, Unreachable
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.records.signatures import sign
@@ -160,6 +163,86 @@ def test_what_the_kernel_does_not_take_for_a_record_of_the_group_is_not_heard(
     member = ann(keys=False)
     member.publisher.observe_raw(value)
     assert member.publisher.time == 1
+
+
+class Quiet:
+    """A reader of a topic in which nothing is."""
+
+    def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+        return {0: 0}
+
+    def topic_id(self, topic: str) -> str | None:
+        return topic
+
+    def assign(self, topic: str, offsets: dict[int, int]) -> None:
+        pass
+
+    def read(self, timeout_s: float) -> list[LogRecord]:
+        sleep(0.01)
+        return []
+
+    def at_end(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_client_that_cannot_be_made_for_a_moment_ends_no_heartbeats(
+    ann: Callable[..., Ann], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the function that gives tokens fails once."""
+    monkeypatch.setattr(background, "RETRY_S", 0.05)
+    member, failures = ann(keys=False), [Unreachable("no token"), AccessDenied("no right"), OSError("no file")]
+
+    def open_reader() -> Quiet:
+        if failures:
+            raise failures.pop()
+        return Quiet()
+
+    beats = HeartbeatTask(member.publisher, "raw", open_reader, lambda: member.log, heartbeat_s=0.05)
+    beats.monitor.start()
+    deadline = monotonic() + 10.0
+    while len(member.log.values) < 4 and monotonic() < deadline:
+        sleep(0.02)
+    beats.monitor.stop()
+    assert [json.decode(value).get("kind") for value in member.log.values[1:4]] == ["heartbeat"] * 3
+
+
+def test_what_could_not_be_stored_leaves_no_trace_in_what_is_said_next(tmp_path: Path) -> None:
+    log = Log()
+    log.plant(kind="create", options={"order": "causal_p2p"}, members=["ann", "bob", "cem"])
+    publisher = MemberPublisher(SenderState(tmp_path / "state.json", Memory()), Sender("log", "g", "ann"), log, None)
+    for record in log.kernel.ordered:
+        publisher.observe(json.decode(record))
+    (tmp_path / "state.json.new").mkdir()
+    with pytest.raises(Refused, match="cannot be written"):
+        publisher.send(b'"lost"', [], ["bob"], None)
+    (tmp_path / "state.json.new").rmdir()
+    assert publisher.send(b'"one"', [], ["cem"], None) == ("ann", 0, 1)
+    assert publisher.send(b'"two"', [], ["bob"], None) == ("ann", 0, 2)
+    said = [json.decode(value) for value in log.values[1:]]
+    assert [record["sent"] for record in said] == [{}, {"cem": [["ann", 0, 1]]}]
+
+
+def test_a_seq_that_may_be_in_the_log_is_not_freed_by_a_later_refusal(tmp_path: Path) -> None:
+    class Failing(Log):
+        errors: list[Exception] = []  # noqa: RUF012
+
+        def flush(self, check: object = None) -> None:
+            if self.errors:
+                raise self.errors.pop(0)
+
+    log = Failing()
+    publisher = MemberPublisher(SenderState(tmp_path / "state.json", Memory()), Sender("log", "g", "ann"), log, None)
+    log.errors = [Unconfirmed("no answer"), AccessDenied("no right any more")]
+    with pytest.raises(Unconfirmed):
+        publisher.send(b'"one"', [], None, None)
+    with pytest.raises(AccessDenied):
+        publisher.retry()
+    assert publisher.outbox == [("ann", 0, 1)]
+    assert publisher.send(b'"two"', [], None, None) == ("ann", 0, 2)
+    assert [json.decode(value)["data"] for value in log.values] == ["one", "one", "one", "two"]
 
 
 def test_a_new_epoch_begins_with_a_time_that_the_group_takes(ann: Callable[..., Ann]) -> None:

@@ -43,7 +43,7 @@ def parse_id(text: str) -> MessageId:
     epoch = found["epoch"] or "0"
     if len(epoch) > 1 and epoch[0] == "0":
         raise ValueError(
-            f"{text} has an epoch with a zero in front: write {found['sender']}@{epoch.lstrip('0') or 0}:{found['seq']}, or"
+            f"{text} has an epoch with a zero in front: leave the zero out, or write"
             f" {found['sender']}@{epoch}@0:{found['seq']} if that is the end of the name"
         )
     return checked_id(found["sender"], int(epoch[:DIGITS_MAX]), int(found["seq"][:DIGITS_MAX]))
