@@ -1,6 +1,6 @@
 """Sends one message of a sender whose memory is a file, as `precede send` does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ def send_one(
     *,
     group: str,
     sender: str,
-    after: Sequence[Id],
+    after: list[Id],
     data: object,
     key: "Ed25519PrivateKey | None" = None,
     partitioner: str = DEFAULT_PARTITIONER,
@@ -73,7 +73,7 @@ def send_one(
         return (sender, known.epoch, known.seq)
 
 
-def _record(known: Sender, after: Sequence[Id], data: object, key: "Ed25519PrivateKey | None") -> bytes:
+def _record(known: Sender, after: list[Id], data: object, key: "Ed25519PrivateKey | None") -> bytes:
     """The message under the sender's last seq. Signing twice gives the same bytes, so a retry is an exact copy."""
     record = encode_message(known.group, known.sender, known.epoch, known.seq, after=after, data=data)
     return record if key is None else sign(record, key)

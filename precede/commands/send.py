@@ -7,6 +7,7 @@ import typer
 from precede.command_options import Bootstrap, Config, Key, State, WrongUse, load_settings, say, state_file
 from precede.identifiers import check_name, parse_id, utf8_size
 from precede.udfs.records.identifiers import id_text
+from precede.udfs.records.messages import Id
 
 
 def send(
@@ -46,7 +47,7 @@ def send(
     check_name("GROUP", group)
     check_name("SENDER", sender)
     utf8_size("TEXT", text)
-    parents = [] if after is None else [parse_id(after)]
+    parents: list[Id] = [] if after is None else [parse_id(after)]
     from precede.ingest.fit_to_send import Stream
     from precede.ingest.sending import send_one
     from precede.ingest.signing import key_in

@@ -52,7 +52,7 @@ class MemberPublisher:
     """The sending half of a member. Threads may share it.
 
     What is known and stored is changed under `lock`, which is held for moments. Only one record at a time is on its way
-    to Kafka, which may take long: whoever sends has the turn meanwhile, and what is delivered is observed all the same.
+    to Kafka, which may take long: the thread that sends has the turn, and what is delivered is observed meanwhile.
     """
 
     def __init__(
@@ -358,7 +358,7 @@ class MemberPublisher:
             return self.known.pending is None
 
     def close(self) -> None:
-        """Send nothing from now on; whoever waits for Kafka is told so."""
+        """Send nothing from now on; a thread that waits for Kafka is told so."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

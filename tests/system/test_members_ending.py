@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -70,7 +71,7 @@ def test_after_close_every_call_says_that_the_member_is_closed(relay: Relay) -> 
 
 
 @pytest.mark.parametrize("more", [{}, {"live": True}, {"client": "kafka-python"}])
-def test_close_takes_a_second_at_most_and_ends_who_waits(relay: Relay, more: dict[str, bool]) -> None:
+def test_close_takes_a_second_at_most_and_ends_who_waits(relay: Relay, more: dict[str, Any]) -> None:
     bob = relay.member("bob", patience_s=None, **more)
     ends: list[str] = []
 
@@ -158,7 +159,7 @@ def test_what_kafka_did_not_confirm_is_sent_in_the_background_and_said_once(tmp_
         assert also.value.id is None
         assert not ann.flush(0.1)
         with Broker(port, data=tmp_path / "broker"):
-            assert ann.flush(10.0)  # and nobody called `send`
+            assert ann.flush(10.0)  # and no one called `send`
             assert ann.send("three") == ("ann", 0, 3)
         with pytest.raises(precede.Unconfirmed):
             ann.send("four")
