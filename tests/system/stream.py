@@ -92,12 +92,16 @@ class Stream:
         for future in admin.delete_records([TopicPartition(topic, partition, first)]).values():
             future.result()
 
-    def once(self, spark: SparkSession, *, key: Ed25519PrivateKey | None = None, **more: Any) -> list[str]:
-        """Run the job over all records, in this process; returns its sentences.
+    def once(
+        self, spark: SparkSession | None = None, *, key: Ed25519PrivateKey | None = None, **more: Any
+    ) -> list[str]:
+        """Run the job over all records, in this process; returns its sentences. Without a session Spark is not used.
 
         The job treats Ctrl-C as a request to stop, and stops cleanly; the caller is then interrupted.
         """
         said: list[str] = []
+        if spark is None:
+            more = {"engine": "process", "only": "order", "cache": f"{self.settings.checkpoint}-cache"} | more
         job.run(msgspec.structs.replace(self.settings, once=True, **more), say=said.append, spark=spark, key=key)
         if not said[-1:] or not said[-1].startswith("Done"):
             raise KeyboardInterrupt

@@ -29,6 +29,7 @@ def command(broker: Broker, place: Path) -> Command:
     variables = {
         "PRECEDE_BOOTSTRAP": broker.bootstrap,
         "PRECEDE_CHECKPOINT": str(place / "checkpoint"),
+        "PRECEDE_CACHE": str(place / "cache"),
         "PRECEDE_DELTA": str(place / "delta"),
         "PRECEDE_STATE": str(place / "senders.json"),
     }
@@ -61,7 +62,7 @@ def sent_by_file(
     config = place / "precede.toml"
     config.write_text(f'bootstrap = "{broker.bootstrap}"\nraw_topic = "commands.raw"\nstate = "{state_file}"\n')
     sent = precede("send", "lines", "bob", "hello", "--after", "ann:1", "--config", config)
-    command("run", "--once")
+    command("run", "--engine", "process", "--once")
     return sent
 
 

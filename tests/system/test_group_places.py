@@ -129,9 +129,7 @@ def test_a_group_of_an_older_release_that_has_only_held_messages_is_named_with_a
         stream.once(spark, partitioner="murmur2")
 
 
-def test_members_and_groups_publish_where_the_partitioner_says(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_members_and_groups_publish_where_the_partitioner_says(broker: Broker, tmp_path: Path) -> None:
     stream = Stream(broker.bootstrap, tmp_path, partitions=PARTITIONS, partitioner="crc32")
     settings = stream.settings
     raw: dict[str, Any] = {
@@ -155,7 +153,7 @@ def test_members_and_groups_publish_where_the_partitioner_says(
             group, "bob", **raw, **topics, state=tmp_path / f"{group}.json", partitioner="crc32"
         ) as bob:
             bob.send("hello")
-    stream.once(spark)
+    stream.once()
     assert stream.dead() == []
     places = {key: partition for key, _, partition, *_ in stream.raw() if key is not None}
     assert places == {group.encode(): partition_of(group.encode(), PARTITIONS, "crc32") for group in APART[:8]}

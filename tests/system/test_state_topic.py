@@ -40,13 +40,11 @@ def ordered_behind(stream: Stream, rows: list[Row]) -> dict[bytes, list[bytes]]:
     return by_group(list(zip(kernel.ordered_keys, kernel.ordered, strict=True)))
 
 
-def test_state_and_the_log_behind_the_horizon_give_what_the_whole_log_gives(
-    broker: Broker, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_state_and_the_log_behind_the_horizon_give_what_the_whole_log_gives(broker: Broker, tmp_path: Path) -> None:
     stream = Stream(broker.bootstrap, tmp_path)
     pairs = list(conversation(3_000, groups=20))
     stream.send(pairs[:2_000])
-    stream.once(spark)
+    stream.once()
     assert progress_of(stream).horizon == progress_of(stream).token
     assert {key for groups in states_of(stream).values() for key in groups} == {key for key, _ in pairs}
     before = stream.ordered()
@@ -54,7 +52,7 @@ def test_state_and_the_log_behind_the_horizon_give_what_the_whole_log_gives(
     behind = ordered_behind(stream, stream.raw())
     whole = by_kernel(stream.raw())[0]
     assert {key: before.get(key, []) + behind.get(key, []) for key in whole} == whole
-    stream.once(spark)
+    stream.once()
     assert stream.ordered() == whole
 
 

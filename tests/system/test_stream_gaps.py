@@ -53,9 +53,7 @@ def test_a_lost_message_is_asked_for_and_given_up_once_whatever_crashes(
     assert row["opened_at"] < row["asked_at"] < row["closed_at"]
 
 
-def test_in_a_group_with_keys_the_job_gives_up_once_it_has_the_service_s_key(
-    broker: Broker, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_in_a_group_with_keys_the_job_gives_up_once_it_has_the_service_s_key(broker: Broker, tmp_path: Path) -> None:
     stream = Stream(broker.bootstrap, tmp_path, partitions=1, ask_after_ms=100, give_up_ms=400)
     options = {"keys": publics("bob", "precede")}
     create = {"group": "travel", "kind": "create", "options": options, "members": ["ann", "bob"]}
@@ -64,12 +62,12 @@ def test_in_a_group_with_keys_the_job_gives_up_once_it_has_the_service_s_key(
     for pause in (0.2, 0.5):
         time.sleep(pause)
         stream.send([(None, TICK)])
-    (lacking,) = [sentence for sentence in stream.once(spark, only="order") if "`service_key`" in sentence]
+    (lacking,) = [sentence for sentence in stream.once() if "`service_key`" in sentence]
     assert "'travel'" in lacking
     assert stream.raw()[-1][1] == TICK, "records that would be forged are not written"
 
     stream.send([(None, TICK)])
-    stream.once(spark, key=private("precede"), only="order")
+    stream.once(key=private("precede"))
     said = stream.raw()[-1][1] or b""
     assert said == sign(b'{"group":"travel","kind":"abandon","ids":[["ann",0,1,1]]}', private("precede"))
     kernel = Holdback()
