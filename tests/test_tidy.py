@@ -241,6 +241,14 @@ def test_what_is_easily_written_twice_exists_once(home: str, mark: str) -> None:
     assert [short(path) for path in paths if re.search(mark, path.read_text())] == [home]
 
 
+def test_what_an_order_is_is_asked_of_its_flags_and_not_of_its_name() -> None:
+    names = "|".join(ORDERS)
+    asked = re.compile(rf"""[=!]= "(?:{names})"|in \("(?:{names})",|isinstance\([^)]*(?:Lamport|Clock)Stamps""")
+    inside = (ROOT / "udfs" / "orders", ROOT / "udfs" / "release")
+    paths = [path for room in ROOMS for path in of_room(room) if path.parent not in inside]
+    assert [short(path) for path in paths if asked.search(path.read_text())] == []
+
+
 def test_every_file_of_an_order_is_registered() -> None:
     files = (ROOT / "udfs" / "orders").glob("*.py")
     assert {path.stem for path in files if re.search(r"^    after_seed = ", path.read_text(), re.MULTILINE)} == set(

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from precede.looking.answer import Answer, Cause, Delivery
 from precede.looking.times import ago, ahead, lasting, times
 from precede.udfs.analysis.one_message import AwaitedGap, AwaitedMember, Wait
+from precede.udfs.orders import has_destinations
 from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id
 
-BY_DESTINATION = "causal_p2p"
-"""The order in which a message without destinations has no place."""
 NAMED_MAX = 3
 """How many ids are named in one sentence; --json names all."""
 
@@ -50,7 +49,7 @@ class _Telling:
 
     def _delivered(self) -> Iterator[str]:
         deliveries = [one for one in self.answer.deliveries if one.status != "abandoned"]
-        if not deliveries and self.answer.order == BY_DESTINATION:
+        if not deliveries and has_destinations(self.answer.order):
             yield (
                 f"{self.name} is settled: it was sent to no member, or its records are not in the ordered topic any "
                 "more, and not in the Delta tables, if there are any here (--delta)."

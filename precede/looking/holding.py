@@ -14,6 +14,7 @@ import msgspec
 from precede.looking.knowledge import Knowledge
 from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
+from precede.udfs.engine.interfaces import is_closed
 from precede.udfs.engine.snapshot import outline
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.catalogue import Listing
@@ -90,9 +91,7 @@ def listing(key: bytes, blob: bytes) -> Listing:
     found = outline(key, blob)
     options: dict[str, Any] = {} if found.options is None else msgspec.to_builtins(found.options)
     listing = Listing(key.decode(), found.order, created=found.options is not None, options=options)
-    listing.closed = listing.created and (
-        options.get("closed") is True or (found.order in ORDERS and ORDERS[found.order].waits_for_members)
-    )
+    listing.closed = listing.created and is_closed(options.get("closed"), ORDERS.get(found.order))
     listing.position = found.position
     for name, (epoch, is_in) in found.members.items():
         if not listing.only_signs(name):

@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 
 from precede.member.arguments import as_name
 from precede.reading.delivery import IDLE_S, Delivery
+from precede.udfs.orders import ORDERS, has_destinations
 
 
 class Status(NamedTuple):
@@ -57,10 +58,10 @@ class GroupMember(ABC):
     def _destinations(self, to: Iterable[str] | None) -> list[str] | None:
         order = self.order
         if to is None:
-            if order == "causal_p2p":
-                raise ValueError("in causal_p2p a message needs `to`, the members it is for")
+            if has_destinations(order):
+                raise ValueError(f"in {order} a message needs `to`, the members it is for")
             return None
-        if order not in ("causal_p2p", "object"):
+        if order in ORDERS and not ORDERS[order].takes_to:
             raise ValueError(f"in {order} every message is for the whole group: leave `to` out")
         if isinstance(to, str):
             raise ValueError(f"`to` is a list of members: write [{to!r}]")

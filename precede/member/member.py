@@ -40,6 +40,7 @@ from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
 from precede.udfs.errors import Closed, Refused
 from precede.udfs.member.knowledge import read_without_data
+from precede.udfs.orders import has_destinations
 from precede.udfs.peers.views import members
 from precede.udfs.records.identifiers import MessageId
 from precede.udfs.records.messages import Id
@@ -406,7 +407,7 @@ class Member(GroupMember):
 
     @property
     def _destination(self) -> str | None:
-        return self.name if self.order == "causal_p2p" else None
+        return self.name if has_destinations(self.order) else None
 
     def _past(self) -> DeltaHistory | None:
         if self._delta is None:

@@ -26,7 +26,6 @@ from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.member.raw_log_trust import read_trusted_clock
 from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.orders import ORDERS, Order
-from precede.udfs.orders.lamport import LamportStamps
 from precede.udfs.orders.stamps import Stamps
 from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.lenient import lenient_reader
@@ -121,10 +120,8 @@ class MemberPublisher:
         self.stamps = self.order.stamps_of(self.known.sender, epoch)
         self.stamps.load(kept)
         self.stamps.seq = 0
-        if isinstance(self.stamps, LamportStamps):
-            # The last records of the old epoch may not have counted, and a time that is too far ahead would be refused.
-            most = self.knowledge.time + self.knowledge.window - 1
-            self.stamps.time = self.stamps.moved = min(self.stamps.time, most)
+        # The last records of the old epoch may not have counted, and a time that is too far ahead would be refused.
+        self.stamps.keep_to(self.knowledge.time + self.knowledge.window - 1)
         self._confirmed_time = self._wanted_time = 0
 
     # ── observing ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +161,7 @@ class MemberPublisher:
         What was observed in the raw log may be refused, and then it does not count. What was delivered counts, and
         what this member sent.
         """
-        if isinstance(self.stamps, LamportStamps) and self.stamps.time < self._wanted_time:
+        if 0 < self.stamps.time < self._wanted_time:
             surely = (
                 max(self.knowledge.time, self._confirmed_time) + self.knowledge.window - 1
             )  # a heartbeat may show one more than this
@@ -173,7 +170,7 @@ class MemberPublisher:
     @property
     def time(self) -> int:
         """The linear time of the next record; 0 if the order has no clocks."""
-        return self.stamps.time if isinstance(self.stamps, LamportStamps) else 0
+        return self.stamps.time
 
     def why_forged(self) -> str | None:
         """Why the group would refuse as forged what this member sends; None if it would not, as far as is known."""

@@ -4,6 +4,7 @@ from time import time
 from typing import Any
 
 from precede.reading.delivery import Delivery
+from precede.udfs.orders import has_destinations
 from precede.udfs.peers.events import Delivered
 from precede.udfs.records.lenient import lenient_reader
 
@@ -30,7 +31,7 @@ def as_peer_delivery(one: Delivered, order: str, name: str) -> PeerDelivery:
     delivery.record = one.value
     delivery.order = order
     delivery.status = "abandoned" if one.is_abandoned else "delivered"
-    delivery.destination = name if order == "causal_p2p" else None
+    delivery.destination = name if has_destinations(order) else None
     delivery.released_ms = int(time() * 1_000)
     delivery.arrived_ms = delivery.released_ms - int(one.waited_ms)
     return delivery

@@ -107,7 +107,7 @@ def test_the_parent_must_be_named_if_only_by_an_empty_list() -> None:
     assert tale.say("A1").out == ["A1"]
 
 
-def test_theorem_1_everything_is_delivered_once_its_ancestors_are_there_and_theorem_2_never_before() -> None:
+def test_theorem_2_everything_is_delivered_once_its_ancestors_are_there_and_theorem_1_never_before() -> None:
     for seed in seeds(150):
         history = converse(Random(seed), "s_b", messages=20, replies=0.9, delay=60)
         released: dict[Any, int] = {}

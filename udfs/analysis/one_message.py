@@ -11,7 +11,6 @@ from precede.udfs.engine.search import LISTED_MAX, Look
 from precede.udfs.engine.senders import sender_key
 from precede.udfs.engine.watches import waits_for_id, waits_for_join
 from precede.udfs.records.messages import SEQ_MAX, Id
-from precede.udfs.release.by_destination import ByDestination
 from precede.udfs.ticks.gaps import hope_ends_ms
 from precede.udfs.ticks.patience import Patience
 
@@ -79,7 +78,7 @@ def known_message(group: Group, id_: Id, patience: Patience) -> KnownMessage:
     known = KnownMessage(
         standing="unseen",
         order=group.order.name,
-        by_destination=isinstance(group.release, ByDestination),
+        by_destination=group.order.has_destinations,
         highest=0 if sender is None else sender.highest,
         fence=0 if sender is None and group.new_sender(name, epoch).fence == 0 else fence,
     )

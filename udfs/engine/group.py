@@ -42,7 +42,7 @@ from msgspec import UNSET
 from precede.udfs.codes import COPY, Refusal
 from precede.udfs.engine.admission import check, runs_refusal, too_many_runs
 from precede.udfs.engine.held import HeldMessage, Watch
-from precede.udfs.engine.interfaces import OrderRules, Release
+from precede.udfs.engine.interfaces import OrderRules, Release, is_closed
 from precede.udfs.engine.keys import Keyring
 from precede.udfs.engine.outbox import Labels, Outbox
 from precede.udfs.engine.permanent_refusals import refuse_permanently
@@ -85,8 +85,7 @@ class Group(GroupState):
         self.digests = self.limits.digests if options.digests is UNSET else options.digests
         self.order: OrderRules = self.orders[order](self)
         self.release: Release = self.order.release
-        known = self.order.waits_for_members and options is not NO_OPTIONS
-        self.closed = options.closed is True or known
+        self.closed = is_closed(options.closed, None if options is NO_OPTIONS else self.order)
         self.keyring = None if options.keys is UNSET else Keyring(options.keys)
         self.take_at_once()
         self.labels = Labels(self.key, self.name, order, self.partition, takes_apart=self.order.takes_apart)

@@ -163,6 +163,14 @@ class Release:
         """Build again what is derived from the held messages."""
 
 
+def is_closed(closed: object, order: "OrderRules | type[OrderRules] | None") -> bool:
+    """Whether a created group takes messages of its members alone: by its option, or because of its order.
+
+    Where messages wait for every member's word, the group has to know its members. None: an order that is not known.
+    """
+    return closed is True or (order is not None and order.waits_for_members)
+
+
 class OrderRules(Protocol):
     """What the engine and the releases ask of an order; orders/order.py says what each answer means."""
 
@@ -173,6 +181,7 @@ class OrderRules(Protocol):
     takes_apart: ClassVar[bool]
     takes_id: ClassVar[frozenset[str]]
     waits_for_members: ClassVar[bool]
+    has_destinations: ClassVar[bool]
     release: Release
 
     def fault(self, message: Message) -> Refusal | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from precede.udfs.engine.interfaces import is_closed
 from precede.udfs.engine.runs import Runs
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -89,8 +90,7 @@ class Knowledge:
         return order
 
     def _apply_options(self, order: str, options: Mapping[str, Any]) -> None:
-        # If clocks decide, a created group waits for its members, so it must know them: it is closed.
-        self.closed = options.get("closed") is True or (order in ORDERS and ORDERS[order].waits_for_members)
+        self.closed = is_closed(options.get("closed"), ORDERS.get(order))
         self.conflicts = [(one, other) for one, other in options.get("conflicts", [])]
         self.window = options.get("window", self.window)
         self.has_keys = "keys" in options

@@ -37,4 +37,9 @@ def register(order_class: type[Order]) -> type[Order]:
     return order_class
 
 
-__all__ = ["ORDERS", "Order", "register"]
+def has_destinations(order: str | None) -> bool:
+    """Whether every destination of this order has a sequence of its own; not where the order is unknown here."""
+    return order in ORDERS and ORDERS[order].has_destinations
+
+
+__all__ = ["ORDERS", "Order", "has_destinations", "register"]

@@ -45,6 +45,8 @@ class CausalPointToPoint(Causal):
 
     name = "causal_p2p"
     after_seed = "001, 2.2"
+    has_destinations = True
+    takes_to = True
     takes_apart = True
     in_turn = False
     release_type = ByDestination

@@ -122,8 +122,10 @@ class LamportStamps(Stamps):
         return {**super().heartbeat(), "time": self.time}
 
     def catch_up(self, time: int) -> None:
-        """A record with this time was seen."""
         self.time = self.moved = max(self.time, time + 1)
+
+    def keep_to(self, time: int) -> None:
+        self.time = self.moved = min(self.time, time)
 
     def observe(self, record: Mapping[str, Any]) -> None:
         super().observe(record)

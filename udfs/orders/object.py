@@ -38,6 +38,8 @@ class ObjectBased(Order):
 
     name = "object"
     after_seed = "004, 3 and 4"
+    takes_to = True
+    uses_conflicts = True
     takes_apart = True
 
     def fault(self, message: Message) -> Refusal | None:

@@ -49,6 +49,18 @@ class Order:
     """Whether messages wait for every member's word. Then a created group has to know its members, so it is closed, and
     members join before they speak and send heartbeats."""
 
+    has_destinations: ClassVar[bool] = False
+    """Whether every destination has a sequence of its own: then a message needs `to`."""
+
+    takes_to: ClassVar[bool] = False
+    """Whether a message may say for whom it is; elsewhere every message is for the whole group."""
+
+    needs_log: ClassVar[bool] = False
+    """Whether the log itself decides the sequence, so that peers without one cannot have it."""
+
+    uses_conflicts: ClassVar[bool] = False
+    """Whether the conflicts that a `create` declares decide anything; they need the log."""
+
     release: Release
 
     def __init__(self, group: Group) -> None:

@@ -18,6 +18,10 @@ class Stamps:
         self.of_draft = of_draft
         self.name = name
         self.epoch = epoch
+        self.observes = of_draft is None
+        """Whether what is delivered here moves these stamps; where a draft decides all, nothing does."""
+        self.time = 0
+        """The linear time of the next message; 0 where the order has no clock."""
         self.seq = 0
         """The last seq this member used."""
         self.delivered: dict[Who, int] = {}
@@ -46,6 +50,12 @@ class Stamps:
         if record.get("kind", "message") == "message":
             who = (record["sender"], record.get("epoch", 0))
             self.delivered[who] = max(self.delivered.get(who, 0), record["seq"])
+
+    def catch_up(self, time: int) -> None:
+        """A record with this linear time was seen."""
+
+    def keep_to(self, time: int) -> None:
+        """Go back to this time if the clock is above it: what moved it there may not have counted."""
 
     def dump(self) -> dict[str, Any]:
         """Everything that is kept, as plain data."""

@@ -26,6 +26,7 @@ class Total(Order):
 
     name = "total"
     after_seed = "001, 3.1"
+    needs_log = True
 
     def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:
         """At once: there is no stamp to look at."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from precede.udfs.engine.interfaces import is_closed
 from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.directory import GroupInfo
@@ -49,7 +50,7 @@ def listing_of(info: GroupInfo) -> Listing:
     found: dict[str, Any] = {} if info.create is None else msgspec.json.decode(info.create)
     options = found.get("options", {})
     order = options.get("order", info.description or "s_b")
-    closed = options.get("closed") is True or (order in ORDERS and ORDERS[order].waits_for_members)
+    closed = is_closed(options.get("closed"), ORDERS.get(order))
     view = view_of(found.get("members", []))
     return Listing(info.group, order, info.create is not None, closed, options, 0, merge(view, info.view))
 
@@ -78,8 +79,7 @@ class Catalogue:
         if record["kind"] == "create":
             listing.created = True
             listing.options = dict(record.get("options", {}))
-            # If clocks decide, a created group waits for its members, so it must know them: it is closed.
-            listing.closed = listing.options.get("closed") is True or ORDERS[listing.order].waits_for_members
+            listing.closed = is_closed(listing.options.get("closed"), ORDERS.get(listing.order))
         if record["kind"] == "join" and listing.only_signs(record["sender"]):
             return listing if is_new else None
         changed = [raise_standing(listing.view, name, standing) for name, standing in standings(record)]

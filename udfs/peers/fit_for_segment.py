@@ -36,7 +36,7 @@ def check_order(order: Any, conflicts: Any) -> None:
     """Raise Refused if a group with this order and these conflicts needs the log."""
     if order not in ORDERS:
         raise Refused(f"There is no order {order!r}: choose one of {', '.join(ORDERS)}.")
-    if order == "total":
-        raise Refused("The order total is the log's own, so it needs the log: choose lamport for one sequence here.")
-    if order == "object" and conflicts not in (None, UNSET) and conflicts:
-        raise Refused("In the order object, declared conflicts need the log: leave them out, or use Kafka.")
+    if ORDERS[order].needs_log:
+        raise Refused(f"The order {order} is the log's own, so it needs the log: choose lamport for one sequence here.")
+    if ORDERS[order].uses_conflicts and conflicts not in (None, UNSET) and conflicts:
+        raise Refused(f"In the order {order}, declared conflicts need the log: leave them out, or use Kafka.")

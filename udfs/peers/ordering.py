@@ -113,7 +113,7 @@ class Ordering:
     def adopt_order(self, order: type[Order]) -> None:
         """The group's `create` record has named its order."""
         self.order = order
-        self._reads_once = order.name != "causal_p2p"
+        self._reads_once = not order.has_destinations
 
     def take_limits(self, limits: Limits) -> None:
         """Take records by these limits from now on."""
@@ -136,7 +136,7 @@ class Ordering:
         """Whether the record that was fed last is held, and is for this peer."""
         if self.kernel.held_growth <= self._held_before or not isinstance(record, Message):
             return False
-        return self.order.name != "causal_p2p" or (record.to is not UNSET and self.name in record.to)
+        return not self.order.has_destinations or (record.to is not UNSET and self.name in record.to)
 
     def is_held(self, id_: Id) -> bool:
         """Whether a message waits for its turn."""

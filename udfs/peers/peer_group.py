@@ -50,11 +50,10 @@ class PeerGroup(Intake):
             raise errors.Refused(f"{self.name} has left {self.group}: join it again to come back.")
         if not self.joining.joined:
             raise errors.Refused(f"{self.name} is not in {self.group} yet: wait until its join counts.")
-        order = self.order.name
-        if to is None and order == "causal_p2p":
-            raise ValueError("in causal_p2p a message needs `to`, the members it is for")
-        if to is not None and order not in ("causal_p2p", "object"):
-            raise ValueError(f"in {order} every message is for the whole group: leave `to` out")
+        if to is None and self.order.has_destinations:
+            raise ValueError(f"in {self.order.name} a message needs `to`, the members it is for")
+        if to is not None and not self.order.takes_to:
+            raise ValueError(f"in {self.order.name} every message is for the whole group: leave `to` out")
         if self.ordering.held_count >= self.limits.held_max * 9 // 10:
             raise errors.Congested(f"{self.group} holds {self.ordering.held_count:,} messages: wait until some go.")
         for field, named, most in (("after", after, self.limits.after_max), ("to", to or [], self.limits.to_max)):

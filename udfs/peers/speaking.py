@@ -13,7 +13,6 @@ from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import Order
-from precede.udfs.orders.lamport import LamportStamps
 from precede.udfs.orders.stamps import Stamps
 from precede.udfs.peers.events import Delivered
 from precede.udfs.peers.ordering import stamps_in
@@ -55,12 +54,12 @@ class Speaking:
     @property
     def time(self) -> int:
         """The own linear time; 0 if the order has none."""
-        return self.stamps.time if isinstance(self.stamps, LamportStamps) else 0
+        return self.stamps.time
 
     @property
     def observes(self) -> bool:
         """Whether what is delivered or accepted moves the own stamps."""
-        return self.stamps.__class__ is not Stamps
+        return self.stamps.observes
 
     def adopt_order(self, order: type[Order]) -> None:
         """The group has another order than it seemed: stamp by that one, with what was kept so far."""
@@ -147,12 +146,12 @@ class Speaking:
         if not self.observes:
             return
         stamps = self.stamps
-        if isinstance(stamps, LamportStamps):
+        if stamps.time:
             if record.time is not UNSET and record.time > self.knowledge.time:
                 self.knowledge.time = record.time
                 stamps.catch_up(record.time)
             return
-        if self.order.name == "causal_p2p":
+        if self.order.has_destinations:
             self.knowledge.settle((record.sender, record.epoch, record.seq))  # type: ignore[arg-type]
         if not one.is_abandoned:
             stamps.observe(stamps_in(one, self.order.name))
@@ -169,7 +168,7 @@ class Speaking:
 
     def accepted(self, record: Record, now_ms: float) -> None:
         """The kernel took a record of somebody: its clock moves the own one."""
-        if not isinstance(self.stamps, LamportStamps) or not isinstance(record, Message | Heartbeat | Join):
+        if not self.stamps.time or not isinstance(record, Message | Heartbeat | Join):
             return
         if record.time is UNSET or record.sender == self.name:
             return
