@@ -253,7 +253,7 @@ class MemberPublisher:
 
     def _take_back(self, kept: dict[str, Any]) -> None:
         """The message that was stamped last is not said: its stamp must not show in the next one."""
-        if not isinstance(self.stamps, LamportStamps):  # a clock never runs back, and heartbeats may have shown it
+        if not self.stamps.time:  # a clock never runs back, and heartbeats may have shown it
             self.stamps.load(kept)
             for record in self._meanwhile or ():
                 self.stamps.observe(record)
@@ -426,7 +426,7 @@ class MemberPublisher:
 
     def _time_of(self, record: bytes) -> int:
         """The linear time of an own record; 0 if the order has none."""
-        return int(_read_time(record).time) if isinstance(self.stamps, LamportStamps) else 0
+        return int(_read_time(record).time) if self.stamps.time else 0
 
     def _encode(self, fields: dict[str, Any], data: bytes | None = None) -> bytes:
         record = json.encode({"group": self.known.group, **fields})

@@ -247,7 +247,7 @@ def test_a_seq_that_may_be_in_the_log_is_not_freed_by_a_later_refusal(tmp_path: 
 
 def test_a_new_epoch_begins_with_a_time_that_the_group_takes(ann: Callable[..., Ann]) -> None:
     member = ann(keys=False)
-    member.publisher.stamps.time = 10 * WINDOW  # type: ignore[attr-defined]  # as an older version kept it
+    member.publisher.stamps.time = 10 * WINDOW  # as an older version kept it
     member.publisher.begin_epoch(1)
     member.publisher.send_control(kind="join", sender="ann", epoch=1, time=member.publisher.time)
     assert member.log.refused == []
