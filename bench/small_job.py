@@ -35,6 +35,7 @@ class SmallJob:
         self._raw, self._ordered, dead, state = topics.values()
         own_id = transactional_id(settings.ordered_topic)
         self._owner = Owner(
+            since_ms=0,
             job="small",
             transactional_id=own_id,
             ids=[own_id],

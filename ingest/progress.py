@@ -6,8 +6,6 @@ share the topic; a value is a JSON object with its version as `v`:
     [ordered topic, raw partition]              the token: raw offsets below `next` are published
     [ordered topic, raw partition, "horizon"]   the state topic covers all raw offsets below `offset`
     [ordered topic, raw partition, "owner"]     the owner: who writes what comes from this raw partition
-    [ordered topic]                             up to version 3 the owner of all raw partitions, as older releases
-                                                wrote it; version 4 only keeps those releases from starting
 """
 
 from collections.abc import Iterable
@@ -22,14 +20,11 @@ from precede.ingest.kafka.topics import Topic
 from precede.ingest.ways_out import FRESH_OUTPUT
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
-from precede.udfs.rules import OLDER_RULES, RULES
+from precede.udfs.rules import RULES
 
 TOKEN_VERSION = 1
 HORIZON_VERSION = 1
 OWNER_VERSION = 4
-"""Up to version 3 there was one owner for all partitions. Version 1 had neither the raw topic's partitions nor the
-output topics' ids: they are taken as they are found. Version 2 had no partitioner: a group lived in the partition of
-its first accepted record."""
 
 NAMED_MAX = 200
 """A longer list of partitions is not written out in an id."""
@@ -65,32 +60,32 @@ class Owner(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ids: list[str]
     """Every transactional id under which this partition was ever written; a start fences them all."""
     engine: str = "spark"
-    since_ms: int | None = None
-    """When that run was started; None where an older release wrote the record."""
+    since_ms: int
+    """When that run was started."""
     raw_topic: str
     raw_topic_id: str
-    partitions: int | None
+    partitions: int
     order: str
     limits: Limits
-    partitioner: str | None
+    partitioner: str
     rules: int
     rules_from: int
     """The raw offset from which these rules hold; below it the sequence was made by older ones."""
-    ordered_topic_id: str | None
-    ordered_partitions: int | None
-    dead_letter_topic_id: str | None
-    state_topic: str | None = None
-    state_topic_id: str | None = None
+    ordered_topic_id: str
+    ordered_partitions: int
+    dead_letter_topic_id: str
+    state_topic: str
+    state_topic_id: str
     v: int = OWNER_VERSION
 
 
 class StreamTopics(NamedTuple):
-    """The topics that an owner record names; without a state topic, no state is written."""
+    """The topics that an owner record names."""
 
     raw: Topic
     ordered: Topic
     dead_letters: Topic
-    state: Topic | None
+    state: Topic
 
 
 def new_owner(
@@ -101,7 +96,7 @@ def new_owner(
     limits: Limits,
     partitioner: str,
     engine: str = "spark",
-    since_ms: int | None = None,
+    since_ms: int = 0,
     own_id: str | None = None,
     rules: int = RULES,
 ) -> Owner:
@@ -124,38 +119,20 @@ def new_owner(
         ordered_topic_id=topics.ordered.id,
         ordered_partitions=topics.ordered.partitions,
         dead_letter_topic_id=topics.dead_letters.id,
-        state_topic=None if topics.state is None else topics.state.name,
-        state_topic_id=None if topics.state is None else topics.state.id,
+        state_topic=topics.state.name,
+        state_topic_id=topics.state.id,
     )
-
-
-class _OlderOwner(msgspec.Struct, forbid_unknown_fields=True):
-    """The owner of all partitions, as releases wrote it that knew no other."""
-
-    raw_topic: str
-    raw_topic_id: str
-    order: str
-    limits: Limits
-    job: str
-    v: int
-    partitions: int | None = None
-    ordered_topic_id: str | None = None
-    ordered_partitions: int | None = None
-    dead_letter_topic_id: str | None = None
-    partitioner: str | None = None
 
 
 class Progress(NamedTuple):
     """What the progress topic says of one stream; each dictionary is by raw partition."""
 
     owners: dict[int, Owner]
-    """The newest owner of each partition; one that an older release wrote stands for all partitions."""
+    """The newest owner of each partition."""
     token: dict[int, int]
     horizon: dict[int, int]
     ids: dict[int, set[str]]
     """Every transactional id that any record of the topic names, the records that newer ones replace included."""
-    is_guarded: bool
-    """Whether releases that know one owner only are kept from starting."""
 
     def horizon_in(self, state_topic_id: str) -> dict[int, int]:
         """The horizon, if this is the state topic that it speaks of, and not a new one of the same name."""
@@ -198,11 +175,6 @@ def owner_record(ordered_topic: str, partition: int, owner: Owner) -> tuple[byte
     return msgspec.json.encode([ordered_topic, partition, "owner"]), msgspec.json.encode(owner)
 
 
-def guard_record(ordered_topic: str) -> tuple[bytes, bytes]:
-    """Key and value of the record that keeps releases from starting that know one owner only."""
-    return msgspec.json.encode([ordered_topic]), msgspec.json.encode({"v": OWNER_VERSION})
-
-
 def read_progress(bootstrap: Address | str, progress: Topic, ordered_topic: str, *, settled: bool = True) -> Progress:
     """The newest committed progress of an ordered topic.
 
@@ -215,21 +187,15 @@ def read_progress(bootstrap: Address | str, progress: Topic, ordered_topic: str,
 
 def decode_progress(records: Iterable[tuple[bytes | None, bytes | None]], topic: str, ordered_topic: str) -> Progress:
     """The progress of an ordered topic from the records of the progress topic, in their order."""
-    older: _OlderOwner | None = None
-    found = Progress({}, {}, {}, {}, is_guarded=False)
-    is_guarded = False
+    found = Progress({}, {}, {}, {})
     for key, value in records:
         parts = _parts_of(key, ordered_topic)
         if parts is None:
             continue
         if not value:
             _forget(found, parts)
-            older = older if parts else None
             continue
         match parts:
-            case []:
-                is_guarded = _version(value, topic, OWNER_VERSION) == OWNER_VERSION
-                older = None if is_guarded else _decode(value, _OlderOwner, topic, OWNER_VERSION)
             case [int(partition)]:
                 found.token[partition] = _decode(value, ProgressToken, topic, TOKEN_VERSION).next
             case [int(partition), "horizon"]:
@@ -238,9 +204,7 @@ def decode_progress(records: Iterable[tuple[bytes | None, bytes | None]], topic:
                 owner: Owner = _decode(value, Owner, topic, OWNER_VERSION)
                 found.owners[partition] = owner
                 found.ids.setdefault(partition, set()).update(owner.ids, [owner.transactional_id])
-    if older is not None:
-        _add_older(found, older, ordered_topic)
-    return found._replace(is_guarded=is_guarded)
+    return found
 
 
 def _forget(found: Progress, parts: list[Any]) -> None:
@@ -257,20 +221,9 @@ def _forget(found: Progress, parts: list[Any]) -> None:
 def is_owner_of(key: bytes | None, value: bytes | None, ordered_topic: str, *, unless: str) -> bool:
     """Whether a record of the progress topic may name another owner of this ordered topic than the job `unless`."""
     match _parts_of(key, ordered_topic):
-        case [] | [int(), "owner"]:
+        case [int(), "owner"]:
             return value is not None and unless.encode() not in value
     return False
-
-
-def _add_older(found: Progress, older: _OlderOwner, ordered_topic: str) -> None:
-    """Let the owner that an older release wrote stand for every partition without one."""
-    own_id = transactional_id(ordered_topic)
-    known = {name: getattr(older, name) for name in older.__struct_fields__ if name != "v"}
-    # Version 1 does not say how many partitions there are.
-    for partition in range(older.partitions or max(found.token, default=0) + 1):
-        owner = Owner(**known, transactional_id=own_id, ids=[own_id], rules=OLDER_RULES, rules_from=0)
-        found.owners.setdefault(partition, owner)
-        found.ids.setdefault(partition, set()).add(own_id)
 
 
 def _parts_of(key: bytes | None, ordered_topic: str) -> list[Any] | None:
@@ -285,21 +238,20 @@ def _parts_of(key: bytes | None, ordered_topic: str) -> list[Any] | None:
     return None
 
 
-def _version(value: bytes, topic: str, newest: int) -> int:
-    """The version of a record; refused where this release does not know it."""
+def _check_version(value: bytes, topic: str, known: int) -> None:
+    """Refuse a record of a version that this release does not know."""
     try:
         version = msgspec.json.decode(value, type=dict[str, Any]).get("v")
     except _FOREIGN_BYTES as error:
         raise _foreign(topic, error) from error
-    if not isinstance(version, int) or version not in range(1, newest + 1):
-        is_newer = isinstance(version, int) and version > newest
-        sentence = f"The topic {topic} was written by another precede (version {version}, not {newest})."
+    if version != known:
+        is_newer = isinstance(version, int) and version > known
+        sentence = f"The topic {topic} was written by another precede (version {version}, not {known})."
         raise NewerFormat(sentence) if is_newer else Refused(sentence)
-    return version
 
 
-def _decode(value: bytes, type_: Any, topic: str, newest: int) -> Any:
-    _version(value, topic, newest)
+def _decode(value: bytes, type_: Any, topic: str, known: int) -> Any:
+    _check_version(value, topic, known)
     try:
         return msgspec.json.decode(value, type=type_)
     except _FOREIGN_BYTES as error:

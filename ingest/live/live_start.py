@@ -185,8 +185,6 @@ def _read_states(place: Place, stream: Stream, progress: Progress, wanted: list[
     """The states in the state topic, and the horizon from which the raw topic is to be read."""
     owner = progress.owners[wanted[0]]
     starts = {at: progress.horizon.get(at, 0) for at in wanted}
-    if owner.state_topic is None:
-        return KernelState(dict.fromkeys(wanted, 0), {}, {})
     topic = _describe(place, owner.state_topic)
     if topic is None or topic.id != owner.state_topic_id:
         raise Refused(

@@ -115,7 +115,7 @@ def _listings(settings: "Settings", delta: str | None) -> "list[Listing]":
         return catalogue_of_delta(place.at(delta), settings.storage_options).sorted()
     try:
         return holding.listings(caught_up(settings))
-    except NoStateError:  # a job of an older release: its ordered topic has all of it
+    except NoStateError:  # no job has written it yet: what others wrote there is all
         reader = CatalogueReader(settings.bootstrap, settings.ordered_topic)
         reader.read_on()
         reader.close()

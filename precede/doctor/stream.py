@@ -116,7 +116,5 @@ def _same_source(settings: Settings, owner: Owner, topics: dict[str, Topic]) -> 
 
 
 def _name(owner: Owner) -> str:
-    if owner.since_ms is None:
-        return "a job of an older release"
     since = datetime.fromtimestamp(owner.since_ms / 1000, UTC)
     return f"a job with the engine {owner.engine}, started {since:%Y-%m-%d %H:%M:%S} UTC"

@@ -78,7 +78,6 @@ class Knowledge:
 
     def load_state(self) -> None:
         """Read the state topic to its end."""
-        assert self.owner.state_topic is not None
         assert self.owner.ordered_topic_id is not None
         bootstrap, topic = self.settings.bootstrap, self.owner.state_topic
         where = {"stream": self.owner.ordered_topic_id, "group": self.group}
@@ -153,11 +152,6 @@ def look(settings: "Settings", group: str | None = None) -> Knowledge:
             f"{settings.bootstrap}: no job has written it yet. Start `precede run`, or name the job's topics, as its "
             "config file does (--config)."
         )
-    if owner.state_topic is None or owner.ordered_topic_id is None or owner.partitions is None:
-        raise NoStateError(
-            f"The job behind {settings.ordered_topic} is of an older release, which keeps no state topic: start it "
-            "with this version of precede, or read its checkpoint: precede held --checkpoint DIR."
-        )
     if owner.order not in ORDERS:
         raise Refused(
             f"The job orders {settings.ordered_topic} by {owner.order}, which this program does not know: register "
@@ -190,7 +184,6 @@ def _progress(settings: "Settings") -> Progress:
 
 def _check_topics(settings: "Settings", owner: Owner) -> None:
     """Refuse topics that are not those the job named: they were deleted, and perhaps made again."""
-    assert owner.state_topic is not None
     ids = {
         owner.raw_topic: owner.raw_topic_id,
         settings.ordered_topic: owner.ordered_topic_id,
@@ -206,7 +199,7 @@ def _check_topics(settings: "Settings", owner: Owner) -> None:
                 f"There is no topic {name} on Kafka at {settings.bootstrap}, but the job says in "
                 f"{settings.progress_topic} that it uses it. `precede run` says how to go on."
             )
-        if id_ is not None and found[name].id != id_:
+        if found[name].id != id_:
             raise Refused(
                 f"The topic {name} is another one than the job has used: it was deleted and made again. `precede run` "
                 "says how to go on."

@@ -16,7 +16,6 @@ from precede.streaming.history import tables
 from precede.streaming.history.tables import GAPS, TABLES, history_name
 from precede.streaming.job import (
     checkpoint,
-    group_places,
     last_states,
     restore,
     spark_files,
@@ -68,7 +67,6 @@ class SparkJob(Job):
         self.begin("it starts Spark")
         spark = self.spark or self._start_spark(stack)
         self.begin("it starts its queries")
-        self._check_group_places(spark, self.planned, self.topics)
         self._write_checkpoint(spark, self.planned, self.topics)
         order, history = self._watches(spark)
         if self.monitoring:
@@ -128,12 +126,6 @@ class SparkJob(Job):
         elif self.writes_history:
             planned.history = start_checks.check_history(settings, planned.history, topics)
         self.planned = planned
-
-    def _check_group_places(self, spark: "SparkSession", planned: Checkpoint, topics: dict[str, Topic]) -> None:
-        """A checkpoint of an older release is continued only if its groups live where their keys say."""
-        if self.orders and planned.order is not None and planned.order.partitioner is None:
-            group_places.check_checkpoint(self.settings, topics[self.settings.raw_topic], spark)
-            planned.order.partitioner = self.settings.partitioner
 
     def _write_checkpoint(self, spark: "SparkSession", planned: Checkpoint, topics: dict[str, Topic]) -> None:
         """Create the tables, and write the checkpoint's file before the queries write anything."""

@@ -21,9 +21,6 @@ from precede.udfs.limits import Limits
 
 FILE = "precede.json"
 VERSION = 5
-"""Version 1 lacks the control topic, and version 2 the ordered topic's partitions: they are taken as they are found.
-Version 3 lacks the partitioner: it is checked that each group lives where its key says. Up to version 4 a job had all
-raw partitions."""
 
 
 class TopicId(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,14 +37,13 @@ class OrderPart(msgspec.Struct, forbid_unknown_fields=True):
     ordered: TopicId
     dead_letters: TopicId
     progress: TopicId
+    control: TopicId
     partitions: int
+    ordered_partitions: int
     shards: int
     order: str
     limits: Limits
-    control: TopicId | None = None
-    ordered_partitions: int | None = None
-    partitioner: str | None = None
-    """None for state of an older release, where it is not known yet that each group lives where its key says."""
+    partitioner: str
     raw_partitions: str | None = None
     """Those of the job, as its settings name them; None for all."""
 
@@ -57,8 +53,8 @@ class HistoryPart(msgspec.Struct, forbid_unknown_fields=True):
 
     ordered: TopicId
     dead_letters: TopicId
+    control: TopicId
     tables: dict[str, str]
-    control: TopicId | None = None
 
 
 class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,9 +77,10 @@ def read(folder: Place) -> Checkpoint:
         raise Refused(f"The checkpoint file {path} cannot be read: {error.strerror}.") from error
     try:
         version = msgspec.json.decode(text).get("v")
-        if isinstance(version, int) and version > VERSION:
+        if isinstance(version, int) and version != VERSION:
+            which = "a newer" if version > VERSION else "an older"
             raise Refused(
-                f"The checkpoint {folder} has version {version}, written by a newer precede; this one knows up to "
+                f"The checkpoint {folder} has version {version}, written by {which} precede; this one knows version "
                 f"{VERSION}."
             )
         return msgspec.json.decode(text, type=Checkpoint)
@@ -188,8 +185,6 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
     )
     if found is None:
         return now
-    if found.partitioner is None:
-        now.partitioner = None
     folder = settings.checkpoint
     for role in ("raw", "ordered", "dead_letters", "progress", "control"):
         _check_topic(folder, getattr(found, role), getattr(now, role))
@@ -205,7 +200,7 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
             f"orders {_partitions_text(now.raw_partitions)}; take a new checkpoint folder, which begins at the state "
             "topic and publishes nothing twice."
         )
-    if found.ordered_partitions not in (None, now.ordered_partitions):
+    if found.ordered_partitions != now.ordered_partitions:
         raise Refused(
             f"The ordered topic {settings.ordered_topic} has {now.ordered_partitions} partitions, but the checkpoint "
             f"{folder} was made with {found.ordered_partitions}, and its readers would see holes in the groups that "
@@ -234,11 +229,11 @@ def check_history(settings: Settings, found: HistoryPart | None, topics: dict[st
     ordered, dead_letters = _id(topics[settings.ordered_topic]), _id(topics[settings.dead_letter_topic])
     control = _id(topics[settings.control_topic])
     if found is None:
-        return HistoryPart(ordered, dead_letters, {}, control)
+        return HistoryPart(ordered, dead_letters, control, {})
     _check_topic(settings.checkpoint, found.ordered, ordered)
     _check_topic(settings.checkpoint, found.dead_letters, dead_letters)
     _check_topic(settings.checkpoint, found.control, control)
-    return HistoryPart(ordered, dead_letters, found.tables, control)
+    return HistoryPart(ordered, dead_letters, control, found.tables)
 
 
 def changed_limits(before: Limits, now: Limits) -> str:
@@ -260,9 +255,7 @@ def _id(topic: Topic) -> TopicId:
     return TopicId(topic.name, topic.id)
 
 
-def _check_topic(folder: str, before: TopicId | None, now: TopicId) -> None:
-    if before is None:
-        return
+def _check_topic(folder: str, before: TopicId, now: TopicId) -> None:
     if before.name != now.name:
         raise Refused(f"The checkpoint {folder} belongs to the topic {before.name}, not to {now.name}.")
     if before.id != now.id:

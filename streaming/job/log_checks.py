@@ -3,9 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-from precede.ingest.kafka.topics import Topic
 from precede.ingest.progress import Progress
-from precede.streaming.job import group_places
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.same_stream import check_rules
 
@@ -13,14 +11,8 @@ Ask = Callable[[Callable[[], Any]], Any]
 """Asks Kafka until it answers; None where the job was stopped meanwhile."""
 
 
-def check_log_read_again(
-    settings: Settings, topics: dict[str, Topic], progress: Progress, partitions: Collection[int], ask: Ask
-) -> None:
+def check_log_read_again(settings: Settings, progress: Progress, partitions: Collection[int]) -> None:
     """A log that is read from its beginning must give what was published from these partitions of it."""
-    owner = progress.any_owner
-    if owner is not None and owner.partitioner is None:
-        raw, ordered = topics[settings.raw_topic], topics[settings.ordered_topic]
-        ask(lambda: group_places.check_topics(settings, raw, ordered))
     for partition, found in progress.owners.items():
         if partition in partitions and progress.token.get(partition):
             check_rules(settings.ordered_topic, found, reads_log_again=True)

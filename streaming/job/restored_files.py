@@ -21,7 +21,6 @@ from precede.udfs.shard import ShardState
 from precede.udfs.steps import NOTHING_WAITS, waiting_of_all
 
 VERSION = 2
-"""Version 1 has the files beside the manifest."""
 MANIFEST = "manifest.json"
 TAKEN = "taken.json"
 
@@ -40,10 +39,10 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
     shards: dict[int, ShardFacts]
     offsets: dict[int, int]
+    folder: str
+    """The folder of the files beside the manifest. Each restore has another one, because workers may keep copies."""
     taken_by: int | None = None
     """The batch in which the last shard took its state; the files are gone then."""
-    folder: str = ""
-    """The folder of the files beside the manifest. Each restore has another one, because workers may keep copies."""
     v: int = VERSION
 
 
@@ -151,7 +150,7 @@ class RestoredFiles:
 
     @property
     def _files(self) -> Place:
-        return self._folder / self._manifest.folder if self._manifest.folder else self._folder
+        return self._folder / self._manifest.folder
 
 
 def write(folder: Place, states: Iterable[tuple[int, ShardState]], offsets: dict[int, int]) -> RestoredFiles:
@@ -187,8 +186,9 @@ def find(folder: Place) -> RestoredFiles | None:
         return None
     try:
         version = msgspec.json.decode(text).get("v")
-        if isinstance(version, int) and version > VERSION:
-            raise Refused(f"The file {path} has version {version}, written by a newer precede.")
+        if isinstance(version, int) and version != VERSION:
+            which = "a newer" if version > VERSION else "an older"
+            raise Refused(f"The file {path} has version {version}, written by {which} precede.")
         return RestoredFiles(folder, msgspec.json.decode(text, type=Manifest))
     except (msgspec.DecodeError, AttributeError) as error:
         raise Refused(f"The file {path} is damaged ({error}): take a new checkpoint folder.") from error

@@ -55,7 +55,7 @@ def _check_starting_point(
         lambda *places: bool(ask(lambda: reading.has_records(settings.bootstrap, settings.raw_topic, *places))),
     )
     if position.reached is None and start.offsets is None:
-        check_log_read_again(settings, topics, progress, ends, ask)
+        check_log_read_again(settings, progress, ends)
 
 
 def check_history(settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic]) -> HistoryPart:

@@ -24,7 +24,6 @@ from precede.ingest.progress import (
     Owner,
     Progress,
     StreamTopics,
-    guard_record,
     horizon_record,
     new_owner,
     owner_record,
@@ -114,7 +113,7 @@ class Ownership:
             mine = self._records(before, progress)
             others = self._ids(progress) - fenced
             if mine != written:
-                self._write(producer, self._unguarded(progress) | mine, self._void(before, progress, mine))
+                self._write(producer, mine, self._void(before, progress, mine))
                 written = mine
             elif others:
                 for one in sorted(others):
@@ -133,13 +132,8 @@ class Ownership:
         return progress
 
     def _standing(self, progress: Progress) -> dict[int, Owner]:
-        """The owners of this job's partitions; none while an older release could still start."""
-        owners = progress.owners if progress.is_guarded else {}
-        return {partition: owners[partition] for partition in self.partitions if partition in owners}
-
-    def _unguarded(self, progress: Progress) -> dict[int, Owner]:
-        """What an older release wrote as the one owner of all partitions: the guard replaces it."""
-        return {} if progress.is_guarded else progress.owners
+        """The owners of this job's partitions."""
+        return {at: progress.owners[at] for at in self.partitions if at in progress.owners}
 
     def _ids(self, progress: Progress) -> set[str]:
         """The transactional ids under which this job's partitions were ever written, as far as the topic shows."""
@@ -194,7 +188,7 @@ class Ownership:
     def _write(self, producer: TransactionalProducer, owners: dict[int, Owner], void: Collection[int]) -> None:
         """Write owner records, in a transaction of their own, and remove the horizon of the partitions in `void`."""
         topic = self.settings.ordered_topic
-        records = [guard_record(topic), *(owner_record(topic, at, owner) for at, owner in owners.items())]
+        records = [owner_record(topic, at, owner) for at, owner in owners.items()]
         producer.begin()
         producer.produce(self.progress.name, [value for _, value in records], [key for key, _ in records])
         gone = [horizon_record(topic, at, 0)[0] for at in void]
@@ -217,7 +211,7 @@ class Ownership:
         """Refuse a stream that is not the one of these settings."""
         mine = self._record()
         if not progress.owners:
-            self._check_no_output(mine.ordered_partitions or 0)
+            self._check_no_output(mine.ordered_partitions)
         if self._has_claimed:
             self._check_own(progress)
         self._check_same(progress)
@@ -239,7 +233,7 @@ class Ownership:
 
     def _check_own(self, progress: Progress, known: Collection[str] = ()) -> None:
         """The job that took over keeps the topic: this one must not take it back when it fails and tries again."""
-        owners = {at: progress.owners[at] for at in self.partitions if at in progress.owners}
+        owners = self._standing(progress)
         taken = {at: owner for at, owner in owners.items() if owner.job != self.job and owner.job not in known}
         if taken:
             raise self._taken_over(taken)
@@ -273,9 +267,7 @@ class Ownership:
             )
 
 
-def _name(job: str, engine: str, since_ms: int | None) -> str:
+def _name(job: str, engine: str, since_ms: int) -> str:
     """A job as a sentence names it."""
-    if since_ms is None:
-        return f"job {job[:SHOWN]} of an older release"
     since = datetime.fromtimestamp(since_ms / 1000, UTC)
     return f"job {job[:SHOWN]} (engine {engine}, started {since:%Y-%m-%d %H:%M:%S} UTC)"

@@ -29,7 +29,7 @@ def check_same_source(settings: Settings, found: Owner, mine: Owner) -> None:
             f"The ordered topic {topic} was made with the order {found.order}, not {mine.order}; "
             "keep that order, or choose a new ordered_topic."
         )
-    if found.partitioner not in (None, mine.partitioner):
+    if found.partitioner != mine.partitioner:
         raise Refused(
             f"The ordered topic {topic} was made with the partitioner {found.partitioner}, not {mine.partitioner}; "
             "keep that one, or choose a new ordered_topic."
@@ -56,13 +56,13 @@ def check_log_reaches(settings: Settings, done: Mapping[int, int], ends: Mapping
 def check_same_topics(settings: Settings, found: Owner, mine: Owner) -> None:
     """Groups stay in their partitions, and what the token counts as published is still in the output topics."""
     topic = settings.ordered_topic
-    if found.partitions not in (None, mine.partitions):
+    if found.partitions != mine.partitions:
         raise Refused(
             f"The raw topic {mine.raw_topic} has {mine.partitions} partitions, but the content of the ordered topic "
             f"{topic} was made from {found.partitions}, and groups would move between them; continue with a new raw "
             "topic, new output topics and a new checkpoint."
         )
-    if found.ordered_partitions not in (None, mine.ordered_partitions):
+    if found.ordered_partitions != mine.ordered_partitions:
         raise Refused(
             f"The ordered topic {topic} has {mine.ordered_partitions} partitions, but had "
             f"{found.ordered_partitions} when it was started, and its readers would see holes in the groups that "
@@ -72,7 +72,7 @@ def check_same_topics(settings: Settings, found: Owner, mine: Owner) -> None:
         (topic, found.ordered_topic_id, mine.ordered_topic_id),
         (settings.dead_letter_topic, found.dead_letter_topic_id, mine.dead_letter_topic_id),
     ):
-        if before not in (None, now):
+        if before != now:
             raise Refused(
                 f"The topic {name} is not the one into which the stream of {topic} was published, and records that "
                 f"are already published would be missing from it; {FRESH_OUTPUT}."
@@ -81,8 +81,8 @@ def check_same_topics(settings: Settings, found: Owner, mine: Owner) -> None:
 
 def check_same_state_topic(settings: Settings, partition: int, found: Owner, mine: Owner) -> None:
     """Readers find the states of all groups in one topic, whichever job writes them."""
-    if found.state_topic_id not in (None, mine.state_topic_id):
-        which = "an earlier one of that name" if found.state_topic == mine.state_topic else str(found.state_topic)
+    if found.state_topic_id != mine.state_topic_id:
+        which = "an earlier one of that name" if found.state_topic == mine.state_topic else found.state_topic
         raise Refused(
             f"The state topic of this job is {mine.state_topic}, but that of the job of raw partition {partition} is "
             f"{which}; all jobs of {settings.ordered_topic} need the same one. Only a job of all partitions, without "

@@ -102,8 +102,8 @@ class Sink:
         producer, progress = self.ownership.open(self.notices.client_error)
         owner = progress.owners[self.ownership.partitions[0]]
         self.state = StateSettings(
-            topic=owner.state_topic_id or "",
-            stream=owner.ordered_topic_id or "",
+            topic=owner.state_topic_id,
+            stream=owner.ordered_topic_id,
             every_ms=int(self.settings.state_every_s * 1000),
             piece_bytes_max=min(
                 PIECE_BYTES_MAX,

@@ -35,7 +35,7 @@ def _check(
         return
     horizon = progress.horizon_in(topics[settings.state_topic_name].id)
     if beginning(settings, progress.token, horizon, ends).offsets is None:
-        check_log_read_again(settings, topics, progress, ends, ask)
+        check_log_read_again(settings, progress, ends)
 
 
 def beginning(

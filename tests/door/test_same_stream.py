@@ -40,5 +40,5 @@ def test_a_log_is_read_again_under_the_same_rules_only(rules: int, *, again: boo
 
 def a_record() -> Owner:
     """Any owner record."""
-    topics = StreamTopics(Topic("r", "rrr", 1), Topic("t", "ooo", 1), Topic("d", "ddd", 1), None)
+    topics = StreamTopics(Topic("r", "rrr", 1), Topic("t", "ooo", 1), Topic("d", "ddd", 1), Topic("s", "sss", 1))
     return new_owner(topics, job="j", order="s_b", limits=Limits(), partitioner="murmur2")

@@ -11,13 +11,12 @@ from confluent_kafka.admin import AdminClient
 
 from precede.local.embedded_broker import Broker
 from precede.looking import holding
-from precede.looking.knowledge import NoStateError, look
+from precede.looking.knowledge import look
 from precede.looking.why import find_out
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.records.wire import encode_message
-from tests.door.command import precede
 from tests.records import Row, conversation
 from tests.system.stream import Stream
 from tests.system.written_state import write
@@ -86,22 +85,6 @@ def test_an_old_message_is_found_behind_many_newer_ones_and_what_is_read_is_told
     assert told[-1][0] == f"partition 0 of {stream.settings.ordered_topic}"
     assert [part for _, part in told] == sorted(part for _, part in told)
     assert 0.9 < told[-1][1] <= 1
-
-
-def test_a_job_of_an_older_release_is_told_in_a_sentence_and_its_groups_are_still_listed(
-    stream: Stream, tmp_path: Path
-) -> None:
-    stream.send(conversation(20, groups=2))
-    write(stream.settings, stream.raw(), 2, state_topic=False)
-    with pytest.raises(NoStateError, match="of an older release, which keeps no state topic: start it"):
-        look(stream.settings)
-    names = ("raw_topic", "ordered_topic", "progress_topic", "bootstrap")
-    variables = {f"PRECEDE_{name.upper()}": str(getattr(stream.settings, name)) for name in names}
-    held = precede("held", variables=variables)
-    assert (held.returncode, held.stdout, held.stderr.count(b"\n")) == (1, b"", 1)
-    assert b"precede held --checkpoint DIR" in held.stderr
-    listed = precede("groups", "--json", variables=variables)
-    assert (listed.returncode, listed.stdout.count(b"\n"), listed.stderr) == (0, 2, b"")
 
 
 def test_a_job_with_other_rules_is_told_in_a_warning(stream: Stream) -> None:

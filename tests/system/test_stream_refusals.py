@@ -91,22 +91,12 @@ def test_a_topic_deleted_and_made_anew_is_another_topic(stream: Stream) -> None:
         start(stream)
 
 
-def test_a_checkpoint_of_a_newer_version_is_refused(stream: Stream) -> None:
+@pytest.mark.parametrize(("more", "which"), [(1, "a newer"), (-1, "an older")])
+def test_a_checkpoint_of_another_version_is_refused(stream: Stream, more: int, which: str) -> None:
     path = Path(stream.settings.checkpoint) / checkpoint.FILE
-    newer = checkpoint.VERSION + 1
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"v": newer, "something": "new"}))
-    with pytest.raises(Refused, match=f"has version {newer}, written by a newer precede"):
-        start(stream)
-
-
-def test_a_checkpoint_of_the_first_version_goes_on_with_the_topics_as_they_are(stream: Stream) -> None:
-    path = Path(stream.settings.checkpoint) / checkpoint.FILE
-    kept = json.loads(path.read_text())
-    for part in ("order", "history"):
-        del kept[part]["control"]
-    del kept["order"]["ordered_partitions"]
-    path.write_text(json.dumps(kept | {"v": 1}))
-    with pytest.raises(SparkStarted):
+    other = checkpoint.VERSION + more
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"v": other, "something": "new"}))
+    with pytest.raises(Refused, match=f"has version {other}, written by {which} precede"):
         start(stream)
 
 

@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewPartitions
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import describe
-from precede.ingest.progress import read_progress, token_record
+from precede.ingest.progress import read_progress
 from precede.local.embedded_broker import HOST, Broker
 from precede.streaming.order import ownership, transaction
 from precede.streaming.order import sink as sinks
@@ -399,18 +399,6 @@ def test_a_log_that_ends_before_what_is_out_is_refused_and_what_comes_there_is_n
         Refused, match=r"has lost its end: its partition 0 ends at offset 30, but everything below 31 has been pr"
     ):
         sink().publish(batch(30, 35))
-
-
-def test_an_owner_of_version_1_is_taken_with_the_topics_as_they_are(stream: Stream, sink: Callable[[], Sink]) -> None:
-    settings = stream.settings
-    raw = describe(settings.bootstrap, [settings.raw_topic])[settings.raw_topic]
-    known = {"raw_topic": raw.name, "raw_topic_id": raw.id, "order": settings.order, "job": "older", "v": 1}
-    key = msgspec.json.encode([settings.ordered_topic])
-    value = msgspec.json.encode(known | {"limits": msgspec.to_builtins(settings.limits)})
-    write(stream, settings.progress_topic, key, value)
-    write(stream, settings.progress_topic, *token_record(settings.ordered_topic, 0, 5))
-    sink().publish(batch(0, 9))
-    assert len(published(stream)) == 5
 
 
 def test_topics_that_are_just_large_enough_take_what_is_largest_and_many_small_records(

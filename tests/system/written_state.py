@@ -23,7 +23,6 @@ def write(
     horizon: dict[int, int] | None = None,
     rules: int = RULES,
     stream: str | None = None,
-    state_topic: bool = True,
 ) -> Holdback:
     """Order these raw records, which are in the raw topic, and publish all that comes of them; the kernel is returned.
 
@@ -52,7 +51,7 @@ def write(
         for name, piece in pieces(key, blob, **head):  # type: ignore[arg-type]
             producer.produce(state.name, piece, name, partition)
     owner = new_owner(
-        StreamTopics(raw, ordered, dead, state if state_topic else None),
+        StreamTopics(raw, ordered, dead, state),
         job="by the kernel",
         order=settings.order,
         limits=settings.limits,
