@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from precede.looking.why import why as why
     from precede.member.member import Member as Member
     from precede.member.object_host import ObjectHost as ObjectHost
+    from precede.peer.peer import Peer as Peer
+    from precede.peer.segment import Segment as Segment
     from precede.reading.delivery import Delivery as Delivery
     from precede.reading.following import follow as follow
-    from precede.segments.peer import Peer as Peer
-    from precede.segments.segment import Segment as Segment
     from precede.udfs.errors import AccessDenied as AccessDenied
     from precede.udfs.errors import CallFailed as CallFailed
     from precede.udfs.errors import Closed as Closed
@@ -58,8 +58,8 @@ _HOMES = {
     "Member": "precede.member.member",
     "ObjectHost": "precede.member.object_host",
     "Order": "precede.udfs.orders",
-    "Peer": "precede.segments.peer",
-    "Segment": "precede.segments.segment",
+    "Peer": "precede.peer.peer",
+    "Segment": "precede.peer.segment",
     "follow": "precede.reading.following",
     "register": "precede.udfs.orders",
     "why": "precede.looking.why",

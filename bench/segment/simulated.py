@@ -167,7 +167,7 @@ def _newcomer(members: int, history: int) -> tuple[int, int, int, float]:
         if number % 50 == 49:
             segments.run(20)
     segments.run(2_000)
-    kept = segments[names[0]].groups[GROUP].catching_up.kept
+    kept = segments[names[0]].groups[GROUP].sync_schedule.kept
     said = sum(len(value) for _, value in kept.messages.items())
     segments.start("newcomer")
     segments.until(lambda: segments.is_offered("newcomer"))

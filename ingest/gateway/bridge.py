@@ -17,8 +17,8 @@ from precede.ingest.live.live_kernel import RawRow
 from precede.udfs.errors import Refused
 from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.events import Event
-from precede.udfs.peers.for_gateways import keep_within, pause
-from precede.udfs.peers.segment import Segment
+from precede.udfs.peers.gateway_calls import keep_within, pause
+from precede.udfs.peers.segment import SegmentProtocol
 from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.messages import Evict, Join, Leave, Message
 from precede.udfs.records.strict import Malformed
@@ -86,7 +86,7 @@ class Bridge:
         self._segments_bytes_max = segments_bytes_max
         self._bound_ms = self._rest_ms = 0.0
 
-    def add(self, url: str, segment: Segment) -> Side:
+    def add(self, url: str, segment: SegmentProtocol) -> Side:
         """Carry between this segment and the log, too."""
         side = Side(url, segment, self.log, self.past, self.upward, self._say)
         self.sides.append(side)
@@ -169,7 +169,7 @@ class Bridge:
             peer = side.segment.groups.get(gap.group)
             if peer is None:
                 continue
-            kept = peer.catching_up.kept.messages
+            kept = peer.sync_schedule.kept.messages
             for seq in range(gap.first, last + 1):
                 value = kept.get((gap.sender, gap.epoch, seq))
                 if value is None:
@@ -177,7 +177,7 @@ class Bridge:
                 record = read(value, ANY_SIZE)
                 if isinstance(record, Message) and self.upward.hear(gap.group, value, record, 0, now_ms):
                     self.answered += 1
-            peer.catching_up.lacks(now_ms)
+            peer.sync_schedule.lacks(now_ms)
 
     # ── to the log ────────────────────────────────────────────────────────────────────────────────────────────────
 

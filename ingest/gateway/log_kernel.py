@@ -17,7 +17,7 @@ from precede.udfs.engine.snapshot import outline
 from precede.udfs.engine.state import NO_OPTIONS
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import ANY_SIZE
-from precede.udfs.peers.sync_messages import Have
+from precede.udfs.peers.notes import Have
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Create, Heartbeat, Id, Message, Record, Tick, Who
 from precede.udfs.records.strict import Malformed

@@ -17,13 +17,13 @@ from precede.ingest.gateway.upward import Upward
 from precede.udfs.engine.runs import Runs
 from precede.udfs.errors import Refused
 from precede.udfs.limits import ANY_SIZE
-from precede.udfs.peers import for_gateways
+from precede.udfs.peers import gateway_calls
 from precede.udfs.peers.directory import GROUPS_MAX
 from precede.udfs.peers.events import Accepted, Event, JoinHeard, Missed, Offered
-from precede.udfs.peers.fit_for_segment import check_group
 from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, RefusedByLog, in_notes, newest_members
+from precede.udfs.peers.ordering import check_group
 from precede.udfs.peers.peer_group import PeerGroup
-from precede.udfs.peers.segment import Segment
+from precede.udfs.peers.segment import SegmentProtocol
 from precede.udfs.records.messages import Create, Heartbeat, Join, Message, Record, Tick, Who
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
@@ -48,7 +48,13 @@ class Side:
     """A segment, seen from the log."""
 
     def __init__(
-        self, url: str, segment: Segment, log: LogKernel, past: Past, upward: Upward, say: Callable[[str], object]
+        self,
+        url: str,
+        segment: SegmentProtocol,
+        log: LogKernel,
+        past: Past,
+        upward: Upward,
+        say: Callable[[str], object],
     ) -> None:
         self.url = url
         self.segment = segment
@@ -83,7 +89,7 @@ class Side:
         """Groups of the log that are offered here, or cannot be on a segment."""
         self._new_in_log: list[GroupNote] = []
         """Groups of the log that are not offered yet."""
-        for_gateways.take_limits(segment, log.limits)
+        gateway_calls.take_limits(segment, log.limits)
         for group in log.groups():
             self._note_new(group)
         segment.advertised.update({note.group: note for note in self._new_in_log})  # the first announcement has them
@@ -103,7 +109,7 @@ class Side:
                 self.attend(event.info.group, now_ms)
             elif isinstance(event, Missed):
                 self.attend(event.group, now_ms)
-            elif isinstance(event, JoinHeard) and event.name in for_gateways.present(self.segment, now_ms):
+            elif isinstance(event, JoinHeard) and event.name in gateway_calls.present(self.segment, now_ms):
                 self._joins[event.group, event.name] = event
 
     def _hear(self, group: str, value: bytes, record: Record, now_ms: float) -> None:
@@ -134,7 +140,7 @@ class Side:
         messages = [*past.messages(group), *log.held_values(group)]
         values = [*past.controls(group), *messages]
         settled = _settled_before(log.settled(group), messages)
-        for_gateways.learn(self.segment, group, values, settled, time=log.time(group), now_ms=now_ms)
+        gateway_calls.learn(self.segment, group, values, settled, time=log.time(group), now_ms=now_ms)
         self._tell_group(group, None, now_ms)
         if not log.has_begun(group):
             self._new.add(group)
@@ -160,7 +166,7 @@ class Side:
         """How many gateways of this segment come before this one, for this sender."""
         if self._ranks_ms <= now_ms:
             self._ranks_ms = now_ms + RANKS_MS
-            gateways = for_gateways.gateways(self.segment, now_ms)
+            gateways = gateway_calls.gateways(self.segment, now_ms)
             if gateways != self._gateways:
                 self._gateways = gateways
                 self._ranks.clear()
@@ -200,7 +206,7 @@ class Side:
             name, epoch, _ = id_ = id_of(record)
             if (group, name, epoch) in self._home:
                 self._changed.setdefault(group, set()).add((name, epoch))
-            if took.is_copy or peer.catching_up.kept.has(id_):
+            if took.is_copy or peer.sync_schedule.kept.has(id_):
                 return
             is_home = (group, name, epoch) in self._home
         elif isinstance(record, Create):
@@ -253,7 +259,7 @@ class Side:
                 self._check_create(group, now_ms)
             self._tell_changed(now_ms)
             if self._new_in_log:
-                for_gateways.advertise(self.segment, self._new_in_log, now_ms)
+                gateway_calls.advertise(self.segment, self._new_in_log, now_ms)
                 self._new_in_log.clear()
 
     def _tell_down(self, now_ms: float) -> None:
@@ -264,7 +270,7 @@ class Side:
             if peer is None:
                 continue
             if isinstance(record, Message):
-                if peer.catching_up.kept.has(id_of(record)):
+                if peer.sync_schedule.kept.has(id_of(record)):
                     continue
             elif _has_control(peer, record, value):
                 continue
@@ -274,7 +280,7 @@ class Side:
     def _settles_in_ms(self, group: str, name: str, now_ms: float) -> float:
         """When the log has all that members elsewhere said before they knew of a join that it has now."""
         members = set(self._log.members(group)) - {name}
-        if not self._log.waits_for_members(group) or members <= for_gateways.present(self.segment, now_ms):
+        if not self._log.waits_for_members(group) or members <= gateway_calls.present(self.segment, now_ms):
             return 0.0
         return max(ELSEWHERE_MS, 4 * self._upward.way_ms)
 

@@ -26,8 +26,8 @@ import msgspec
 from precede.ingest.files import locked, replace_file
 from precede.ingest.sender_state import default_file
 from precede.udfs.errors import Refused
+from precede.udfs.peers.handed_over import HandedOver
 from precede.udfs.peers.segment_state import decode_state, encode_state
-from precede.udfs.peers.told import Told
 
 VERSION = 1
 IN_USE = (
@@ -43,7 +43,7 @@ NOT_SET_ASIDE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 SAID_BYTES_MAX = 16 * 1024 * 1024
 """When the second file has grown to this, all is written again."""
 
-Said = tuple[str, int, int, bytes]
+OwnMessage = tuple[str, int, int, bytes]
 """Group, epoch, seq and the record of an own message."""
 
 
@@ -76,9 +76,9 @@ class PeerState:
         """The largest epoch that was used so far; the caller keeps it up to date."""
         self.is_clean = found is not None and found.is_complete
         """Whether nothing was said since then."""
-        self.said: list[Said] = [] if self.is_clean else list(self._read_said())
+        self.said: list[OwnMessage] = [] if self.is_clean else list(self._read_said())
         """The own messages since then."""
-        self.told: Told = {} if found is None or self.is_clean else self._read_told()
+        self.told: HandedOver = {} if found is None or self.is_clean else self._read_handed_over()
         """What the application was told, also since then."""
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -113,7 +113,7 @@ class PeerState:
                 return
         raise refusal
 
-    def add(self, said: Said) -> None:
+    def add(self, said: OwnMessage) -> None:
         """An own message; `flush` writes it."""
         packed = msgspec.msgpack.encode(said)
         self._waiting += (len(packed).to_bytes(LENGTH_BYTES), packed)
@@ -179,20 +179,20 @@ class PeerState:
             if is_complete or number < self._number:
                 path.unlink(missing_ok=True)
         if is_complete:
-            self._told_path.unlink(missing_ok=True)
+            self._handed_over_path.unlink(missing_ok=True)
 
-    def save_told(self, told: Told) -> None:
+    def save_handed_over(self, told: HandedOver) -> None:
         """What the application was told so far. A failure costs only that some of it may be told again."""
         with contextlib.suppress(OSError):
-            replace_file(self._told_path, msgspec.msgpack.encode(told), durable=False)
+            replace_file(self._handed_over_path, msgspec.msgpack.encode(told), durable=False)
 
     @property
-    def _told_path(self) -> Path:
+    def _handed_over_path(self) -> Path:
         return self.path.with_name(f"{self.path.name}.told")
 
-    def _read_told(self) -> Told:
+    def _read_handed_over(self) -> HandedOver:
         try:
-            return msgspec.msgpack.decode(self._told_path.read_bytes(), type=Told)
+            return msgspec.msgpack.decode(self._handed_over_path.read_bytes(), type=HandedOver)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return {}
 
@@ -237,7 +237,7 @@ class PeerState:
         found = [path for path in self.path.parent.iterdir() if path.name.startswith(start)]
         return sorted((int(end), path) for path in found if (end := path.name.removeprefix(start)).isdecimal())
 
-    def _read_said(self) -> Iterator[Said]:
+    def _read_said(self) -> Iterator[OwnMessage]:
         """What was said since the state was written, up to where a crash has cut it."""
         for number, path in self._said_files():
             if number < self._number:
@@ -247,7 +247,7 @@ class PeerState:
             while at + LENGTH_BYTES <= len(content):
                 end = at + LENGTH_BYTES + int.from_bytes(content[at : at + LENGTH_BYTES])
                 try:
-                    yield msgspec.msgpack.decode(content[at + LENGTH_BYTES : end], type=Said)
+                    yield msgspec.msgpack.decode(content[at + LENGTH_BYTES : end], type=OwnMessage)
                 except msgspec.DecodeError:
                     break
                 at = end

@@ -9,8 +9,7 @@ import errno
 import socket
 import struct
 
-from precede.ingest.segment.address import SegmentAddress
-from precede.ingest.segment.interfaces import interface_of
+from precede.ingest.segment.address import SegmentAddress, interface_of
 from precede.udfs.errors import Refused
 
 BUFFER_BYTES = 4 * 1024 * 1024

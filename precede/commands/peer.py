@@ -35,7 +35,7 @@ def peer(
         bool, typer.Option("--leave", help="At the end of input, leave once everyone has what was said.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help='Lines of {"data", "after"} in, lines of {"event", ...} out.')
+        bool, typer.Option("--json", help='EventLines of {"data", "after"} in, lines of {"event", ...} out.')
     ] = False,
     key: Key = None,
     segment_key: Annotated[
@@ -68,10 +68,16 @@ def peer(
     check_name("GROUP", group)
     check_name("NAME", name)
     settings = load_settings(config, reaches_kafka=False, segment=segment, segment_key=segment_key, key=key)
-    from precede.segments.conversation import Conversation
-    from precede.segments.input_lines import read_json, read_text
-    from precede.segments.output_lines import JsonLines, Lines, TextLines, refused_sentence
-    from precede.segments.peer import Peer
+    from precede.peer.conversation import (
+        EventLines,
+        JsonLines,
+        PeerConversation,
+        TextLines,
+        read_json,
+        read_text,
+        refused_sentence,
+    )
+    from precede.peer.peer import Peer
     from precede.udfs.orders import ORDERS
 
     if order is not None and order not in ORDERS:
@@ -87,8 +93,8 @@ def peer(
         Peer(group, name, config=settings, order=order, closed=closed, state=state) as own,
     ):
         gc.freeze()  # what was loaded stays, so no collection need look at it
-        lines: Lines = JsonLines() if as_json else TextLines(own.order, name)
-        talk = Conversation(own, lines, read_json if as_json else read_text, write)
+        lines: EventLines = JsonLines() if as_json else TextLines(own.order, name)
+        talk = PeerConversation(own, lines, read_json if as_json else read_text, write)
         if sys.stdin is None:
             talk.said_all.set()
         else:

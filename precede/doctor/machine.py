@@ -10,7 +10,7 @@ from pathlib import Path
 from precede.doctor.findings import Finding, note, ok, stop, tried
 from precede.ingest.extras import need
 from precede.ingest.segment.address import DEFAULT_URL, SegmentAddress, read_addresses
-from precede.ingest.segment.opening import read_segment_key
+from precede.ingest.segment.link import read_segment_key
 from precede.ingest.segment.sockets import SegmentSocket
 from precede.ingest.service.running import host_and_port
 from precede.ingest.signing import key_in

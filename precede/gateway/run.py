@@ -26,10 +26,8 @@ from precede.ingest.gateway.start import GatewayStart, find_gateway_start
 from precede.ingest.gateway.upward import Entry
 from precede.ingest.live.live_start import NotYet
 from precede.ingest.producer import Publisher
-from precede.ingest.segment.address import read_addresses
-from precede.ingest.segment.interfaces import interface_of
-from precede.ingest.segment.link import clock_ms
-from precede.ingest.segment.opening import open_link, read_segment_key
+from precede.ingest.segment.address import interface_of, read_addresses
+from precede.ingest.segment.link import clock_ms, open_link, read_segment_key
 from precede.ingest.segment.runner import SegmentRunner
 from precede.ingest.sender_state import default_file
 from precede.ingest.service.broker_monitor import BrokerMonitor

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from precede.ingest.segment.address import SegmentAddress, read_address
-from precede.ingest.segment.link import Link
-from precede.ingest.segment.opening import open_link
+from precede.ingest.segment.link import Link, open_link
 from precede.ingest.segment.runner import SegmentRunner
 from precede.udfs.peers.events import Delivered, Event, Joined, Offered
 from precede.udfs.records.messages import Id, Message

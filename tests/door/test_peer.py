@@ -15,12 +15,9 @@ import pytest
 
 import precede
 from precede.ingest.segment.sockets import SegmentSocket
-from precede.segments import conversation
-from precede.segments import inbox as inbox_module
-from precede.segments import process as process_module
-from precede.segments.conversation import Conversation
-from precede.segments.input_lines import read_json
-from precede.segments.output_lines import JsonLines
+from precede.peer import conversation, handing_over
+from precede.peer import process as process_module
+from precede.peer.conversation import JsonLines, PeerConversation, read_json
 from precede.udfs.peers.events import RecordRefused
 from precede.udfs.peers.notes import InLog
 from tests.door.peer_table import Table, kill, until
@@ -200,9 +197,13 @@ def test_a_full_disk_refuses_what_is_not_said_yet_and_loses_nothing_that_is(tabl
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, before[1]))
     try:
-        with pytest.raises(precede.Refused, match="cannot be written to .*ann.said-1: File too large. Make room"):
-            for _ in range(100):
+
+        def say_for_ever() -> None:
+            while True:
                 said.append(ann.send("x" * 50_000))
+
+        with pytest.raises(precede.Refused, match="cannot be written to .*ann.said-1: File too large. Make room"):
+            say_for_ever()
         assert 10 < len(said) < 40
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -260,7 +261,7 @@ def test_what_was_not_handed_over_is_handed_over_by_the_next_start(table: Table,
     assert [next(ann).id, next(ann).id] == said[:2]
     if is_killed:
         ann._process._keeper.save()
-        ann._process._keeper._save_told()
+        ann._process._keeper._save_handed_over()
         kill(ann)
     else:
         ann.close()
@@ -302,7 +303,7 @@ def test_where_a_gateway_is_known_own_messages_are_kept_until_the_log_has_them(t
     ann = table.peer("ann")
     with gateway_of(table) as tell:
         tell()
-        logged = ann._inside.logged
+        logged = ann._inside.log_coverage
         until(lambda: logged.is_known)
         logged._bytes_max = 300
         first = ann.send("x" * 200)
@@ -311,9 +312,9 @@ def test_where_a_gateway_is_known_own_messages_are_kept_until_the_log_has_them(t
         until(ann._process.has_everyone_all)
         kill(ann)
         again = table.peer("ann")
-        assert again._inside.logged.lacking == [first], "it came back from the disk"
+        assert again._inside.log_coverage.lacking == [first], "it came back from the disk"
         tell((*first[:2], 1))
-        until(lambda: again._inside.logged.lacking == [])
+        until(lambda: again._inside.log_coverage.lacking == [])
         assert again.send("z" * 200)[2] == 1
 
 
@@ -324,12 +325,12 @@ def test_who_leaves_waits_for_the_log_and_says_what_it_has_not_taken(
     ann = table.peer("ann")
     with gateway_of(table) as tell:
         tell()
-        until(lambda: ann._inside.logged.is_known)
+        until(lambda: ann._inside.log_coverage.is_known)
         said = [ann.send(number) for number in range(3)]
         epoch = ann.epoch
         tell(("ann", epoch, 1))
         until(lambda: ann.unlogged() == said[1:])
-        talk = Conversation(ann, JsonLines(), read_json, lambda _: None)
+        talk = PeerConversation(ann, JsonLines(), read_json, lambda _: None)
         talk.said_all.set()
         with pytest.raises(precede.Unconfirmed, match=f"2 messages that ann said, from ann@{epoch}:2 to ann@{epoch}:3"):
             talk.run(leave=True)
@@ -339,7 +340,7 @@ def test_who_leaves_waits_for_the_log_and_says_what_it_has_not_taken(
         assert (again.epoch > epoch, again.unlogged()) == (True, said[1:])
         tell(("ann", epoch, 3))
         until(lambda: again.unlogged() == [])
-        talk = Conversation(again, JsonLines(), read_json, lambda _: None)
+        talk = PeerConversation(again, JsonLines(), read_json, lambda _: None)
         talk.said_all.set()
         talk.run(leave=True)
         again.close()
@@ -399,7 +400,7 @@ def test_an_own_message_that_the_group_refuses_is_a_warning(table: Table) -> Non
 def test_an_application_that_takes_nothing_slows_the_network_and_loses_nothing(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox_module, "EVENTS_MAX", 50)
+    monkeypatch.setattr(handing_over, "EVENTS_MAX", 50)
     ann = table.peer("ann", order="fifo")
     bob = table.peer("bob")
     said = [ann.send(number) for number in range(300)]

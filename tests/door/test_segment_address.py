@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from precede.ingest.segment.address import DEFAULT_URL, read_address, read_addresses
-from precede.ingest.segment.opening import read_segment_key
+from precede.ingest.segment.link import read_segment_key
 from precede.streaming.job.settings import load
 from precede.udfs.errors import Refused
 

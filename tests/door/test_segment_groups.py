@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import precede
-from precede.segments import process as process_module
+from precede.peer import process as process_module
 from tests.door.peer_table import SECONDS, Table, offered, until
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from precede.ingest.segment import interfaces
+from precede.ingest.segment import address as addresses
 from precede.ingest.segment.address import read_address
 from precede.ingest.segment.sockets import SegmentSocket
 from precede.udfs.errors import PrecedeError, Refused
@@ -107,31 +107,31 @@ lan 000000C0 00000000 0001 0 0 0 00FFFFFF 0 0 0
 
 def test_without_an_interface_it_is_that_of_the_route(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     routes = tmp_path / "route"
-    monkeypatch.setattr(interfaces, "IPV4_ROUTES", routes)
-    monkeypatch.setattr(interfaces, "IPV6_ROUTES", tmp_path / "ipv6_route")
+    monkeypatch.setattr(addresses, "IPV4_ROUTES", routes)
+    monkeypatch.setattr(addresses, "IPV6_ROUTES", tmp_path / "ipv6_route")
     monkeypatch.setattr(socket, "if_nametoindex", lambda _name: 1)
     address, ipv6 = read_address("udp://239.255.70.80:17080"), read_address("udp://[ff15::7080]:17080")
     for table in ("", ROUTES.replace("0003", "0203")):
         routes.write_text(table)
         with pytest.raises(Refused, match=r"No route of this machine leads to .*: name an interface, as in udp://239"):
-            interfaces.interface_of(address)
+            addresses.interface_of(address)
     routes.write_text(ROUTES)
-    assert interfaces.interface_of(address).name == "near"
+    assert addresses.interface_of(address).name == "near"
     routes.write_text(ROUTES + "cast 000000E0 00000000 0001 0 0 0 000000F0 0 0 0\n")
-    assert interfaces.interface_of(address).name == "cast"
+    assert addresses.interface_of(address).name == "cast"
     with pytest.raises(Refused, match="No route of this machine leads to"):
-        interfaces.interface_of(ipv6)
+        addresses.interface_of(ipv6)
     none, near = "0" * 32, "fe800000000000000000000000000001"
     (tmp_path / "ipv6_route").write_text(
         f"ff{none[2:]} 08 {none} 00 {none} 00000100 1 0 00000001 lan\n"
         f"{none} 00 {none} 00 {none} ffffffff 1 0 00200200 lo\n"
         f"{none} 00 {none} 00 {near} 00000400 1 0 00000003 near\n"
     )
-    assert interfaces.interface_of(ipv6).name == "near"
+    assert addresses.interface_of(ipv6).name == "near"
 
 
 def test_an_interface_that_carries_only_small_packets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("precede.ingest.segment.interfaces.Interface.mtu", 1_400)
+    monkeypatch.setattr("precede.ingest.segment.address.Interface.mtu", 1_400)
     with pytest.raises(Refused, match=r"carries packets of at most 1,400 bytes, and .* needs 1,480: raise its MTU"):
         SegmentSocket(read_address(loopback_url()))
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from random import Random
 
 from precede.udfs.peers.broadcast import Broadcast
-from precede.udfs.peers.frame_store import STORE_BYTES_MAX
 from precede.udfs.peers.frames import DATA, Codec, make_origin
-from precede.udfs.peers.in_turn import Arrival, none_keeps_turn
+from precede.udfs.peers.origin_order import Arrival, none_keeps_turn
+from precede.udfs.peers.repairing import STORE_BYTES_MAX
 from tests.kernel.medium import Medium, Weather
 
 KEY = b"the segment's key"

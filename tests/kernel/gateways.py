@@ -15,7 +15,7 @@ from precede.ingest.gateway.upward import Entry
 from precede.ingest.live.live_kernel import KernelState, RawRow, Stream
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
-from precede.udfs.peers.segment import Segment
+from precede.udfs.peers.segment import SegmentProtocol
 from precede.udfs.records.messages import Id
 from tests.kernel.medium import Weather
 from tests.kernel.segments import Segments
@@ -203,7 +203,7 @@ class World:
     def now_ms(self) -> float:
         return self.segments[0].medium.now_ms
 
-    def peer(self, name: str) -> Segment:
+    def peer(self, name: str) -> SegmentProtocol:
         return next(of for of in self.segments if name in of.medium.nodes)[name]
 
     def place(self, name: str) -> Segments:

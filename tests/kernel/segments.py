@@ -10,7 +10,7 @@ from typing import Any
 
 from precede.udfs.peers.events import Delivered, Event, Joined, Offered, RecordRefused, Synced
 from precede.udfs.peers.frames import Codec, make_origin
-from precede.udfs.peers.segment import Segment
+from precede.udfs.peers.segment import SegmentProtocol
 from precede.udfs.records.messages import Id, Message
 from tests.kernel.medium import Medium, Weather
 
@@ -28,23 +28,25 @@ class Segments:
         for name in names:
             self.start(name)
 
-    def start(self, name: str, *, state: dict[str, Any] | None = None, is_clean: bool = True, **more: Any) -> Segment:
+    def start(
+        self, name: str, *, state: dict[str, Any] | None = None, is_clean: bool = True, **more: Any
+    ) -> SegmentProtocol:
         """A process begins, or begins again with its state."""
         self._starts += 1
         now_ms = self.medium.now_ms
         origin = make_origin(name.encode().ljust(8, b".")[:8], self._starts)
         chance = Random(self.medium.seed * 1_000 + self._starts)
         more.setdefault("epoch", self._starts)
-        process = Segment(name, origin, Codec(7, KEY), chance, now_ms=now_ms, **more)
+        process = SegmentProtocol(name, origin, Codec(7, KEY), chance, now_ms=now_ms, **more)
         if state is not None:
             process.restore(state, now_ms, is_clean=is_clean)
         self.told.setdefault(name, [])
         self.medium.add(name, process)
         return process
 
-    def __getitem__(self, name: str) -> Segment:
+    def __getitem__(self, name: str) -> SegmentProtocol:
         endpoint = self.medium.nodes[name].endpoint
-        assert isinstance(endpoint, Segment)
+        assert isinstance(endpoint, SegmentProtocol)
         return endpoint
 
     def run(self, for_ms: float) -> None:

@@ -10,8 +10,8 @@ from precede.udfs.errors import Refused
 from precede.udfs.peers.asking import GIVE_UP_MS
 from precede.udfs.peers.broadcast import QUEUED_BYTES_MAX
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
-from precede.udfs.peers.frame_store import FRAME_COST, FrameStore
 from precede.udfs.peers.frames import DATA, FRAGMENT, HEARTBEAT
+from precede.udfs.peers.repairing import FRAME_COST, FrameStore
 from precede.udfs.peers.sending import BUSY_MS, LINGER_MS
 from precede.udfs.peers.streams import FORGET_MS
 from tests.kernel.broadcasting import Broadcasters

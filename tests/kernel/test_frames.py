@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precede.udfs.peers import fragments, frames
-from precede.udfs.peers.counts import Counts
 from precede.udfs.peers.fragments import PENDING_BYTES_MAX, Reassembly, cut
 from precede.udfs.peers.frames import (
     BUNDLE_BYTES_MAX,
@@ -28,6 +27,7 @@ from precede.udfs.peers.frames import (
     PAYLOADS,
     REPAIR,
     Codec,
+    DropCounts,
     FrameFault,
     VectorEntry,
     frame_bytes,
@@ -158,7 +158,7 @@ def test_a_payload_is_put_together_whatever_the_order_of_its_fragments(size: int
         assert parts == [(11, (kind, payload))]
         return
     chance.shuffle(parts)
-    reassembly = Reassembly(Counts())
+    reassembly = Reassembly(DropCounts())
     whole = [reassembly.add(ORIGIN, seq, body, 0) for seq, (_, body) in [*parts[:-1], *parts]]
     assert [one for one in whole if one is not None] == [(kind, payload)]
     assert reassembly.size == 0
@@ -167,13 +167,13 @@ def test_a_payload_is_put_together_whatever_the_order_of_its_fragments(size: int
 def test_a_forged_fragment_does_not_spoil_the_true_payload() -> None:
     payload, other = bytes(3_000), bytes([1]) * 3_000
     true, forged = cut(DATA, payload), cut(DATA, other)
-    reassembly = Reassembly(Counts())
+    reassembly = Reassembly(DropCounts())
     assert reassembly.add(ORIGIN, 2, forged[1][1], 0) is None
     assert [reassembly.add(ORIGIN, seq, body, 0) for seq, (_, body) in enumerate(true, start=1)][-1] == (DATA, payload)
 
 
 def test_fragments_that_never_end_are_bounded_and_crowd_out_none_that_is_on_its_way() -> None:
-    counts = Counts()
+    counts = DropCounts()
     reassembly = Reassembly(counts)
     chance = Random(1)
     payload = chance.randbytes(300_000)
@@ -207,11 +207,11 @@ def test_fragments_that_never_end_are_bounded_and_crowd_out_none_that_is_on_its_
 )
 def test_impossible_fragments_are_refused(head: tuple[int, int, int, int], seq: int, size: int) -> None:
     with pytest.raises(FrameFault):
-        Reassembly(Counts()).add(ORIGIN, seq, fragments.HEAD.pack(*head) + bytes(size), 0)
+        Reassembly(DropCounts()).add(ORIGIN, seq, fragments.HEAD.pack(*head) + bytes(size), 0)
 
 
 def test_a_payload_of_another_checksum_is_refused() -> None:
-    reassembly = Reassembly(Counts())
+    reassembly = Reassembly(DropCounts())
     parts = [
         part[: fragments.HEAD.size] + b"x" * (len(part) - fragments.HEAD.size) for _, part in cut(DATA, bytes(2_000))
     ]

@@ -25,7 +25,7 @@ def test_all_groups_together_keep_no_more_than_the_limit_and_the_small_ones_keep
     for group in sizes:
         one.peer("ann").join(group, one.now_ms)
     one.run(10_000)
-    kept = {group: peer.catching_up.kept for group, peer in gate.bridge.sides[0].segment.groups.items()}
+    kept = {group: peer.sync_schedule.kept for group, peer in gate.bridge.sides[0].segment.groups.items()}
     assert sum(found.size for found in kept.values()) <= 60_000
     assert all(len(kept[group].messages) == 2 for group, count in sizes.items() if count == 2)
     assert all(0 < len(kept[group].messages) < 60 for group, count in sizes.items() if count == 60)

@@ -42,7 +42,7 @@ def test_what_is_said_on_a_segment_is_in_the_log_byte_for_byte_and_once() -> Non
     assert len(one.log.records("message")) == 20
     assert one.log.dead() == []
     values = {value for value, *_ in one.log.rows}
-    kept = one.peer("ann").groups[GROUP].catching_up.kept.messages
+    kept = one.peer("ann").groups[GROUP].sync_schedule.kept.messages
     assert {value for _, value in kept.items()} <= values
 
 
@@ -217,10 +217,10 @@ def test_at_the_limit_nothing_more_is_kept_and_the_peers_keep_theirs() -> None:
     one, gate, said = with_full_gateway("fifo")
     assert len(one.disks["gate"].rows) < 100
     assert any("no more is kept" in sentence for sentence in gate.said)
-    one.peer("ann").groups[GROUP].catching_up.kept.bytes_max = 0
+    one.peer("ann").groups[GROUP].sync_schedule.kept.bytes_max = 0
     one.log.is_away = False
     one.until(lambda: one.log.delivered(GROUP) == said, 60_000)
-    one.until(lambda: one.peer("ann").groups[GROUP].logged.lacking == [])
+    one.until(lambda: one.peer("ann").groups[GROUP].log_coverage.lacking == [])
 
 
 def test_a_message_whose_sender_is_gone_is_recovered_for_the_log_that_asks() -> None:

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.peers import catching_up, kept_messages, notes
+from precede.udfs.peers import kept_messages, notes, sync_schedule
 from precede.udfs.peers.directory import MEMBERS_MAX
 from precede.udfs.peers.events import RecordRefused
 from precede.udfs.peers.fragments import cut
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PAGE, SYNC, Codec, frame_bytes, make_origin
 from precede.udfs.peers.hearing import OFFERED_BYTES_MAX
-from precede.udfs.peers.notes import Announcement, GroupNote
-from precede.udfs.peers.sync_messages import Have, SyncAnswer, SyncId, SyncRequest
+from precede.udfs.peers.notes import Announcement, GroupNote, Have, SyncAnswer, SyncId, SyncRequest
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP, KEY, Segments
 
@@ -56,7 +55,7 @@ def test_random_and_changed_payloads_harm_no_one() -> None:
         (ANNOUNCEMENT, notes.encode(notes.Announcement("eve", False, True, [notes.GroupNote("H", None, {})]))),
         (ANNOUNCEMENT, notes.encode(notes.JoinAnswer(GROUP, "bob", 2, "eve", 10**15))),
         (ANNOUNCEMENT, notes.encode(notes.InLog(GROUP, "eve", b"{}", []))),
-        (SYNC, notes.encode(segments["bob"].groups[GROUP].catching_up.kept.ask())),
+        (SYNC, notes.encode(segments["bob"].groups[GROUP].sync_schedule.kept.ask())),
         (PAGE, b"\x80"),
     ]
     said = []
@@ -133,7 +132,7 @@ def test_no_one_can_make_a_member_pass_over_what_was_never_said() -> None:
 
 
 def test_what_is_said_to_be_forgotten_takes_bounded_memory_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catching_up, "FORGOTTEN_MAX", 2_000)
+    monkeypatch.setattr(sync_schedule, "FORGOTTEN_MAX", 2_000)
     segments = Segments("ann")
     segments.create("ann", order="s_b")
     segments.run(500)
@@ -142,7 +141,7 @@ def test_what_is_said_to_be_forgotten_takes_bounded_memory_and_time(monkeypatch:
         many: list[Have] = [(f"{page}.{at}", 1, 5) for at in range(100)]
         insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId("ann", 1, GROUP, page), [], settled=many)))
         segments.run(1)
-    told = segments["ann"].groups[GROUP].catching_up._forgotten_since
+    told = segments["ann"].groups[GROUP].sync_schedule._forgotten_since
     assert len(told) == 2_000
     torn: list[Have] = [("eve", 1, [0, *range(2, 10_000)])]
     insider.send(PAGE, notes.encode(SyncAnswer("eve", SyncId("ann", 1, GROUP, 50), [], settled=torn)))
@@ -167,7 +166,7 @@ def test_made_up_senders_and_gaps_are_bounded_so_that_a_request_can_name_all_and
         segments.run(1)
     segments.run(10_000)
     assert "backpressure" in segments.refused("bob")
-    assert len(notes.encode(segments["bob"].groups[GROUP].catching_up.kept.ask())) < 30_000
+    assert len(notes.encode(segments["bob"].groups[GROUP].sync_schedule.kept.ask())) < 30_000
     late = segments.say("ann", "late", after=[first])
     segments.run(500)
     assert {first, late} <= set(segments.delivered("bob"))

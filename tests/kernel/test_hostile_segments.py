@@ -140,6 +140,6 @@ def test_who_could_not_join_under_a_create_joins_under_the_next() -> None:
     said = [segments.say(name, "x") for name in ("ann", "bob")]
     segments.run(1_000)
     for name in ("ann", "bob"):
-        assert segments[name].groups[GROUP].joining.joined
+        assert segments[name].groups[GROUP].own_join.joined
         assert segments[name].groups[GROUP].members.keys() == {"ann", "bob"}
         assert sorted(segments.delivered(name)) == sorted(said)

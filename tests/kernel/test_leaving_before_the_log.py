@@ -24,7 +24,7 @@ def test_what_the_log_lacks_of_a_peer_that_has_left_comes_from_its_next_start(or
     one.log.is_away = False
     if again == "joins again":
         one.segments[0].join("ann")
-        one.until(lambda: one.peer("ann").groups[GROUP].joining.joined, 60_000)
+        one.until(lambda: one.peer("ann").groups[GROUP].own_join.joined, 60_000)
         said.append(one.say("ann", "back"))
     one.until(lambda: one.log.delivered(GROUP) == said, 60_000)
     one.until(lambda: one.peer("ann").owed(GROUP) == [])

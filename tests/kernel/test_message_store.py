@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from precede.udfs.peers.message_store import MessageStore
+from precede.udfs.peers.kept_messages import MessageStore
 from precede.udfs.records.messages import Who
 
 A: Who = ("a", 0)

@@ -1,8 +1,7 @@
 """What gateways tell of the log fits into the payloads of a segment, however much it is."""
 
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
-from precede.udfs.peers.notes import InLog, encode, in_notes
-from precede.udfs.peers.sync_messages import Have
+from precede.udfs.peers.notes import Have, InLog, encode, in_notes
 
 
 def test_what_the_log_has_of_thousands_of_senders_with_gaps_goes_into_notes_that_a_segment_can_carry() -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from precede.udfs.peers.events import Delivered
 from precede.udfs.peers.frames import HEARTBEAT, PAGE, Codec, frame_bytes, make_origin, write_heartbeat
-from precede.udfs.peers.notes import encode
+from precede.udfs.peers.notes import SyncAnswer, SyncId, encode
 from precede.udfs.peers.streams import FORGET_MS, ORIGINS_MAX
-from precede.udfs.peers.sync_messages import SyncAnswer, SyncId
 from precede.udfs.records.messages import Message
 from tests.kernel.segments import GROUP, KEY, Segments
 

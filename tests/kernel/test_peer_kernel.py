@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from precede.udfs.limits import Limits
-from precede.udfs.peers.peer_kernel import PeerKernel
+from precede.udfs.peers.ordering import PeerKernel
 from precede.udfs.records.messages import Id, Message
 from precede.udfs.records.wire import read
 from tests.kernel.effort import seeds
@@ -73,9 +73,9 @@ def message(value: bytes) -> Message:
 
 def delivered(kernel: PeerKernel) -> list[tuple[str, int]]:
     """What it has delivered since it was asked last."""
-    found = [json.loads(value) for value in kernel.ordered]
+    found = [one.id for one in kernel.told.placed if one.id is not None]
     kernel.clear()
-    return [(one["sender"], one["seq"]) for one in found]
+    return [(name, seq) for name, _, seq in found]
 
 
 @pytest.mark.parametrize("order", ORDERS_IN_BUNDLES)

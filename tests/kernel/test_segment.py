@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
-from precede.udfs.peers.events import Delivered, Event, Held, ViewChanged
+from precede.udfs.peers.events import Delivered, Event, MessageHeld, ViewChanged
 from precede.udfs.peers.segment_state import decode_state, encode_state
 from precede.udfs.records.messages import Id, Message
 from tests.kernel.effort import effort
@@ -142,7 +142,7 @@ def test_a_newcomer_gets_the_history_page_by_page_and_is_then_synced() -> None:
     assert segments.synced("new")
     assert set(segments.delivered("new")) == set(segments.delivered("ann"))
     assert len(segments.delivered("new")) == 600
-    pages = [segments[name].groups[GROUP].catching_up.pages_sent for name in ("ann", "bob")]
+    pages = [segments[name].groups[GROUP].sync_schedule.pages_sent for name in ("ann", "bob")]
     assert 10 <= sum(pages) <= 40
 
 
@@ -363,7 +363,7 @@ def test_what_is_held_and_for_what_can_be_asked() -> None:
     segments.medium.dropped = lambda datagram: b'"?"' in datagram
     answer = segments.say("bob", "!", after=[question])
     segments.run(300)
-    assert [one.id for one in segments.of("cem", Held)] == [answer]
+    assert [one.id for one in segments.of("cem", MessageHeld)] == [answer]
     (held,) = segments["cem"].held(GROUP)
     assert held.missing == [question]
     segments.medium.dropped = lambda datagram: False

@@ -9,7 +9,7 @@ import pytest
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.errors import Refused
-from precede.udfs.peers import logged
+from precede.udfs.peers import log_coverage
 from precede.udfs.peers.events import Accepted, Delivered
 from precede.udfs.peers.notes import InLog, JoinAnswer, RefusedByLog
 from tests.kernel.medium import Weather
@@ -117,21 +117,21 @@ def test_own_messages_are_kept_until_the_log_has_them_and_at_the_limit_nothing_m
 ) -> None:
     segments = with_gateway("ann", order="s_b")
     peer = segments["ann"].groups[GROUP]
-    monkeypatch.setattr(peer.logged, "_bytes_max", 1_000)
+    monkeypatch.setattr(peer.log_coverage, "_bytes_max", 1_000)
     epoch = peer.speaking.epoch
     for _ in range(20):
         segments.say("ann", "nobody has told of a log")
     tell(segments, {})
     with pytest.raises(Refused, match="The log has not taken"):
         segments.say("ann", "x")
-    peer.catching_up.kept.bytes_max = 0
+    peer.sync_schedule.kept.bytes_max = 0
     segments.run(1_000)
-    assert len(peer.catching_up.kept.messages) == 20
+    assert len(peer.sync_schedule.kept.messages) == 20
     tell(segments, {"ann": (epoch, 19)})
     segments.run(1_000)
-    assert list(peer.catching_up.kept.messages) == peer.logged.lacking == [("ann", epoch, 20)]
+    assert list(peer.sync_schedule.kept.messages) == peer.log_coverage.lacking == [("ann", epoch, 20)]
     segments.say("ann", "there is room again")
-    assert logged.UNLOGGED_BYTES_MAX > 1_000
+    assert log_coverage.UNLOGGED_BYTES_MAX > 1_000
 
 
 def test_without_a_gateway_what_is_forgotten_is_not_listed_for_one_either() -> None:
@@ -143,10 +143,10 @@ def test_without_a_gateway_what_is_forgotten_is_not_listed_for_one_either() -> N
         segments.run(20)
     segments.run(1_000)
     peer = segments["ann"].groups[GROUP]
-    mine = [id_ for id_ in peer.catching_up.kept.messages if id_[0] == "ann"]
+    mine = [id_ for id_ in peer.sync_schedule.kept.messages if id_[0] == "ann"]
     assert 0 < len(mine) < 200
-    assert peer.logged.lacking == mine
-    assert peer.logged.size <= 20_000
+    assert peer.log_coverage.lacking == mine
+    assert peer.log_coverage.size <= 20_000
 
 
 def tell(segments: Segments, have: dict[str, tuple[int, int]]) -> None:
@@ -205,4 +205,4 @@ def test_where_the_logs_create_refuses_what_was_said_a_new_epoch_goes_on_and_not
     segments.run(2_500)
     assert [id_[2] for id_ in late] == [1, 2], "an epoch that begins anew"
     assert segments.delivered("ann") == segments.delivered("bob") == early + late
-    assert segments["ann"].groups[GROUP].logged.lacking == late
+    assert segments["ann"].groups[GROUP].log_coverage.lacking == late

@@ -19,7 +19,7 @@ from tests.kernel.segments import GROUP, Segments
 
 def is_in(segments: Segments, name: str) -> bool:
     peer = segments[name].groups.get(GROUP)
-    return peer is not None and peer.joining.joined
+    return peer is not None and peer.own_join.joined
 
 
 def in_common(one: list[Id], other: list[Id]) -> tuple[list[Id], list[Id]]:
@@ -65,7 +65,7 @@ def test_by_linear_clocks_all_deliver_one_sequence_through_comings_and_goings(se
         mine, theirs = in_common(whole, heard)
         assert mine == theirs
         peer = segments[name].groups.get(GROUP)
-        if peer is not None and peer.joining.joined:
+        if peer is not None and peer.own_join.joined:
             assert set(heard) == set(whole)
             assert peer.ordering.held() == []
 

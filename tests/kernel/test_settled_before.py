@@ -9,7 +9,7 @@ import pytest
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.orders import ORDERS
-from precede.udfs.peers.peer_kernel import PeerKernel
+from precede.udfs.peers.ordering import PeerKernel
 
 KEY = b"G"
 
@@ -37,8 +37,7 @@ def record(seq: int, order: str, sender: str = "a", **more: Any) -> bytes:
 
 
 def delivered(kernel: PeerKernel) -> list[int]:
-    found = [json.loads(value) for value in kernel.ordered]
-    return [one["seq"] for one in found if one["status"] == "delivered"]
+    return [one.id[2] for one in kernel.told.placed if one.id is not None and not one.is_abandoned]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -62,7 +61,7 @@ def test_five_million_forgotten_messages_cost_nothing(order: str) -> None:
     kernel.pass_over("G", [(("a", 0), up_to(5_000_000))], time=5_000_100)
     kernel.receive(record(5_000_001, order), KEY, 0, 1, 0)
     assert delivered(kernel) == [5_000_001]
-    assert kernel.dead == []
+    assert kernel.told.refused == []
 
 
 def test_a_gap_in_what_was_forgotten_is_still_waited_for() -> None:

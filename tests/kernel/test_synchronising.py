@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.holdback import Holdback
-from precede.udfs.peers import kept_messages, sync_messages, synchronising
-from precede.udfs.peers.sync_messages import PeerFault, SyncAnswer, SyncId, SyncRequest
+from precede.udfs.peers import kept_messages, notes, synchronising
+from precede.udfs.peers.notes import PeerFault, SyncAnswer, SyncId, SyncRequest
 from precede.udfs.peers.synchronising import Synchroniser
 from precede.udfs.records.messages import SEQ_MAX, Id
 from tests.kernel.effort import effort, seeds
@@ -258,7 +258,7 @@ def test_runs_that_are_none_are_the_peers_fault(runs: int | list[int]) -> None:
 
 
 def test_a_request_naming_endless_runs_is_the_peers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_messages, "RUNS_MAX", 10)
+    monkeypatch.setattr(notes, "RUNS_MAX", 10)
     lawful = SyncRequest(SyncId("D", 0, "G", 1), [(f"M{at}", 0, 1) for at in range(10)])
     assert member("A").receive_request(lawful, now_ms=0, wait_ms=0)
     request = SyncRequest(SyncId("D", 0, "G", 1), [*lawful.have, ("M", 0, 1)])

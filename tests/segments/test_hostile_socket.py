@@ -14,12 +14,10 @@ import pytest
 
 from precede.ingest.gateway.log_kernel import id_of
 from precede.ingest.segment.address import SegmentAddress, read_address
-from precede.ingest.segment.link import Link
-from precede.ingest.segment.opening import open_link
+from precede.ingest.segment.link import Link, open_link
 from precede.ingest.segment.runner import SegmentRunner
 from precede.udfs.peers.events import Delivered, Event, Joined, Offered, RecordRefused
 from precede.udfs.peers.fragments import HEAD
-from precede.udfs.peers.frame_store import STORE_BYTES_MAX
 from precede.udfs.peers.frames import (
     ANNOUNCEMENT,
     DATA,
@@ -37,6 +35,7 @@ from precede.udfs.peers.frames import (
     write_request,
 )
 from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog, encode
+from precede.udfs.peers.repairing import STORE_BYTES_MAX
 from precede.udfs.records.messages import Id, Message
 from tests.segments.players import until
 

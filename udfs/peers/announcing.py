@@ -3,8 +3,8 @@
 A process that starts asks, and all others tell their names and groups after a random wait. Of a group that another one
 has just told of in the same words, a process says no more. Later, each tells now and then that it is there.
 
-No one can prove who it is, so an answer is paid from what was heard of the one who asks, as a page is (catching_up.py).
-Who is told that there is more asks again, and says so much beside it as pays for the rest.
+No one can prove who it is, so an answer is paid from what was heard of the one who asks, as a page is
+(sync_schedule.py). Who is told that there is more asks again, and says so much beside it as pays for the rest.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from math import inf
 from precede.udfs.peers.directory import GROUPS_MAX
 from precede.udfs.peers.frames import ANNOUNCEMENT, PADDING, Chance
 from precede.udfs.peers.notes import Announcement, GroupNote, encode
-from precede.udfs.peers.streams import AMPLIFICATION, Stream, Streams
+from precede.udfs.peers.streams import AMPLIFICATION, OriginStream, Streams
 
 ANSWER_MS = 50.0
 """Who asks is answered within this time."""
@@ -46,7 +46,7 @@ class Announcing:
         """When to tell of all own groups."""
         self._answer_ms = inf
         """When to answer those who asked."""
-        self._askers: dict[bytes, Stream] = {}
+        self._askers: dict[bytes, OriginStream] = {}
         self._told_last = ""
         """The last group of an answer that had no room for all: the next one goes on behind it."""
         self._asks = True
@@ -94,11 +94,11 @@ class Announcing:
         if now_ms < self._asks_until_ms:
             self._hear(note, stream, now_ms)
 
-    def _answer_soon(self, asker: Stream, now_ms: float) -> None:
+    def _answer_soon(self, asker: OriginStream, now_ms: float) -> None:
         self._askers[asker.origin] = asker
         self._answer_ms = min(self._answer_ms, now_ms + self._chance.uniform(0, ANSWER_MS))
 
-    def _hear(self, note: Announcement, teller: Stream, now_ms: float) -> None:
+    def _hear(self, note: Announcement, teller: OriginStream, now_ms: float) -> None:
         """An answer to the own question: where there is more, and this brought something, ask on."""
         before = len(self._heard)
         self._heard.update(one.group for one in note.groups)
@@ -127,7 +127,7 @@ class Announcing:
         self._own_ms = now_ms + self._chance.uniform(*ANNOUNCE_MS)
         return out + self.tell_of(notes, asks=asks)
 
-    def _answer(self, notes: list[GroupNote], askers: list[Stream]) -> list[Out]:
+    def _answer(self, notes: list[GroupNote], askers: list[OriginStream]) -> list[Out]:
         """Tell those who asked as much as they have earned; of the rest the next time."""
         room = max((asker.page_credit for asker in askers), default=0.0)
         first = next((at for at, note in enumerate(notes) if note.group == self._told_last), -1) + 1

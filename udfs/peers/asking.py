@@ -18,7 +18,7 @@ from precede.udfs.peers.frames import (
     frame_bytes,
     write_request,
 )
-from precede.udfs.peers.streams import AMPLIFICATION, CREDIT_BYTES_MAX, Stream, Streams, Wanted
+from precede.udfs.peers.streams import AMPLIFICATION, CREDIT_BYTES_MAX, MissingFrame, OriginStream, Streams
 
 NOTICE_MS = 3.0
 SPREAD_MS = 10.0
@@ -58,7 +58,7 @@ class Asking:
     def __init__(self, streams: Streams, chance: Chance) -> None:
         self._streams = streams
         self._chance = chance
-        self._due: list[tuple[float, int, Stream, list[int]]] = []
+        self._due: list[tuple[float, int, OriginStream, list[int]]] = []
         self._ties = count()
         self._wanted = 0
         """How many frames are being asked for, as an upper bound that `_ask` corrects."""
@@ -73,7 +73,7 @@ class Asking:
         """A datagram of this size goes out: others will repair more for it."""
         self._said = min(self._said + AMPLIFICATION * ANSWERED_SHARE * size, CREDIT_BYTES_MAX)
 
-    def notice(self, stream: Stream, now_ms: float) -> None:
+    def notice(self, stream: OriginStream, now_ms: float) -> None:
         """Ask for the gaps of a stream that were not known before."""
         if stream.noticed >= stream.highest:
             return
@@ -93,7 +93,7 @@ class Asking:
             stream.noticed = stream.highest
         seqs = [seq for seq in seqs if seq not in stream.wanted]
         for seq in seqs:
-            stream.wanted[seq] = Wanted(now_ms, due_ms)
+            stream.wanted[seq] = MissingFrame(now_ms, due_ms)
         self._wanted += len(seqs)
         if seqs:
             heappush(self._due, (due_ms, next(self._ties), stream, seqs))
@@ -119,7 +119,7 @@ class Asking:
         """The requests that are due now, as the frames of one datagram each."""
         if now_ms < self._next_round_ms:
             return []
-        batches: dict[bytes, tuple[Stream, list[int]]] = {}
+        batches: dict[bytes, tuple[OriginStream, list[int]]] = {}
         while self._due and self._due[0][0] <= now_ms:
             _, _, stream, seqs = heappop(self._due)
             if self._streams.get(stream.origin) is stream:
@@ -143,7 +143,7 @@ class Asking:
         self.entries_sent += len(entries)
         return self._datagrams(entries, expected)
 
-    def _ask(self, stream: Stream, seqs: list[int], now_ms: float) -> list[int]:
+    def _ask(self, stream: OriginStream, seqs: list[int], now_ms: float) -> list[int]:
         """Which of these to ask for now; all that are still missing are put off to their next time."""
         asked: list[int] = []
         later: list[int] = []
@@ -178,7 +178,7 @@ class Asking:
             heappush(self._due, (due_ms, next(self._ties), stream, later))
         return asked
 
-    def _pay(self, stream: Stream, entries: int, frames: int) -> float:
+    def _pay(self, stream: OriginStream, entries: int, frames: int) -> float:
         """Charge an origin for the questions about it; returns for how many bytes of repairs that is enough."""
         stream.ask_credit -= min(stream.ask_credit, DATAGRAM_COST + entries * REQUEST_ENTRY.size)
         padding = min(stream.ask_credit, frames * (stream.mean_bytes + REPAIR_COST) / (AMPLIFICATION * ANSWERED_SHARE))
@@ -189,12 +189,12 @@ class Asking:
         pause_ms = self._chance.uniform(*AGAIN_MS)
         return min(pause_ms * 2.0 ** max(0, asked - AGAIN_SOON_MAX), AGAIN_MS_MAX)
 
-    def _is_lost(self, stream: Stream, seq: int, wanted: Wanted, now_ms: float) -> bool:
+    def _is_lost(self, stream: OriginStream, seq: int, wanted: MissingFrame, now_ms: float) -> bool:
         if seq < stream.first_kept and wanted.asked >= GIVE_UP_ASKED:
             return True
         return wanted.since_ms + GIVE_UP_MS <= now_ms
 
-    def _give_up(self, stream: Stream, seq: int) -> None:
+    def _give_up(self, stream: OriginStream, seq: int) -> None:
         """Wait for this frame no longer; what it carried has to come by synchronising."""
         del stream.wanted[seq]
         stream.runs.add(seq)

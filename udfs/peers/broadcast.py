@@ -4,9 +4,9 @@
     datagram -> frames -> payloads      here
     what is missing                     streams.py knows it, asking.py asks for it, repairing.py sends it again
 
-Payloads are handed over as they arrive, in no order, but for those that keep their turn (in_turn.py); a copy of one may
-come more than once, where a peer can no longer tell. What could not be repaired is counted in `lost`: the caller has to
-synchronise.
+Payloads are handed over as they arrive, in no order, but for those that keep their turn (origin_order.py); a copy of
+one may come more than once, where a peer can no longer tell. What could not be repaired is counted in `lost`: the
+caller has to synchronise.
 
 Duties of the caller: hand every datagram that was received to `receive`; call `due` when the socket is drained and
 `deadline_ms` has come, and send what it returns; let `now_ms` never run back; and never use an origin twice.
@@ -16,9 +16,7 @@ from collections.abc import Callable
 
 from precede.udfs.errors import Refused
 from precede.udfs.peers.asking import Asking
-from precede.udfs.peers.counts import Counts
 from precede.udfs.peers.fragments import PENDING_BYTES_MAX, Reassembly, cut
-from precede.udfs.peers.frame_store import STORE_BYTES_MAX, FrameStore
 from precede.udfs.peers.frames import (
     FRAGMENT,
     FRAGMENT_BYTES,
@@ -31,6 +29,7 @@ from precede.udfs.peers.frames import (
     VECTOR_ENTRY,
     Chance,
     Codec,
+    DropCounts,
     Frame,
     FrameFault,
     claims_origin,
@@ -40,10 +39,10 @@ from precede.udfs.peers.frames import (
     read_request,
     write_heartbeat,
 )
-from precede.udfs.peers.in_turn import Arrival, InTurn, none_keeps_turn
-from precede.udfs.peers.repairing import Repairing
+from precede.udfs.peers.origin_order import Arrival, OriginOrder, none_keeps_turn
+from precede.udfs.peers.repairing import STORE_BYTES_MAX, FrameStore, Repairing
 from precede.udfs.peers.sending import ROOM, Sending
-from precede.udfs.peers.streams import LOOKAHEAD, LOOKBACK, PROVEN_DATAGRAMS, Stream, Streams
+from precede.udfs.peers.streams import LOOKAHEAD, LOOKBACK, PROVEN_DATAGRAMS, OriginStream, Streams
 
 HEARTBEAT_MS_MIN = 10.0
 HEARTBEAT_MS_MAX = 500.0
@@ -81,12 +80,12 @@ class Broadcast:
     ) -> None:
         """`keeps_turn` says of a payload, by kind, whether it may not overtake earlier ones of its origin."""
         self.origin = origin
-        self.counts = Counts()
+        self.counts = DropCounts()
         self._lost = 0
         self._codec = codec
         self.streams = Streams()
         self._store = FrameStore(store_bytes_max)
-        self._in_turn = InTurn(keeps_turn)
+        self._origin_order = OriginOrder(keeps_turn)
         self._reassembly = Reassembly(self.counts, bytes_max=PENDING_BYTES_MAX)
         self.asking = Asking(self.streams, chance)
         self.repairing = Repairing(origin, self._store, chance, self.counts)
@@ -220,7 +219,7 @@ class Broadcast:
             if stream.datagrams == PROVEN_DATAGRAMS:
                 self._peers += 1
         stream.earn(len(datagram))
-        arrived = self._in_turn.take_all(self.streams) if self._in_turn.size else []
+        arrived = self._origin_order.take_all(self.streams) if self._origin_order.size else []
         taken = self._take_next(stream, frames, now_ms)
         arrived += taken
         for kind, number, body in frames[len(taken) :] if taken else frames:
@@ -237,11 +236,11 @@ class Broadcast:
                     assert kind == PADDING
             except FrameFault as fault:
                 self.counts.add(fault.code)
-            except Exception as error:  # noqa: BLE001 (counts.py)
+            except Exception as error:  # noqa: BLE001 (frames.py)
                 self.counts.fault(error)
         return arrived
 
-    def _take_next(self, stream: Stream, frames: list[Frame], now_ms: float) -> list[Arrival]:
+    def _take_next(self, stream: OriginStream, frames: list[Frame], now_ms: float) -> list[Arrival]:
         """The usual case: all goes on where the origin was, and nothing is missing. Takes the frames that do so."""
         runs = stream.runs
         if not stream.begun or runs.beyond or stream.wanted:
@@ -263,7 +262,9 @@ class Broadcast:
         self._owe(stream, len(arrived), now_ms)
         return arrived
 
-    def _take(self, stream: Stream, kind: int, seq: int, body: bytes, arrived: list[Arrival], now_ms: float) -> None:
+    def _take(
+        self, stream: OriginStream, kind: int, seq: int, body: bytes, arrived: list[Arrival], now_ms: float
+    ) -> None:
         """A frame of an origin, from itself or in a repair."""
         if not stream.begun:
             stream.begin(max(1, seq - LOOKBACK))
@@ -283,19 +284,19 @@ class Broadcast:
             self._note(stream, kind, seq, body, now_ms)
         if complete is not None:
             self._arrive(stream, seq, *complete, arrived)
-        if self._in_turn.size:
-            arrived += self._in_turn.take(stream.origin, stream)
+        if self._origin_order.size:
+            arrived += self._origin_order.take(stream.origin, stream)
 
-    def _arrive(self, stream: Stream, seq: int, kind: int, payload: bytes, arrived: list[Arrival]) -> None:
+    def _arrive(self, stream: OriginStream, seq: int, kind: int, payload: bytes, arrived: list[Arrival]) -> None:
         """A payload is complete with this frame, and may have to wait for the ones before."""
-        if seq <= stream.runs.prefix or not self._in_turn.keeps_turn(kind, payload):
+        if seq <= stream.runs.prefix or not self._origin_order.keeps_turn(kind, payload):
             arrived.append((stream.origin, kind, payload))
-        elif self._in_turn.has_room(len(payload)):
-            self._in_turn.put(stream.origin, seq, kind, payload)
+        elif self._origin_order.has_room(len(payload)):
+            self._origin_order.put(stream.origin, seq, kind, payload)
         else:
             self._lost += 1
 
-    def _note(self, stream: Stream, kind: int, seq: int, body: bytes, now_ms: float) -> None:
+    def _note(self, stream: OriginStream, kind: int, seq: int, body: bytes, now_ms: float) -> None:
         """A frame is here that was not here before."""
         runs = stream.runs
         if seq == runs.prefix + 1 and not runs.beyond:
@@ -314,7 +315,7 @@ class Broadcast:
             self.asking.notice(stream, now_ms)
         self._owe(stream, 1, now_ms)
 
-    def _owe(self, stream: Stream, count: int, now_ms: float) -> None:
+    def _owe(self, stream: OriginStream, count: int, now_ms: float) -> None:
         """So many frames have to be confirmed: after a while, or now if they are many."""
         before = stream.unacked
         stream.unacked += count
@@ -323,7 +324,7 @@ class Broadcast:
         elif before < ACK_FRAMES <= stream.unacked:
             self._ack_ms = now_ms
 
-    def _take_heartbeat(self, stream: Stream, next_seq: int, body: bytes, now_ms: float) -> None:
+    def _take_heartbeat(self, stream: OriginStream, next_seq: int, body: bytes, now_ms: float) -> None:
         first_kept, vector = read_heartbeat(body)
         if not stream.begun:
             stream.begin(max(1, first_kept, next_seq - LOOKBACK))
@@ -346,7 +347,7 @@ class Broadcast:
                 named.ask_credit += VECTOR_ENTRY.size
                 self._claim(named, highest, now_ms)
 
-    def _claim(self, stream: Stream, highest: int, now_ms: float) -> None:
+    def _claim(self, stream: OriginStream, highest: int, now_ms: float) -> None:
         """Somebody says that these frames exist."""
         stream.claim(highest)
         if stream.noticed < stream.highest:
@@ -359,7 +360,7 @@ class Broadcast:
         if stream is not None and stream.begun and seq > 0:
             self._take(stream, kind, seq, content, arrived, now_ms)
 
-    def _take_request(self, stream: Stream, body: bytes, now_ms: float) -> None:
+    def _take_request(self, stream: OriginStream, body: bytes, now_ms: float) -> None:
         left = REQUESTED_MAX
         may_ask = True
         for origin, first, last in read_request(body):

@@ -20,7 +20,7 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     waited_ms: float
 
 
-class Held(NamedTuple):
+class MessageHeld(NamedTuple):
     """A message arrived too early; `Segment.held` says what it waits for."""
 
     group: str
@@ -87,5 +87,5 @@ class Missed(NamedTuple):
 
 
 Event: TypeAlias = (
-    Delivered | Held | ViewChanged | Joined | Synced | RecordRefused | Offered | Accepted | JoinHeard | Missed
+    Delivered | MessageHeld | ViewChanged | Joined | Synced | RecordRefused | Offered | Accepted | JoinHeard | Missed
 )

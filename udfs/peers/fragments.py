@@ -11,8 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from precede.udfs.peers.counts import Counts
-from precede.udfs.peers.frames import BAD_BODY, FRAGMENT, FRAGMENT_BYTES, PAYLOADS, FrameFault
+from precede.udfs.peers.frames import BAD_BODY, FRAGMENT, FRAGMENT_BYTES, PAYLOADS, DropCounts, FrameFault
 
 HEAD = Struct(">BHHI")
 """kind of the payload, index of this fragment, how many there are, checksum (CRC-32) of the whole payload."""
@@ -56,7 +55,7 @@ class _Pending(msgspec.Struct):
 class Reassembly:
     """Puts fragments together; memory and time are bounded."""
 
-    def __init__(self, counts: Counts, *, bytes_max: int = PENDING_BYTES_MAX) -> None:
+    def __init__(self, counts: DropCounts, *, bytes_max: int = PENDING_BYTES_MAX) -> None:
         self._counts = counts
         self._bytes_max = bytes_max
         self._pending: OrderedDict[Key, _Pending] = OrderedDict()

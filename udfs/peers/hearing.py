@@ -11,13 +11,12 @@ from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
 from precede.udfs.peers.events import Event, Missed, Offered, RecordRefused
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, PAGE, SYNC, Chance, Codec
-from precede.udfs.peers.in_turn import Arrival
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
-from precede.udfs.peers.notes import Announcement, GroupNote, JoinAnswer, RefusedByLog
+from precede.udfs.peers.notes import Announcement, GroupNote, JoinAnswer, RefusedByLog, read_have
 from precede.udfs.peers.ordering import begins
+from precede.udfs.peers.origin_order import Arrival
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.speaking import Signer
-from precede.udfs.peers.sync_messages import read_have
 from precede.udfs.peers.views import merge
 from precede.udfs.records.messages import Create
 from precede.udfs.records.strict import Malformed
@@ -71,7 +70,7 @@ class Hearing:
         """What has raised an error in its turn, and when it has its next one."""
         self._offered_bytes = 0
         self.is_paused = False
-        """As a gateway: whether no records are taken in (for_gateways.py)."""
+        """As a gateway: whether no records are taken in (gateway_calls.py)."""
         self._refusals: dict[RefusedByLog, None] = {}
         self.limits = Limits()
         """What records may have; as a gateway: in its log; else with lists as long as in the log of a gateway here."""
@@ -106,7 +105,7 @@ class Hearing:
         return len(values)
 
     def _keeps_turn(self, kind: int, payload: bytes) -> bool:
-        """Whether a payload is of a group by clocks, and may not overtake earlier ones of its origin (in_turn.py)."""
+        """Whether a payload is of a group by clocks, and may not overtake earlier ones of its origin."""
         if kind == DATA:
             peer = self._by_key.get(notes.read_data(payload)[0])
         elif kind == ANNOUNCEMENT:
@@ -169,9 +168,9 @@ class Hearing:
             if len(self._refusals) > REFUSALS_MAX:
                 del self._refusals[next(iter(self._refusals))]
             if peer is not None and note.id is not None:
-                peer.logged.drop([note.id])
+                peer.log_coverage.drop([note.id])
         elif peer is not None:
-            peer.logged.tell(note.create, read_have(note.have, note.name))
+            peer.log_coverage.tell(note.create, read_have(note.have, note.name))
             if note.create is not None:
                 self._meet(peer, note.create, now_ms, is_from_log=True)
         return peer
@@ -183,7 +182,7 @@ class Hearing:
         infos = []
         for one in note.groups:
             peer = self.groups.get(one.group)
-            if peer is None or peer.joining.left:
+            if peer is None or peer.own_join.left:
                 known = self.directory.known.get(one.group)
                 is_known = one.create is None or (known is not None and known.create == one.create)
                 if is_known or self._is_create(one.create, one.group):
@@ -194,7 +193,7 @@ class Hearing:
                 self._settle(peer, now_ms)
             view = peer.speaking.knowledge.view
             if merge(view, one.view) != view:
-                peer.catching_up.lacks(now_ms)  # it began the group by itself, before any heard of the other
+                peer.sync_schedule.lacks(now_ms)  # it began the group by itself, before any heard of the other
         for offer in self.directory.receive(GroupsInfo(note.name, infos)):
             if isinstance(offer, Offer):
                 self._offer(offer.info)
@@ -213,7 +212,7 @@ class Hearing:
     def _meet(self, peer: PeerGroup, create: bytes, now_ms: float, *, is_from_log: bool) -> None:
         """Another `create` of a group: the log's stands, else the one whose bytes are the least."""
         mine = peer.records.create
-        if mine == create or (peer.logged.create is not None and create != peer.logged.create):
+        if mine == create or (peer.log_coverage.create is not None and create != peer.log_coverage.create):
             return
         if (is_from_log or mine is None or create < mine) and self._is_create(create, peer.group):
             peer.adopt(create, now_ms)

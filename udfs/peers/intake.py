@@ -15,17 +15,15 @@ from precede.udfs.engine.runs import Runs
 from precede.udfs.limits import ANY_SIZE, Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import ORDERS, Order
-from precede.udfs.peers.catching_up import CatchingUp
-from precede.udfs.peers.counts import Counts
-from precede.udfs.peers.events import Accepted, Delivered, Event, Held, RecordRefused, ViewChanged
-from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER
-from precede.udfs.peers.frames import Chance
-from precede.udfs.peers.joining import Joining
+from precede.udfs.peers.events import Accepted, Delivered, Event, MessageHeld, RecordRefused, ViewChanged
+from precede.udfs.peers.frames import Chance, DropCounts
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
-from precede.udfs.peers.logged import Logged
+from precede.udfs.peers.log_coverage import LogCoverage
 from precede.udfs.peers.membership_records import MembershipRecords
-from precede.udfs.peers.ordering import Ordering, Outcome
+from precede.udfs.peers.ordering import DEFAULT_ORDER, Ordering, Outcome
+from precede.udfs.peers.own_join import OwnJoin
 from precede.udfs.peers.speaking import Signer, Speaking
+from precede.udfs.peers.sync_schedule import SyncSchedule
 from precede.udfs.peers.views import members
 from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record, Who
 from precede.udfs.records.strict import Malformed
@@ -71,19 +69,19 @@ class Intake:
         self.default_order = order
         self.ordering = Ordering(group, name, order)
         self.speaking = Speaking(group, name, epoch, ORDERS[order], signer)
-        self.catching_up = CatchingUp(name, epoch, group, chance, bytes_max=kept_bytes_max)
+        self.sync_schedule = SyncSchedule(name, epoch, group, chance, bytes_max=kept_bytes_max)
         self.events = events
         """What to tell the application; all groups of a process share it."""
         self.out: list[tuple[int, bytes]] = []
         """What to broadcast, as kind and payload."""
         self.said: list[bytes] = []
         """Own messages that are neither taken in nor sent yet."""
-        self.counts = Counts()
+        self.counts = DropCounts()
         self.is_gateway = False
         """Whether to tell of each record that is new, and to leave answers to joins to the caller."""
-        self.joining = Joining(name)
-        self.logged = Logged(name)
-        self.told_before: dict[Who, Runs] = {}
+        self.own_join = OwnJoin(name)
+        self.log_coverage = LogCoverage(name)
+        self.handed_over_before: dict[Who, Runs] = {}
         """What an earlier start told the application beyond the state that this one began with."""
         self._deferred: list[tuple[float, int, bytes, Join | Leave]] = []
         """Joins that wait, each with its time and epoch, and the leaves behind them."""
@@ -111,7 +109,7 @@ class Intake:
 
     def hear(self, values: list[bytes], now_ms: float, *, is_from_log: bool) -> None:
         """Take in what somebody says; by clocks not before it is known who has joined, as all clocks are compared."""
-        if self.catching_up.knows_joins or not self.order.waits_for_members:
+        if self.sync_schedule.knows_joins or not self.order.waits_for_members:
             self.take_all(values, now_ms, is_from_log=is_from_log)
         elif self._heard_bytes < HEARD_BYTES_MAX:
             self._heard.append((values, is_from_log))
@@ -119,13 +117,13 @@ class Intake:
 
     def take_heard(self, now_ms: float) -> None:
         """Take in what was heard before it was known who has joined."""
-        if self._heard and self.catching_up.knows_joins:
+        if self._heard and self.sync_schedule.knows_joins:
             is_full = self._heard_bytes >= HEARD_BYTES_MAX
             heard, self._heard, self._heard_bytes = self._heard, [], 0
             for values, is_from_log in heard:
                 self.take_all(values, now_ms, is_from_log=is_from_log)
             if is_full:
-                self.catching_up.begin(now_ms)
+                self.sync_schedule.begin(now_ms)
 
     def take(self, value: bytes, now_ms: float, *, is_from_log: bool = False, is_page: bool = False) -> bool:
         """Take in a record of the group, from anyone who has it; returns whether it is new."""
@@ -185,7 +183,7 @@ class Intake:
         name, epoch, first = messages[0].sender, messages[0].epoch, messages[0].seq
         assert isinstance(epoch, int)  # the reader has set it
         who = name, epoch
-        kept = self.catching_up.kept
+        kept = self.sync_schedule.kept
         news = at = 0
         while at < len(values) and kept.is_next(who, first + at):  # the usual case
             delivered, other = self.ordering.feed_messages(values[at:], messages[at:], now_ms)
@@ -205,7 +203,7 @@ class Intake:
 
     def _take_message(self, value: bytes, record: Message, now_ms: float) -> bool:
         id_: Id = (record.sender, record.epoch, record.seq)  # type: ignore[assignment]  # the reader has set the epoch
-        kept = self.catching_up.kept
+        kept = self.sync_schedule.kept
         if kept.has(id_) and kept.messages.get(id_) in (None, value):
             self.counts.add("copies")
             return False
@@ -216,7 +214,7 @@ class Intake:
 
     def _keep(self, id_: Id, value: bytes, refused: str | None, now_ms: float) -> bool:
         """Keep a message for others unless it was refused under this code; returns whether it is new."""
-        kept = self.catching_up.kept
+        kept = self.sync_schedule.kept
         if refused is None:
             return kept.store(id_, value, now_ms=now_ms)
         if refused in GONE_FOR_GOOD:
@@ -230,7 +228,7 @@ class Intake:
             if len(self._early) < EARLY_MAX and not knowledge.is_out(record.sender, record.epoch):
                 self._early[record.sender] = value, record
         elif self._feed(value, record, now_ms) is None and record.time is not UNSET:
-            self.catching_up.kept.note_heartbeat(record.sender, (record.epoch, record.seq, record.time), value)
+            self.sync_schedule.kept.note_heartbeat(record.sender, (record.epoch, record.seq, record.time), value)
 
     def _take_control(self, value: bytes, record: ControlRecord, now_ms: float, *, is_page: bool) -> bool:
         if self.records.has(record, value):
@@ -243,8 +241,8 @@ class Intake:
         if isinstance(record, Join | Leave) and self._must_wait(record, is_page=is_page):
             if len(self._deferred) < DEFERRED_MAX and all(other != value for _, _, other, _ in self._deferred):
                 self._deferred.append((now_ms, record.epoch, value, record))
-                if self.catching_up.synced:
-                    self.catching_up.lacks(now_ms)
+                if self.sync_schedule.synced:
+                    self.sync_schedule.lacks(now_ms)
                 return True
             return False
         return self._take_control_now(value, record, now_ms)
@@ -256,7 +254,7 @@ class Intake:
             return any(epoch <= record.epoch and one.sender == name for _, epoch, _, one in self._deferred)
         if self._must_not_wait(record):
             return False
-        if not self.catching_up.synced:
+        if not self.sync_schedule.synced:
             return not is_page or self.records.has_join_of(name)
         known = self.speaking.knowledge.view.get(name)
         return known is not None and known[0] < record.epoch
@@ -273,7 +271,7 @@ class Intake:
 
     def take_deferred(self, now_ms: float) -> None:
         """Take in the joins that have waited long enough."""
-        if not self.catching_up.synced:
+        if not self.sync_schedule.synced:
             return
         for one in sorted(self._deferred, key=lambda one: (one[1], one[0])):
             if self._ready_ms(one) <= now_ms:
@@ -284,7 +282,7 @@ class Intake:
 
     def deferred_until_ms(self) -> float | None:
         """When to call `take_deferred`."""
-        return min(map(self._ready_ms, self._deferred), default=None) if self.catching_up.synced else None
+        return min(map(self._ready_ms, self._deferred), default=None) if self.sync_schedule.synced else None
 
     def _ready_ms(self, one: tuple[float, int, bytes, Join | Leave]) -> float:
         """A join waits only where an older epoch of its sender is known."""
@@ -300,7 +298,7 @@ class Intake:
                 self.records.keep(record, value)  # newcomers may need it to know what was said under it
             return False
         self.records.keep(record, value)
-        self.catching_up.kept.set_controls(self.records.all())
+        self.sync_schedule.kept.set_controls(self.records.all())
         if self.speaking.learn(value):
             self.events.append(ViewChanged(self.group, self.members))
         if isinstance(record, Create):
@@ -331,7 +329,7 @@ class Intake:
             self.speaking.accepted(record, now_ms)
             if id_ is not None and self.ordering.took_to_hold(record):
                 self.ordering.note_held(id_, now_ms)
-                self.events.append(Held(self.group, id_))
+                self.events.append(MessageHeld(self.group, id_))
             if self.is_gateway:
                 self.events.insert(before, Accepted(self.group, value, record))
         return code
@@ -347,17 +345,17 @@ class Intake:
             for one in delivered:
                 self.speaking.delivered(one)
                 self.speaking.accepted(one.record, now_ms)
-            self.catching_up.kept.time = self.speaking.knowledge.time
-        if self.told_before:
-            delivered = [one for one in delivered if not _is_in(one.record, self.told_before)]
+            self.sync_schedule.kept.time = self.speaking.knowledge.time
+        if self.handed_over_before:
+            delivered = [one for one in delivered if not _is_in(one.record, self.handed_over_before)]
         self.events += delivered
 
     def _deliver(self, delivered: Iterable[Delivered]) -> None:
         for one in delivered:
             self.speaking.delivered(one)
-            if not self.told_before or not _is_in(one.record, self.told_before):
+            if not self.handed_over_before or not _is_in(one.record, self.handed_over_before):
                 self.events.append(one)
-        self.catching_up.kept.time = self.speaking.knowledge.time
+        self.sync_schedule.kept.time = self.speaking.knowledge.time
 
     def _adopt_order(self) -> None:
         """The `create` record says what the order is."""
@@ -372,7 +370,7 @@ class Intake:
 
     def adopt(self, create: bytes, now_ms: float) -> None:
         """Another `create` of this group stands: order everything again under it; nothing is delivered twice."""
-        kept, before = self.catching_up.kept, self.ordering
+        kept, before = self.sync_schedule.kept, self.ordering
         values = [*self.records.all(), *(value for _, value in kept.messages.items())]
         if self.records.create is not None:
             reason = "The group was created elsewhere before, and that counts; it is ordered again under that."
@@ -387,7 +385,7 @@ class Intake:
             record = read(value, ANY_SIZE)
             if not isinstance(record, Create) or value == create:
                 self.take(value, now_ms, is_from_log=True, is_page=True)
-        again = [one for one in self.events[first:] if isinstance(one, Delivered | Held | Accepted)]
+        again = [one for one in self.events[first:] if isinstance(one, Delivered | MessageHeld | Accepted)]
         told = [one for one in again if isinstance(one, Delivered) and _is_new(one, before)]
         self.events[first:] = [one for one in self.events[first:] if one not in again or one in told]
 
@@ -397,7 +395,7 @@ class Intake:
             record = read(value, ANY_SIZE)
             if isinstance(record, Create | Join | Leave | Evict | Abandon):
                 self.records.keep(record, value)
-        self.catching_up.kept.set_controls(self.records.all())
+        self.sync_schedule.kept.set_controls(self.records.all())
 
 
 def _follows(record: Record | None, last: Message) -> bool:

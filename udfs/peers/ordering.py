@@ -8,50 +8,140 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, TypeAlias
 
-import msgspec
 from msgspec import UNSET
 
-from precede.udfs.engine.held import Held as HeldMessage
+from precede.udfs.engine.held import Held
+from precede.udfs.engine.outbox import TypedOutbox
 from precede.udfs.engine.runs import Runs
+from precede.udfs.engine.senders import sender_key
+from precede.udfs.errors import Refused
+from precede.udfs.holdback import Holdback
 from precede.udfs.limits import ANY_SIZE, Limits
+from precede.udfs.membership.settled_before import pass_over
 from precede.udfs.orders import ORDERS, Order
+from precede.udfs.orders.two_clock import TwoClock
 from precede.udfs.peers.events import Delivered, RecordRefused
-from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER
-from precede.udfs.peers.peer_kernel import PeerKernel
-from precede.udfs.records.messages import Id, Message, Record, Who
+from precede.udfs.records.messages import Create, Id, Message, Record, Who
+from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
+from precede.udfs.release.by_both_clocks import ByBothClocks
 
-POSITION = b',"position":'
-ABANDONED = b'"status":"abandoned"'
 STAMPS = ("seen", "sent", "to", "time")
-
 
 Outcome: TypeAlias = tuple[list[Delivered], list[RecordRefused]]
 """What one record made the kernel deliver and refuse."""
 
 
-class _Letter(msgspec.Struct):
-    """The fields of a dead letter that matter here."""
+class _ByBothClocks(ByBothClocks):
+    """At a peer a newcomer need not be above all that was delivered: unrelated messages differ from place to place."""
 
-    code: str
-    reason: str
-    sender: str | None = None
-    epoch: int | None = None
-    seq: int | None = None
+    __slots__ = ()
 
-    @property
-    def id(self) -> Id | None:
-        if self.sender is None or self.epoch is None or self.seq is None:
-            return None
-        return self.sender, self.epoch, self.seq
+    def least_of_joiner(self) -> int:
+        return 1
 
 
-class _Tail(msgspec.Struct):
-    destination: str | None = None
+class _TwoClock(TwoClock):
+    __slots__ = ()
+
+    release_type = _ByBothClocks
 
 
-_letters = msgspec.json.Decoder(_Letter)
-_tails = msgspec.json.Decoder(_Tail)
+class PeerKernel(Holdback):
+    """Takes messages that were read before, and passes over what others have settled and forgotten."""
+
+    def __init__(self, order: str) -> None:
+        self.told = TypedOutbox()
+        super().__init__(order=order, outbox=self.told, orders={**ORDERS, TwoClock.name: _TwoClock})
+
+    def take_limits(self, limits: Limits) -> None:
+        """Take records by these limits from now on."""
+        self.limits = self.shared.limits = limits
+        self._record_bytes_max = limits.record_bytes_max
+        for group in (*self._groups.values(), *self._resting.values()):
+            group.limits = limits
+
+    def takes_read(self, group: str) -> bool:
+        """Whether messages of this group may be taken as they were read: it is there, and nothing is verified."""
+        known = self.look(group)
+        return known is not None and known.plain_partition == 0
+
+    def receive_read(self, values: list[bytes], records: list[Message], offset: int) -> int:
+        """Take messages of one sender that follow each other, from this offset on, as long as each is delivered at
+        once; returns how many. The one after these was taken too, and had another end: `told` has what it let go.
+
+        A peer must read a record, and trim it, before it knows whether to take it. Partition and time are 0.
+        """
+        group = self.open(records[0].group)
+        usual = group.deliver_next(values, records)
+        receive, placed, refused = group.receive_message, self.told.placed, self.told.refused
+        for at in range(usual, len(values)):
+            record = records[at]
+            receive(record, values[at], offset + at, 0)
+            held = group.held
+            if len(placed) != at - usual + 1 or refused or (held and (record.sender, record.epoch, record.seq) in held):
+                del placed[: at - usual]
+                return at
+        self.clear()
+        return len(values)
+
+    def is_settled(self, group: str, id_: Id) -> bool:
+        """Whether a message was delivered or abandoned, at all its destinations."""
+        sender = self.open(group).senders.get(sender_key(id_[0], id_[1]))
+        return sender is not None and id_[2] in sender
+
+    def is_over(self, group: str, name: str, epoch: int) -> bool:
+        """Whether nothing is waited for any more of a member's epoch that has ended."""
+        known = self.open(group)
+        sender = known.senders.get(sender_key(name, epoch))
+        return sender is None or known.release.is_over(sender)
+
+    def settled(self, group: str) -> dict[Who, Runs]:
+        """What is delivered or abandoned at all its destinations, of each sender and epoch."""
+        return {(one.name, one.epoch): one for one in self.open(group).senders.values()}
+
+    def pass_over(
+        self, group: str, settled: Iterable[tuple[Who, Runs]], *, time: int = 0, offset: int = 0
+    ) -> list[tuple[Who, int, int]]:
+        """Wait no longer for messages that are settled elsewhere and kept by no one; what waited for them goes on.
+
+        For a peer that comes late: the log itself has no such messages. `time` is the linear time that the
+        group has reached. Returns what is passed over, as (who, first, last).
+        """
+        known = self.open(group)
+        known.release.catch_up(time)
+        return [(who, first, last) for who, runs in settled for first, last in pass_over(known, *who, runs, offset, 0)]
+
+
+DEFAULT_ORDER = "s_b"
+"""The order of a group of a segment where nothing else is said."""
+
+
+def check_group(create: bytes | None, order: str) -> None:
+    """Raise Refused if a group with this `create` record, or without one, needs the log.
+
+    `order` is the one it has where the record names none.
+    """
+    try:
+        record = None if create is None else read(create, ANY_SIZE)
+    except Malformed as error:
+        raise Refused(f"Its `create` record cannot be read: {error.reason}") from error
+    if isinstance(record, Create):
+        check_order(order if record.options.order is UNSET else record.options.order, record.options.conflicts)
+        return
+    check_order(order, None)
+    if ORDERS[order].waits_for_members:
+        raise Refused(f"A group by clocks ({order}) has members only by a `create` record, and this one has none.")
+
+
+def check_order(order: Any, conflicts: Any) -> None:
+    """Raise Refused if a group with this order and these conflicts needs the log."""
+    if order not in ORDERS:
+        raise Refused(f"There is no order {order!r}: choose one of {', '.join(ORDERS)}.")
+    if ORDERS[order].needs_log:
+        raise Refused(f"The order {order} is the log's own, so it needs the log: choose lamport for one sequence here.")
+    if ORDERS[order].uses_conflicts and conflicts not in (None, UNSET) and conflicts:
+        raise Refused(f"In the order {order}, declared conflicts need the log: leave them out, or use Kafka.")
 
 
 class Ordering:
@@ -75,7 +165,10 @@ class Ordering:
         """Take in a record; returns what is delivered here, and what is refused."""
         self._offset += 1
         self._held_before = self.kernel.held_growth
-        self.kernel.receive(value, self._key, 0, self._offset, 0)
+        if self.order.takes_apart and isinstance(record, Message):
+            self.kernel.receive(value, self._key, 0, self._offset, 0)  # the others here need it as it came
+        else:
+            self.kernel.receive_record(record, value, self._key, 0, self._offset, 0)
         return self._take(now_ms, value, record)
 
     def feed_messages(
@@ -130,7 +223,7 @@ class Ordering:
     @property
     def has_begun(self) -> bool:
         """Whether anything of the group was accepted."""
-        return next(iter(self.kernel.homes()), None) is not None
+        return self.kernel.has_begun(self.group)
 
     def took_to_hold(self, record: Record) -> bool:
         """Whether the record that was fed last is held, and is for this peer."""
@@ -146,7 +239,7 @@ class Ordering:
         """A message was taken in and not delivered."""
         self._arrived_ms[id_] = now_ms
 
-    def held(self) -> list[HeldMessage]:
+    def held(self) -> list[Held]:
         """What waits here, and for what."""
         return [one for one in self.kernel.held(self.group) if one.destination in (None, self.name)]
 
@@ -163,26 +256,21 @@ class Ordering:
         return len(self._arrived_ms)
 
     def _take(self, now_ms: float, value: bytes = b"", record: Record | None = None) -> Outcome:
-        kernel = self.kernel
+        told = self.kernel.told
         delivered: list[Delivered] = []
-        for entry in kernel.ordered:
-            cut = entry.rfind(POSITION)
-            tail = entry[cut + 1 :]
-            if b'"destination":' in tail and _tails.decode(b"{" + tail).destination != self.name:
+        for one in told.placed:
+            if one.labels.destination not in (None, self.name):
                 continue
-            raw = entry[:cut] + b"}"
-            one = record if raw == value and record is not None else read(raw, ANY_SIZE)
-            waited_ms = 0.0
-            if isinstance(one, Message):
-                arrived_ms = self._arrived_ms.pop((one.sender, one.epoch, one.seq), None)  # type: ignore[arg-type]
-                waited_ms = 0.0 if arrived_ms is None else now_ms - arrived_ms
-            delivered.append(Delivered(self.group, raw, one, ABANDONED in tail, waited_ms))
+            arrived_ms = None if one.id is None else self._arrived_ms.pop(one.id, None)
+            waited_ms = 0.0 if arrived_ms is None else now_ms - arrived_ms
+            found = one.record if record is None or one.value != value else record
+            delivered.append(Delivered(self.group, one.value, found, one.is_abandoned, waited_ms))
         refused: list[RecordRefused] = []
-        for letter in map(_letters.decode, kernel.dead):
+        for letter in told.refused:
             refused.append(RecordRefused(self.group, letter.id, letter.code, letter.reason))
             if letter.id is not None:
                 self._arrived_ms.pop(letter.id, None)
-        kernel.clear()
+        told.clear()
         return delivered, refused
 
     def dump(self) -> dict[str, Any]:
@@ -203,7 +291,7 @@ def begins(group: str, create: bytes) -> bool:
     """Whether the kernel takes this `create` record of a group."""
     kernel = PeerKernel(order=DEFAULT_ORDER)
     kernel.receive(create, group.encode(), 0, 1, 0)
-    return not kernel.dead
+    return not kernel.told.refused
 
 
 def stamps_in(one: Delivered, order: str) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from precede.udfs import errors
 from precede.udfs.peers.events import Joined, JoinHeard, Synced
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA
 from precede.udfs.peers.intake import Intake
-from precede.udfs.peers.notes import GroupNote, JoinAnswer, encode, newest_members, write_data
+from precede.udfs.peers.notes import GroupNote, JoinAnswer, SyncAnswer, SyncRequest, encode, newest_members, write_data
 from precede.udfs.peers.speaking import HEARTBEAT_MS
-from precede.udfs.peers.streams import Stream
-from precede.udfs.peers.sync_messages import SyncAnswer, SyncRequest
+from precede.udfs.peers.streams import OriginStream
 from precede.udfs.peers.views import IN
 from precede.udfs.records.messages import Id, Join
 from precede.udfs.records.strict import Malformed
@@ -46,9 +45,9 @@ class PeerGroup(Intake):
 
         Raises Refused while this peer may not, and ValueError for what it does not know.
         """
-        if self.joining.left:
+        if self.own_join.left:
             raise errors.Refused(f"{self.name} has left {self.group}: join it again to come back.")
-        if not self.joining.joined:
+        if not self.own_join.joined:
             raise errors.Refused(f"{self.name} is not in {self.group} yet: wait until its join counts.")
         if to is None and self.order.has_destinations:
             raise ValueError(f"in {self.order.name} a message needs `to`, the members it is for")
@@ -64,9 +63,9 @@ class PeerGroup(Intake):
                 raise ValueError(
                     f"{id_} has not been delivered to {self.name}: a message can only answer what its sender knows"
                 )
-        self.logged.check_room(len(data))
+        self.log_coverage.check_room(len(data))
         id_, value = self.speaking.message(data, after, to, object_, clock_ms)
-        self.logged.said(id_, len(value))
+        self.log_coverage.said(id_, len(value))
         self.said.append(value)
         if self.speaking.observes:
             self.take_said(now_ms)  # the next stamp depends on it
@@ -90,7 +89,7 @@ class PeerGroup(Intake):
     def begin_epoch(self, epoch: int) -> None:
         """Say everything in a larger epoch from here on."""
         self.speaking.begin_epoch(epoch)
-        kept = self.catching_up.kept
+        kept = self.sync_schedule.kept
         kept.epoch, kept.number = epoch, 0
 
     def create(self, options: dict[str, Any], now_ms: float) -> None:
@@ -101,13 +100,13 @@ class PeerGroup(Intake):
     def enter(self, now_ms: float) -> None:
         """Say that this peer joins; `due` sees to it that the join counts."""
         value = self.speaking.join()
-        self.joining.begin(value, now_ms)
+        self.own_join.begin(value, now_ms)
         self._say(value, now_ms)
 
     def leave(self, now_ms: float) -> None:
         """Say that this peer leaves; what it said so far counts."""
         self._say(self.speaking.leave(), now_ms)
-        self.joining.end()
+        self.own_join.end()
         self.speaking.heartbeat_ms = None
 
     def adopt(self, create: bytes, now_ms: float) -> None:
@@ -115,10 +114,10 @@ class PeerGroup(Intake):
         super().adopt(create, now_ms)
         name, epoch = self.name, self.speaking.epoch
         said = [(name, epoch, seq) for seq in range(1, self.speaking.stamps.seq + 1)]
-        gone = [id_ for id_ in said if not self.catching_up.kept.has(id_)]
-        self.logged.drop(gone)
-        join = self.joining.record
-        if gone and not self.joining.left:
+        gone = [id_ for id_ in said if not self.sync_schedule.kept.has(id_)]
+        self.log_coverage.drop(gone)
+        join = self.own_join.record
+        if gone and not self.own_join.left:
             self.begin_epoch(epoch + 1)
             self.enter(now_ms)
         elif join is not None and join not in self.records.all():
@@ -126,18 +125,18 @@ class PeerGroup(Intake):
 
     # ── what others lack ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def receive_request(self, request: SyncRequest, asker: Stream, peers: int, now_ms: float) -> None:
+    def receive_request(self, request: SyncRequest, asker: OriginStream, peers: int, now_ms: float) -> None:
         """Somebody says what it has. Raises PeerFault."""
-        self.catching_up.receive_request(request, asker, peers, now_ms)
-        if self.joining.joined and self.order.waits_for_members and request.id.name != self.name:
+        self.sync_schedule.receive_request(request, asker, peers, now_ms)
+        if self.own_join.joined and self.order.waits_for_members and request.id.name != self.name:
             self.speaking.tell_soon(now_ms)  # who lacks something may wait for this clock, too
 
     def receive_answer(
-        self, answer: SyncAnswer, size: int, teller: Stream, now_ms: float, *, is_from_log: bool
+        self, answer: SyncAnswer, size: int, teller: OriginStream, now_ms: float, *, is_from_log: bool
     ) -> None:
         """A page for somebody. Raises PeerFault."""
         take = partial(self.take, now_ms=now_ms, is_from_log=is_from_log, is_page=True)
-        self.catching_up.receive_answer(answer, size, teller, take, now_ms)
+        self.sync_schedule.receive_answer(answer, size, teller, take, now_ms)
         self.take_heard(now_ms)
 
     # ── joining ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -146,7 +145,7 @@ class PeerGroup(Intake):
         if self.is_gateway:
             self.events.append(JoinHeard(self.group, join.sender, join.epoch, value))
             return
-        waits = self.order.waits_for_members and self.joining.is_in
+        waits = self.order.waits_for_members and self.own_join.is_in
         if waits and join.sender != self.name:
             self._answer_join(join.sender, join.epoch, value)
 
@@ -170,7 +169,7 @@ class PeerGroup(Intake):
 
     def receive_join_answer(self, answer: JoinAnswer, now_ms: float) -> None:
         """A member answers; the own clock goes above its."""
-        if not self.joining.receive_answer(answer, self.speaking.epoch):
+        if not self.own_join.receive_answer(answer, self.speaking.epoch):
             return
         stamps: Any = self.speaking.stamps
         if self.order.waits_for_members and answer.time <= self.speaking.knowledge.time + self.limits.window:
@@ -183,16 +182,16 @@ class PeerGroup(Intake):
             return  # it waits for the history
         waits_for: set[str] | None = set()
         if self.order.waits_for_members:
-            is_known = present is not None and self.catching_up.synced
+            is_known = present is not None and self.sync_schedule.synced
             waits_for = None
             if present is not None and is_known:
-                waits_for = (self.members.keys() | gateways | self.joining.named) & present
-        if self.joining.counts_now(waits_for):
+                waits_for = (self.members.keys() | gateways | self.own_join.named) & present
+        if self.own_join.counts_now(waits_for):
             self.events.append(Joined(self.group, self.speaking.epoch))
             if self.order.waits_for_members:
                 self.speaking.tell_soon(now_ms)
-        elif self.joining.record is not None and self.joining.is_due(now_ms):
-            self.out.append((DATA, write_data(self.key, self.joining.record)))
+        elif self.own_join.record is not None and self.own_join.is_due(now_ms):
+            self.out.append((DATA, write_data(self.key, self.own_join.record)))
 
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,34 +200,34 @@ class PeerGroup(Intake):
         speaking = self.speaking
         if speaking.heartbeat_ms is not None and speaking.heartbeat_ms <= now_ms:
             speaking.heartbeat_ms = None
-            if self.joining.joined and self.order.waits_for_members:
+            if self.own_join.joined and self.order.waits_for_members:
                 self._say(speaking.heartbeat(clock_ms, now_ms), now_ms)
                 if not self.ordering.held_count:
                     speaking.heartbeat_ms = None
-        if speaking.heartbeat_ms is None and self.order.waits_for_members and self.joining.joined:
+        if speaking.heartbeat_ms is None and self.order.waits_for_members and self.own_join.joined:
             speaking.heartbeat_ms = now_ms + HEARTBEAT_MS if self.ordering.held_count else None
-        out, became_synced = self.catching_up.due(now_ms)
+        out, became_synced = self.sync_schedule.due(now_ms)
         self.out += out
         if became_synced:
             self.events.append(Synced(self.group))
         self.take_deferred(now_ms)
         self.take_heard(now_ms)
-        told = self.catching_up.forgotten(self.ordering.waited_for, now_ms)
+        told = self.sync_schedule.forgotten(self.ordering.waited_for, now_ms)
         if told:
-            passed, delivered = self.ordering.pass_over(told, self.catching_up.reached_time, now_ms)
-            self.catching_up.passed(passed)
+            passed, delivered = self.ordering.pass_over(told, self.sync_schedule.reached_time, now_ms)
+            self.sync_schedule.passed(passed)
             self._deliver(delivered)
-        self.logged.drop(self.catching_up.kept.forget_old(self._may_forget))
+        self.log_coverage.drop(self.sync_schedule.kept.forget_old(self._may_forget))
 
     def _may_forget(self, id_: Id) -> bool:
-        return not self.ordering.is_held(id_) and not self.logged.keeps(id_)
+        return not self.ordering.is_held(id_) and not self.log_coverage.keeps(id_)
 
     def deadline_ms(self) -> float | None:
         """When to call `due`."""
         times = [
             self.speaking.heartbeat_ms,
-            self.catching_up.deadline_ms(is_waiting=bool(self.ordering.held_count)),
-            self.joining.again_ms,
+            self.sync_schedule.deadline_ms(is_waiting=bool(self.ordering.held_count)),
+            self.own_join.again_ms,
             self.deferred_until_ms(),
         ]
         return min((time for time in times if time is not None), default=None)

@@ -22,13 +22,12 @@ from precede.udfs.peers import notes
 from precede.udfs.peers.broadcast import Broadcast
 from precede.udfs.peers.directory import GroupInfo, GroupsInfo
 from precede.udfs.peers.events import Event
-from precede.udfs.peers.fit_for_segment import DEFAULT_ORDER, check_group, check_order
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, FrameFault
 from precede.udfs.peers.hearing import Hearing
-from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, RefusedByLog
+from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, PeerFault, RefusedByLog
+from precede.udfs.peers.ordering import DEFAULT_ORDER, check_group, check_order
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment_state import dump_group, load_group
-from precede.udfs.peers.sync_messages import PeerFault
 from precede.udfs.peers.views import IN, merge
 from precede.udfs.records.messages import Id
 
@@ -38,7 +37,7 @@ SAID_MAX = 64
 """So many messages of one group are said before they are taken in."""
 
 
-class Segment(Hearing):
+class SegmentProtocol(Hearing):
     """One process on a segment, under one name."""
 
     def restore(self, state: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
@@ -52,14 +51,14 @@ class Segment(Hearing):
         load_group(peer, dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
         view = peer.speaking.knowledge.view
         info = GroupInfo(group, peer.default_order, view, peer.records.create)
-        if peer.joining.left:
+        if peer.own_join.left:
             self.directory.receive(GroupsInfo(self.name, [info]))  # it may be joined again
         else:
             # It may have stopped before its own join was taken in: that comes after the history.
             info = replace(info, view=merge(view, {self.name: (dumped["epoch"], IN)}))
             self.directory.remember(info)
-        peer.catching_up.begin(now_ms)
-        if not peer.joining.joined and not peer.joining.left:
+        peer.sync_schedule.begin(now_ms)
+        if not peer.own_join.joined and not peer.own_join.left:
             peer.enter(now_ms)
 
     # ── calls of the application ──────────────────────────────────────────────────────────────────────────────────
@@ -77,7 +76,7 @@ class Segment(Hearing):
         check_order(options["order"], options.get("conflicts"))
         self.directory.create(group)
         peer = self._add(group)
-        peer.catching_up.begin_alone(now_ms)
+        peer.sync_schedule.begin_alone(now_ms)
         peer.create(options, now_ms)
         peer.enter(now_ms)
         self._settle(peer, now_ms)
@@ -88,7 +87,7 @@ class Segment(Hearing):
         """Enter a group that was offered; it may be spoken in once `Joined` is told. Raises Refused if it cannot be."""
         known = self.directory.known.get(group)
         before = self.groups.get(group)
-        if known is None or (before is not None and not before.joining.left):
+        if known is None or (before is not None and not before.own_join.left):
             raise Refused(f"No group {group} is offered on this segment: discover first, or create it.")
         order = known.description or DEFAULT_ORDER
         check_group(known.create, order)
@@ -99,7 +98,7 @@ class Segment(Hearing):
         used = max(known.view.get(self.name, (-1, IN))[0], -1 if before is None else before.speaking.epoch)
         if used >= peer.speaking.epoch:
             peer.begin_epoch(used + 1)
-        peer.catching_up.begin(now_ms)
+        peer.sync_schedule.begin(now_ms)
         if before is not None:
             _hand_over(before, peer, now_ms)
         peer.enter(now_ms)
@@ -122,7 +121,7 @@ class Segment(Hearing):
         peer = self._add(group, order)
         if create is not None:
             peer.take(create, now_ms, is_from_log=True)
-        peer.catching_up.begin(now_ms)
+        peer.sync_schedule.begin(now_ms)
         self.announce([peer.note], now_ms)
         return peer
 
@@ -191,7 +190,7 @@ class Segment(Hearing):
         peer = self._peer(note.group)
         peer.out.append((ANNOUNCEMENT, notes.encode(note)))
         if isinstance(note, InLog) and note.create is not None:
-            peer.logged.tell(note.create, {})
+            peer.log_coverage.tell(note.create, {})
             self._meet(peer, note.create, now_ms, is_from_log=True)
         self._settle(peer, now_ms)
 
@@ -208,11 +207,11 @@ class Segment(Hearing):
         """After an end that was not clean: an own message that was said after the state was written."""
         peer = self.groups.get(group)
         if peer is not None and peer.take(value, now_ms):
-            peer.logged.said((self.name, epoch, seq), len(value))
+            peer.log_coverage.said((self.name, epoch, seq), len(value))
 
     def record_of(self, group: str, id_: Id) -> bytes | None:
         """The raw record of a message, if it is kept here."""
-        return self._peer(group).catching_up.kept.messages.get(id_)
+        return self._peer(group).sync_schedule.kept.messages.get(id_)
 
     def held(self, group: str) -> list[Held]:
         """What waits for its turn in a group, and for what."""
@@ -232,7 +231,7 @@ class Segment(Hearing):
 
     def owed(self, group: str) -> list[Id]:
         """The own messages that a gateway's log is not known to have; none where no gateway is known."""
-        return self._peer(group).logged.owed
+        return self._peer(group).log_coverage.owed
 
     def is_confirmed(self, now_ms: float) -> bool:
         """Whether all that was said is with every present peer."""
@@ -275,7 +274,7 @@ class Segment(Hearing):
         self._take_said()
         try:
             arrivals = self.broadcast.receive(datagram, now_ms)
-        except Exception as error:  # noqa: BLE001 (counts.py)
+        except Exception as error:  # noqa: BLE001 (frames.py)
             self.counts.fault(error)
             return
         at = 0
@@ -290,7 +289,7 @@ class Segment(Hearing):
                 self.counts.add(fault.code)
             except PeerFault:
                 self.counts.add("peer_fault")
-            except Exception as error:  # noqa: BLE001 (counts.py)
+            except Exception as error:  # noqa: BLE001 (frames.py)
                 self.counts.fault(error)
             at += taken
 
@@ -307,23 +306,23 @@ class Segment(Hearing):
         if self.broadcast.lost != self._lost:
             self._lost = self.broadcast.lost
             for peer in self.groups.values():
-                peer.catching_up.lacks(now_ms)
+                peer.sync_schedule.lacks(now_ms)
         for peer in self.groups.values():
             if peer in self._rests:
                 continue
             try:
                 peer.due(self._clock_ms(now_ms), now_ms)
-                if peer.joining.waits:
+                if peer.own_join.waits:
                     peer.check_join(self.present(now_ms), self.announcing.gateways, now_ms)
                 self._settle(peer, now_ms)
-            except Exception as error:  # noqa: BLE001 (counts.py)
+            except Exception as error:  # noqa: BLE001 (frames.py)
                 self._rest(peer, error)
         if self.broadcast in self._rests:
             return []
         try:
             self._flush(now_ms)
             return self.broadcast.due(now_ms, is_drained=is_drained)
-        except Exception as error:  # noqa: BLE001 (counts.py)
+        except Exception as error:  # noqa: BLE001 (frames.py)
             self._rest(self.broadcast, error)
             return []
 
@@ -336,7 +335,7 @@ class Segment(Hearing):
         for one in timed:
             try:
                 time = self._rests.get(one) or one.deadline_ms()
-            except Exception as error:  # noqa: BLE001 (counts.py)
+            except Exception as error:  # noqa: BLE001 (frames.py)
                 time = self._rest(one, error)
             if time is not None:
                 times.append(time)
@@ -355,27 +354,27 @@ class Segment(Hearing):
             for peer in speakers:
                 try:
                     peer.take_said(self._said_ms)
-                except Exception as error:  # noqa: BLE001 (counts.py)
+                except Exception as error:  # noqa: BLE001 (frames.py)
                     self.counts.fault(error)
                 self._settle(peer, self._said_ms)
 
 
 def _is_needed(peer: PeerGroup) -> bool:
     """Whether this peer is in the group, or has left and the log lacks what it said."""
-    return not peer.joining.left or bool(peer.logged.owed)
+    return not peer.own_join.left or bool(peer.log_coverage.owed)
 
 
 def _hand_over(before: PeerGroup, peer: PeerGroup, now_ms: float) -> None:
     """Who comes back still keeps what it said before and the log lacks, and the records by which that counts."""
-    if not before.logged.owed:
+    if not before.log_coverage.owed:
         return
     for record in before.records.all():
         peer.take(record, now_ms, is_from_log=True, is_page=True)
-    peer.logged.is_known = True
-    for id_ in before.logged.owed:
-        value = before.catching_up.kept.messages.get(id_)
+    peer.log_coverage.is_known = True
+    for id_ in before.log_coverage.owed:
+        value = before.sync_schedule.kept.messages.get(id_)
         if value is not None and peer.take(value, now_ms):
-            peer.logged.said(id_, len(value))
+            peer.log_coverage.said(id_, len(value))
 
 
 def _not_in(name: str, group: str) -> Refused:

@@ -10,7 +10,7 @@ from precede.udfs.peers.peer_group import PeerGroup
 
 def dump_group(peer: PeerGroup) -> dict[str, Any]:
     """Everything of one group. Of messages only the own ones: what others said comes from others again."""
-    kept = peer.catching_up.kept
+    kept = peer.sync_schedule.kept
     own = [[*id_, value] for id_, value in kept.messages.items() if id_[0] == peer.name]
     return {
         "epoch": peer.speaking.epoch,
@@ -21,11 +21,11 @@ def dump_group(peer: PeerGroup) -> dict[str, Any]:
         "have": kept.have(),
         "own": own,
         "number": kept.number,
-        "unlogged": peer.logged.lacking,
-        "has_log": peer.logged.is_known,
-        "told_before": [(*who, runs.dump()) for who, runs in peer.told_before.items()],
-        "joined": peer.joining.joined,
-        "left": peer.joining.left,
+        "unlogged": peer.log_coverage.lacking,
+        "has_log": peer.log_coverage.is_known,
+        "told_before": [(*who, runs.dump()) for who, runs in peer.handed_over_before.items()],
+        "joined": peer.own_join.joined,
+        "left": peer.own_join.left,
     }
 
 
@@ -35,26 +35,26 @@ def load_group(peer: PeerGroup, dumped: dict[str, Any], now_ms: float, *, new_ep
     peer.ordering.load(dumped["ordering"], now_ms)
     peer.speaking.adopt_order(peer.ordering.order)
     peer.speaking.load(dumped["speaking"])
-    kept = peer.catching_up.kept
+    kept = peer.sync_schedule.kept
     kept.number = dumped["number"]
     unlogged = {tuple(id_) for id_ in dumped["unlogged"]}
-    peer.logged.is_known = dumped.get("has_log", False)
+    peer.log_coverage.is_known = dumped.get("has_log", False)
     for name, epoch, seq, value in dumped["own"]:
         kept.store((name, epoch, seq), value, now_ms=now_ms)
         if (name, epoch, seq) in unlogged:
-            peer.logged.said((name, epoch, seq), len(value))
+            peer.log_coverage.said((name, epoch, seq), len(value))
     for name, epoch, told in dumped.get("told_before", []):
-        peer.told_before[name, epoch] = Runs()
-        peer.told_before[name, epoch].fill(told)
+        peer.handed_over_before[name, epoch] = Runs()
+        peer.handed_over_before[name, epoch].fill(told)
     for name, epoch, dumped_runs in dumped["have"]:
         runs = Runs()
         runs.fill(dumped_runs)
         for low, high in runs.runs():
             kept.note_gone((name, epoch), low, high)
-    peer.joining.joined, peer.joining.left = dumped["joined"], dumped["left"]
+    peer.own_join.joined, peer.own_join.left = dumped["joined"], dumped["left"]
     if new_epoch is not None:
         peer.begin_epoch(new_epoch)
-        peer.joining.joined = False
+        peer.own_join.joined = False
 
 
 def decode_state(text: bytes) -> dict[str, Any]:

@@ -8,8 +8,8 @@ they have crashed, are cut off, or lie.
 from collections import deque
 from itertools import islice
 
-from precede.udfs.peers.frame_store import FrameStore
 from precede.udfs.peers.frames import BUNDLE_BYTES_MAX, FRAME, frame_bytes
+from precede.udfs.peers.repairing import FrameStore
 
 LINGER_MS = 1.0
 """How long a frame waits for others to share its datagram; with more than PEERS_USUAL peers longer in proportion.

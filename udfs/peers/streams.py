@@ -29,7 +29,7 @@ LIVE_MS = 3_000
 """An origin that was heard within this time counts as present."""
 
 
-class Wanted:
+class MissingFrame:
     """A missing frame that is being asked for."""
 
     __slots__ = ("asked", "due_ms", "others", "since_ms")
@@ -43,7 +43,7 @@ class Wanted:
         """How often others asked for it since then."""
 
 
-class Stream:
+class OriginStream:
     """One origin, as far as it was heard here."""
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Stream:
         """The largest seq that is known to exist, as far as the lookahead."""
         self.noticed = 0
         """Up to this seq the gaps are being asked for."""
-        self.wanted: dict[int, Wanted] = {}
+        self.wanted: dict[int, MissingFrame] = {}
         """The missing frames that are being asked for (asking.py)."""
         self.unanswered = 0
         """How many frames were asked for since one came that had been missing."""
@@ -132,17 +132,17 @@ class Streams:
     """All origins that were heard, at most ORIGINS_MAX of them."""
 
     def __init__(self) -> None:
-        self.by_origin: dict[bytes, Stream] = {}
+        self.by_origin: dict[bytes, OriginStream] = {}
 
-    def get(self, origin: bytes) -> Stream | None:
+    def get(self, origin: bytes) -> OriginStream | None:
         """What is known of an origin."""
         return self.by_origin.get(origin)
 
-    def of(self, origin: bytes, now_ms: float) -> Stream:
+    def of(self, origin: bytes, now_ms: float) -> OriginStream:
         """What is known of an origin: nothing of one that is forgotten, which has then earned nothing."""
-        return self.by_origin.get(origin) or Stream(origin, now_ms)
+        return self.by_origin.get(origin) or OriginStream(origin, now_ms)
 
-    def heard(self, origin: bytes, now_ms: float) -> Stream:
+    def heard(self, origin: bytes, now_ms: float) -> OriginStream:
         """The stream of an origin that a datagram came from; beyond the limit the least known one makes room."""
         stream = self.by_origin.get(origin)
         if stream is None:
@@ -150,12 +150,12 @@ class Streams:
                 # Who said little is forgotten first: a flood of forged origins then pushes out itself.
                 least = min(self.by_origin.values(), key=lambda one: (one.datagrams, one.heard_ms))
                 del self.by_origin[least.origin]
-            stream = self.by_origin[origin] = Stream(origin, now_ms)
+            stream = self.by_origin[origin] = OriginStream(origin, now_ms)
         stream.heard_ms = now_ms
         stream.datagrams += 1
         return stream
 
-    def live(self, now_ms: float) -> Iterator[Stream]:
+    def live(self, now_ms: float) -> Iterator[OriginStream]:
         """The origins that were heard lately."""
         return (one for one in self.by_origin.values() if one.heard_ms + LIVE_MS >= now_ms)
 

@@ -24,7 +24,7 @@ What the printed protocol leaves open or gets wrong, and the solution here:
 - A member may drop the text of a message and remember its id; it then neither asks for that message nor sends it. Its
   answers name what it has dropped, so that a newcomer does not wait for what no one keeps.
 - An answer is a page. A newcomer to a long history asks page by page, and does not drown in all of it at once. A page
-  is no larger than the requester has earned (catching_up.py); one without messages then says that there are some.
+  is no larger than the requester has earned (sync_schedule.py); one without messages then says that there are some.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ import msgspec
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX, KeptMessages
-from precede.udfs.peers.sync_messages import SyncAnswer, SyncId, SyncRequest, is_later, read_have
+from precede.udfs.peers.notes import SyncAnswer, SyncId, SyncRequest, is_later, read_have
 from precede.udfs.records.messages import Id, Who
 
 TIME_TO_LIVE_MS = 60_000

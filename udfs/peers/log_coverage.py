@@ -12,7 +12,7 @@ from precede.udfs.records.messages import Id, Who
 UNLOGGED_BYTES_MAX = 16 * 1024 * 1024
 
 
-class Logged:
+class LogCoverage:
     """One group's standing in the log."""
 
     def __init__(self, name: str, bytes_max: int = UNLOGGED_BYTES_MAX) -> None:

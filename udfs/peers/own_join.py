@@ -10,7 +10,7 @@ AGAIN_MS = 500.0
 """A join that is not answered by all is repeated this often."""
 
 
-class Joining:
+class OwnJoin:
     """The own standing in one group."""
 
     def __init__(self, name: str) -> None:

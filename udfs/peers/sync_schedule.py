@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.frames import PADDING, PAGE, SYNC, Chance
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX, SETTLED_MAX
-from precede.udfs.peers.notes import encode
-from precede.udfs.peers.streams import AMPLIFICATION, Stream
-from precede.udfs.peers.sync_messages import SyncAnswer, SyncRequest, read_have
+from precede.udfs.peers.notes import SyncAnswer, SyncRequest, encode, read_have
+from precede.udfs.peers.streams import AMPLIFICATION, OriginStream
 from precede.udfs.peers.synchronising import PAGE_BYTES_MAX, Synchroniser
 from precede.udfs.records.messages import SEQ_MAX, Who
 
@@ -51,7 +50,7 @@ Out = tuple[int, bytes]
 """kind and payload."""
 
 
-class CatchingUp:
+class SyncSchedule:
     """One peer's questions and answers in one group."""
 
     def __init__(self, name: str, epoch: int, group: str, chance: Chance, *, bytes_max: int = KEPT_BYTES_MAX) -> None:
@@ -64,7 +63,7 @@ class CatchingUp:
         """Whether somebody has told what joins there were, or no one can."""
         self._silent = 0
         self._last_answered: str | None = None
-        self._askers: dict[str, Stream] = {}
+        self._askers: dict[str, OriginStream] = {}
         """From whom the questions came that wait to be answered, by the name in them."""
         self._padding = 0
         """How much to say beside the next question."""
@@ -133,7 +132,7 @@ class CatchingUp:
 
     # ── received ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def receive_request(self, request: SyncRequest, asker: Stream, peers: int, now_ms: float) -> None:
+    def receive_request(self, request: SyncRequest, asker: OriginStream, peers: int, now_ms: float) -> None:
         """Somebody says what it has. Raises PeerFault."""
         self._askers.pop(request.id.name, None)
         self._askers[request.id.name] = asker
@@ -151,7 +150,7 @@ class CatchingUp:
             self.ask_ms = now_ms + self._chance.uniform(*PERIOD_MS)  # this peer would have said the same
 
     def receive_answer(
-        self, answer: SyncAnswer, size: int, teller: Stream, take: Callable[[bytes], bool], now_ms: float
+        self, answer: SyncAnswer, size: int, teller: OriginStream, take: Callable[[bytes], bool], now_ms: float
     ) -> None:
         """A page came: `take` is called for each record, and says whether it is new. Raises PeerFault."""
         told = read_have(answer.settled, answer.name, runs_max=2 * SETTLED_MAX)

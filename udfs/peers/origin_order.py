@@ -8,7 +8,7 @@ others would deliver what lies above the first word of the newcomer. A peer that
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from precede.udfs.peers.streams import Stream, Streams
+from precede.udfs.peers.streams import OriginStream, Streams
 
 EARLY_BYTES_MAX = 16 * 1024 * 1024
 """So much may wait; beyond it, what comes early is left to synchronising."""
@@ -25,7 +25,7 @@ Arrival = tuple[bytes, int, bytes]
 """origin, kind, payload."""
 
 
-class InTurn:
+class OriginOrder:
     """The early payloads, by origin."""
 
     def __init__(self, keeps_turn: Callable[[int, bytes], bool]) -> None:
@@ -42,7 +42,7 @@ class InTurn:
         heappush(self._early.setdefault(origin, []), (seq, kind, payload))
         self.size += len(payload) + COST
 
-    def take(self, origin: bytes, stream: Stream | None) -> list[Arrival]:
+    def take(self, origin: bytes, stream: OriginStream | None) -> list[Arrival]:
         """What of this origin need not wait any more: all of it where its stream is forgotten."""
         early = self._early.get(origin)
         if early is None:

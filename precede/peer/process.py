@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from precede.client_settings import Config, client_settings
 from precede.ingest.segment.address import read_addresses
-from precede.ingest.segment.opening import new_epoch, open_link, read_segment_key
+from precede.ingest.segment.link import new_epoch, open_link, read_segment_key
 from precede.ingest.segment.peer_state import opened_state, peer_file
 from precede.ingest.segment.runner import SegmentRunner
 from precede.ingest.signing import key_in, public_text
 from precede.member.arguments import as_name
-from precede.segments.callbacks import Callbacks
-from precede.segments.inbox import Inbox
-from precede.segments.keeping import Keeper
+from precede.peer.handing_over import Callbacks, EventQueue
+from precede.peer.keeping import Keeper
 from precede.udfs.errors import Congested, Refused
 from precede.udfs.limits import Limits
 from precede.udfs.peers.catalogue import Listing, listing_of
@@ -79,7 +78,7 @@ class SegmentProcess:
         if len(addresses) > 1:
             raise Refused(f"A peer is on one segment, and {settings.segment} names {len(addresses)}: name one.")
         self.address = addresses[0]
-        self.inboxes: dict[str, Inbox] = {}
+        self.inboxes: dict[str, EventQueue] = {}
         """What was told of each group and is not handed over yet; used under the lock of the runner."""
         self._offers: list[Listing] = []
         self._view_s = 0.0
@@ -111,7 +110,7 @@ class SegmentProcess:
         )
         opened.callback(link.socket.close)
         self._segment = link.segment
-        self.inboxes = {group: Inbox() for group in link.segment.groups if self.inside(group) is not None}
+        self.inboxes = {group: EventQueue() for group in link.segment.groups if self.inside(group) is not None}
         self._keeper = Keeper(kept, link.segment, self._not_handed_over)
         self._runner = SegmentRunner()
         opened.callback(self._finish)
@@ -149,7 +148,7 @@ class SegmentProcess:
     def inside(self, group: str) -> PeerGroup | None:
         """A group that this process is in."""
         found = self._segment.groups.get(group)
-        return None if found is None or found.joining.left else found
+        return None if found is None or found.own_join.left else found
 
     def mine(self) -> list[str]:
         """The groups that this process is in."""
@@ -174,7 +173,7 @@ class SegmentProcess:
             if self.inside(group) is not None:
                 raise Refused(f"{self.name} is in {group} already: take its peer with join.")
             before = self.inboxes.get(group)
-            self.inboxes[group] = Inbox()
+            self.inboxes[group] = EventQueue()
             try:
                 self._segment.create(group, options, now_ms)
             except BaseException:
@@ -191,7 +190,7 @@ class SegmentProcess:
             if self.inside(group) is None:
                 self._check_key(group)
                 self._segment.join(group, now_ms)
-                self.inboxes[group] = Inbox()  # events are told at the end of this block
+                self.inboxes[group] = EventQueue()  # events are told at the end of this block
         self._wait_joined(group, wait_s)
 
     def _check_key(self, group: str) -> None:
@@ -228,7 +227,7 @@ class SegmentProcess:
         _check_same(group, order, self._segment.groups[group].order.name)
 
     def _wait_joined(self, group: str, wait_s: float) -> None:
-        joining = self._segment.groups[group].joining
+        joining = self._segment.groups[group].own_join
         if not self._runner.wait_until(lambda _now_ms: joining.joined or joining.left, wait_s):
             raise Refused(
                 f"The join of {self.name} does not count in {group} yet: not every member that is heard has answered it"
@@ -331,7 +330,7 @@ class SegmentProcess:
             return {} if self._callbacks.are_made else None
         return {group: inbox.waiting(is_end=is_end) for group, inbox in self.inboxes.items()}
 
-    def wait_for(self, inbox: Inbox, timeout_s: float) -> None:
+    def wait_for(self, inbox: EventQueue, timeout_s: float) -> None:
         """Wait until something is in there, driving the segment meanwhile if no other thread does."""
         deadline = monotonic() + timeout_s
         while not inbox.is_ready() and self._runner.is_running and (left_s := deadline - monotonic()) > 0:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 from precede.client_settings import Config
 from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds
 from precede.member.group_member import GroupMember, Status
+from precede.peer.handing_over import Callbacks, as_peer_delivery
+from precede.peer.process import SegmentProcess
 from precede.reading.delivery import Delivery
-from precede.segments.callbacks import Callbacks
-from precede.segments.peer_delivery import as_peer_delivery
-from precede.segments.process import SegmentProcess
 from precede.udfs.errors import Refused
 from precede.udfs.peers.events import Delivered, Event, RecordRefused
 from precede.udfs.records.messages import Id, Message
@@ -128,14 +127,14 @@ class Peer(GroupMember):
     @property
     def has_left(self) -> bool:
         """Whether it has left the group."""
-        return self._inside.joining.left
+        return self._inside.own_join.left
 
     @property
     def status(self) -> Status:
         """How this peer stands with its group."""
         with self._process.use():
             missing = len({id_ for one in self._inside.ordering.held() for id_ in one.missing})
-            synced = self._inside.catching_up.synced and not missing and not self._inbox.has_records
+            synced = self._inside.sync_schedule.synced and not missing and not self._inbox.has_records
         return Status(synced, missing, self._given_up)
 
     def held(self) -> list["HeldMessage"]:

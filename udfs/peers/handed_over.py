@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.events import Delivered, Event
+from precede.udfs.peers.notes import Have
 from precede.udfs.peers.peer_group import PeerGroup
-from precede.udfs.peers.segment import Segment
-from precede.udfs.peers.sync_messages import Have
+from precede.udfs.peers.segment import SegmentProtocol
 from precede.udfs.records.messages import Id, Message, Who
 
-Told = dict[str, list[Have]]
+HandedOver = dict[str, list[Have]]
 """By group."""
 
 
-def told_by(segment: Segment, waiting: Mapping[str, Iterable[Event]]) -> Told:
+def handed_over_by(segment: SegmentProtocol, waiting: Mapping[str, Iterable[Event]]) -> HandedOver:
     """What was told of each group, where these events are not handed over yet."""
     return {group: _of_group(peer, waiting.get(group, ())) for group, peer in segment.groups.items()}
 
@@ -25,36 +25,36 @@ def told_by(segment: Segment, waiting: Mapping[str, Iterable[Event]]) -> Told:
 def _of_group(peer: PeerGroup, waiting: Iterable[Event]) -> list[Have]:
     left: dict[Who, Runs] = {}
     for event in waiting:
-        id_ = id_told(event)
+        id_ = id_delivered(event)
         if id_ is not None:
             left.setdefault(id_[:2], Runs()).add(id_[2])
     settled = peer.ordering.kernel.settled(peer.group)
     found: list[Have] = []
-    for who in {**settled, **peer.told_before}:
+    for who in {**settled, **peer.handed_over_before}:
         told = Runs()
-        for runs in (settled.get(who), peer.told_before.get(who)):
+        for runs in (settled.get(who), peer.handed_over_before.get(who)):
             for low, high in () if runs is None else runs.runs():
                 told.add_ranges(left[who].gaps(low, high) if who in left else [(low, high)])
         found.append((*who, told.dump()))
     return found
 
 
-def take_told(segment: Segment, told: Told) -> None:
+def restore_handed_over(segment: SegmentProtocol, told: HandedOver) -> None:
     """What an earlier start told is not told again."""
     for group, have in told.items():
         peer = segment.groups.get(group)
         if peer is not None:
-            peer.told_before |= {(name, epoch): _runs(dumped) for name, epoch, dumped in have}
+            peer.handed_over_before |= {(name, epoch): _runs(dumped) for name, epoch, dumped in have}
 
 
-def was_told(segment: Segment, event: Delivered) -> bool:
+def was_handed_over(segment: SegmentProtocol, event: Delivered) -> bool:
     """Whether an earlier start told this."""
-    id_, peer = id_told(event), segment.groups.get(event.group)
-    runs = None if id_ is None or peer is None else peer.told_before.get(id_[:2])
+    id_, peer = id_delivered(event), segment.groups.get(event.group)
+    runs = None if id_ is None or peer is None else peer.handed_over_before.get(id_[:2])
     return runs is not None and id_ is not None and id_[2] in runs
 
 
-def id_told(event: Event) -> Id | None:
+def id_delivered(event: Event) -> Id | None:
     """The id of a message that is delivered."""
     if not isinstance(event, Delivered) or not isinstance(event.record, Message):
         return None

@@ -4,21 +4,21 @@ from collections.abc import Iterable
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.limits import Limits
-from precede.udfs.peers.catching_up import GRACE_MS
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.notes import GroupNote
-from precede.udfs.peers.segment import Segment
+from precede.udfs.peers.segment import SegmentProtocol
+from precede.udfs.peers.sync_schedule import GRACE_MS
 from precede.udfs.records.messages import Who
 
 
-def take_limits(segment: Segment, limits: Limits) -> None:
+def take_limits(segment: SegmentProtocol, limits: Limits) -> None:
     """Take records by the limits of the log, and tell the peers how long the lists in them may be."""
     segment.take_limits(limits)
     segment.announcing.limits = limits.lists
 
 
 def learn(
-    segment: Segment,
+    segment: SegmentProtocol,
     group: str,
     values: Iterable[bytes],
     settled: Iterable[tuple[Who, Runs]],
@@ -30,11 +30,11 @@ def learn(
     peer = segment.groups[group]
     for value in values:
         peer.take(value, now_ms, is_from_log=True, is_page=True)
-    peer.catching_up.kept.grow_old(now_ms + GRACE_MS)  # they are on their way to no one
-    peer.catching_up.note_forgotten(settled, time)
+    peer.sync_schedule.kept.grow_old(now_ms + GRACE_MS)  # they are on their way to no one
+    peer.sync_schedule.note_forgotten(settled, time)
 
 
-def advertise(segment: Segment, notes: Iterable[GroupNote], now_ms: float) -> None:
+def advertise(segment: SegmentProtocol, notes: Iterable[GroupNote], now_ms: float) -> None:
     """Offer groups of the log, now and to all who come later."""
     new = {note.group: note for note in notes if note.group not in segment.groups}
     segment.advertised.update(new)
@@ -42,17 +42,17 @@ def advertise(segment: Segment, notes: Iterable[GroupNote], now_ms: float) -> No
         segment.announce(new.values(), now_ms)
 
 
-def pause(segment: Segment, *, is_paused: bool, now_ms: float) -> None:
+def pause(segment: SegmentProtocol, *, is_paused: bool, now_ms: float) -> None:
     """Take in no records for a while, and then ask for those that came meanwhile."""
     segment.is_paused = is_paused
     if not is_paused:
         for peer in segment.groups.values():
-            peer.catching_up.lacks(now_ms)
+            peer.sync_schedule.lacks(now_ms)
 
 
-def keep_within(segments: Iterable[Segment], bytes_max: int) -> None:
+def keep_within(segments: Iterable[SegmentProtocol], bytes_max: int) -> None:
     """Let all groups together keep so many bytes of messages for others; beyond it, those that keep most keep less."""
-    kept = [peer.catching_up.kept for segment in segments for peer in segment.groups.values()]
+    kept = [peer.sync_schedule.kept for segment in segments for peer in segment.groups.values()]
     level = KEPT_BYTES_MAX
     left = bytes_max
     for number, size in enumerate(sorted(one.size for one in kept)):
@@ -65,11 +65,11 @@ def keep_within(segments: Iterable[Segment], bytes_max: int) -> None:
         one.bytes_max = level
 
 
-def gateways(segment: Segment, now_ms: float) -> set[str]:
+def gateways(segment: SegmentProtocol, now_ms: float) -> set[str]:
     """The names of the other gateways that are there."""
     return segment.announcing.gateways & present(segment, now_ms)
 
 
-def present(segment: Segment, now_ms: float) -> set[str]:
+def present(segment: SegmentProtocol, now_ms: float) -> set[str]:
     """The names of all that are known to be there."""
     return segment.announcing.present(segment.broadcast.streams, now_ms) or set()

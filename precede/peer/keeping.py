@@ -6,13 +6,13 @@ from time import monotonic
 from typing import Any
 
 from precede.ingest.segment.link import Link, clock_ms
-from precede.ingest.segment.peer_state import PeerState, Said
+from precede.ingest.segment.peer_state import OwnMessage, PeerState
 from precede.ingest.segment.runner import SegmentRunner
 from precede.udfs.errors import PrecedeError, Refused
 from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.events import Delivered, Event
-from precede.udfs.peers.segment import Segment
-from precede.udfs.peers.told import take_told, told_by, was_told
+from precede.udfs.peers.handed_over import handed_over_by, restore_handed_over, was_handed_over
+from precede.udfs.peers.segment import SegmentProtocol
 from precede.udfs.records.wire import read
 
 SAVE_S = 30.0
@@ -27,7 +27,10 @@ class Keeper:
     """Keeps one segment's state. All of it is on disk before anything is sent."""
 
     def __init__(
-        self, state: PeerState, segment: Segment, waiting: Callable[[bool], Mapping[str, Iterable[Event]] | None]
+        self,
+        state: PeerState,
+        segment: SegmentProtocol,
+        waiting: Callable[[bool], Mapping[str, Iterable[Event]] | None],
     ) -> None:
         """Bring back what was said after the state was written, and write it. Raises Refused if that cannot be.
 
@@ -48,7 +51,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._runner: SegmentRunner | None = None
         self._link: Link | None = None
-        take_told(segment, state.told)
+        restore_handed_over(segment, state.told)
         for group, epoch, seq, value in state.said:
             segment.restore_said(group, epoch, seq, value, clock_ms())
         state.said.clear()
@@ -68,7 +71,7 @@ class Keeper:
             Delivered(group, value, read(value, ANY_SIZE), is_abandoned, 0.0)
             for group, value, is_abandoned in dumped.get("waiting", [])
         ]
-        return [one for one in found if not was_told(self._segment, one)]
+        return [one for one in found if not was_handed_over(self._segment, one)]
 
     def start(self, runner: SegmentRunner, link: Link) -> None:
         """Save now and then, while the runner runs."""
@@ -82,7 +85,7 @@ class Keeper:
             raise Refused(self._trouble)
         self._state.make_room(record_bytes)
 
-    def said(self, one: Said) -> None:
+    def said(self, one: OwnMessage) -> None:
         """An own message; it is on disk before it is sent."""
         self.has_news = True
         self._state.add(one)
@@ -112,17 +115,17 @@ class Keeper:
             self._state.flush()
             self._state.save(self._dump(is_end=True), is_complete=True)
 
-    def _save_told(self) -> float:
+    def _save_handed_over(self) -> float:
         """Write what the application was told; returns how long to wait before the next time."""
         assert self._runner is not None
         assert self._link is not None
         began = monotonic()
         with self._runner.use(self._link):
             waiting = self._waiting(False)
-            told = None if waiting is None else told_by(self._segment, waiting)
+            told = None if waiting is None else handed_over_by(self._segment, waiting)
             self._has_told = self._has_told and told is None
         if told is not None:
-            self._state.save_told(told)
+            self._state.save_handed_over(told)
         return max(LOOK_S, (monotonic() - began) / LOOK_SHARE)
 
     def happened(self) -> None:
@@ -138,7 +141,7 @@ class Keeper:
                     waited_s = 0.0
                     self.save()
                 if self._has_told:
-                    next_s = self._save_told()
+                    next_s = self._save_handed_over()
             except Refused as refusal:
                 self._trouble = str(refusal)
             except PrecedeError:
