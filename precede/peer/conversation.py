@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from precede.identifiers import id_text, parse_id
+from precede.identifiers import parse_id
 from precede.peer.handing_over import as_peer_delivery
 from precede.peer.peer import Peer
 from precede.reading.log_lines import one_line_each
@@ -20,6 +20,7 @@ from precede.terminal_text import plain
 from precede.udfs.errors import PrecedeError, Unconfirmed
 from precede.udfs.peers.events import Delivered, Event, MessageHeld, RecordRefused, Synced, ViewChanged
 from precede.udfs.peers.frames import REFUSED_CODES
+from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id, Message
 
 BLOCK_BYTES = 1 << 16
