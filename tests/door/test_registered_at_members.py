@@ -11,7 +11,7 @@ import pytest
 
 import precede
 from precede.member.group_member import GroupMember
-from precede.segments.peer_delivery import as_peer_delivery
+from precede.peer.handing_over import as_peer_delivery
 from precede.udfs.orders import ORDERS
 from precede.udfs.orders.causal_p2p import CausalPointToPoint
 from precede.udfs.orders.lamport import Lamport
