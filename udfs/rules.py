@@ -9,14 +9,9 @@ The owner record of each raw partition names the rules, and the raw offset from 
 read the log again from its beginning knows that parts of it were ordered by other rules, and a reader that runs the
 kernel knows whether it knows the rules.
 
-    1  all releases before the partition of a group was a function of its key: none of them wrote a version
-    2  a record in another partition than its key says is `wrong_partition`; a membership record that repeats the last
-       one of its kind is a copy
+    2  the first that an owner record names
     3  `create` takes the option `description`, and messages take `meta`; before, both were `malformed`
 """
 
 RULES = 3
 """What this release knows."""
-
-OLDER_RULES = 1
-"""What a release knew that wrote no version."""

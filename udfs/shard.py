@@ -22,7 +22,7 @@ from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.partitioner import DEFAULT_PARTITIONER, partition_of
 from precede.udfs.state_log import NO_WAITING, DumpedStateLog, StateLog, StateSettings, Waiting
-from precede.udfs.steps import Records, Row, ShardWaiting, StateRecord, state_records, steps, waiting_of_all
+from precede.udfs.steps import Records, Row, StateRecord, state_records, steps, waiting_of_all
 from precede.udfs.ticks.patience import Patience
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ HOME_SHARD = 0
 """Where records without a key are refused."""
 
 STATE_VERSION = 3
-"""Version 1 lacked what the groups wait for; version 2 how many they hold, and what of them the state topic has."""
 
 STATE_TYPE = "blob binary"
 ROW_TYPE = "shard int, part int, partition int, offset long, bytes int, records binary"
@@ -53,8 +52,6 @@ class ShardState(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.encode
-_decode_state_1 = msgspec.msgpack.Decoder(tuple[int, dict[bytes, bytes]]).decode
-_decode_state_2 = msgspec.msgpack.Decoder(tuple[int, dict[bytes, bytes], dict[bytes, ShardWaiting]]).decode
 _decode_state = msgspec.msgpack.Decoder(ShardState).decode
 
 
@@ -177,7 +174,7 @@ def state_log(settings: StateSettings, holdback: Holdback, before: ShardState) -
 
 
 def _nothing_written(holdback: Holdback, before: ShardState) -> DumpedStateLog:
-    """Older releases wrote no state, or the topic is a new one: all of it is due."""
+    """Nothing of the shard is in this topic yet: all of it is due."""
     unwritten: dict[int, dict[bytes, tuple[int, int]]] = {}
     for key in before.groups:
         partition = partition_of(key, holdback.partitions or 1, holdback.partitioner)
@@ -254,17 +251,10 @@ def encode_state(state: ShardState) -> bytes:
 
 
 def decode_state(blob: bytes) -> ShardState:
-    """The state of a shard, of this version or an older one."""
-    version, rest = blob[0], memoryview(blob)[1:]
-    if version > STATE_VERSION:
+    """The state of a shard."""
+    if blob[0] != STATE_VERSION:
         raise Refused(
-            f"The checkpoint's state has version {version}, written by a newer precede; this one reads up to "
-            f"{STATE_VERSION}."
+            f"The checkpoint's state has version {blob[0]}, and this precede reads version {STATE_VERSION}: run the "
+            "version that wrote it, or a newer one."
         )
-    if version == STATE_VERSION:
-        return _decode_state(rest)
-    if version == 1:
-        held, groups = _decode_state_1(rest)
-        return ShardState(held, groups)
-    held, groups, waiting = _decode_state_2(rest)
-    return ShardState(held, groups, {key: (oldest_ms, gaps, 0) for key, (oldest_ms, gaps) in waiting.items()})
+    return _decode_state(memoryview(blob)[1:])

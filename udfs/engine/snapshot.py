@@ -1,8 +1,8 @@
 """A group's state as one versioned binary blob, and back, exactly.
 
 Held messages are kept as the raw bytes they came in and read again. What can be derived is not kept: which message
-waits for what, the union-find of `s_b`, counts and texts. A blob of an older version must load: its reader stays in
-READERS.
+waits for what, the union-find of `s_b`, counts and texts. From the first release on, a blob of an older version must
+load; one of a newer version is refused.
 """
 
 from struct import Struct
@@ -15,16 +15,16 @@ from precede.udfs.engine.held import HeldMessage
 from precede.udfs.engine.repair_timers import DumpedRepairTimers
 from precede.udfs.engine.repair_timers import load as load_repair_timers
 from precede.udfs.engine.runs import Runs
-from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.engine.senders import Sender
 from precede.udfs.engine.state import NO_OPTIONS
 from precede.udfs.engine.watches import waits_for_id
 from precede.udfs.errors import Refused
-from precede.udfs.records.messages import SEQ_MAX, Id, Message, Options
+from precede.udfs.records.messages import SEQ_MAX, Message, Options
 from precede.udfs.records.wire import read
 
 VERSION = 1
 VERSION_TIMED = 2
-"""As 1, but the time of the log from which a tick may do something comes before the rest."""
+"""The same, where the time of the log from which a tick may do something comes before the rest."""
 
 _TIMED_HEAD = Struct(">Bq")
 
@@ -113,28 +113,7 @@ def deadline_ms(blob: bytes) -> int | None:
 
 def restore(key: bytes, blob: bytes, shared: Shared) -> Group:
     """The group that `snapshot` wrote."""
-    reader = READERS.get(blob[0])
-    if reader is None:
-        raise _too_new(key, blob)
-    return reader(key, blob, shared)
-
-
-def outline(key: bytes, blob: bytes) -> Outline:
-    """Order, options, members and position of the group that `snapshot` wrote, at a tenth of the cost."""
-    if blob[0] not in READERS:
-        raise _too_new(key, blob)
-    return _decode_outline(memoryview(blob)[_TIMED_HEAD.size if blob[0] == VERSION_TIMED else 1 :])
-
-
-def _too_new(key: bytes, blob: bytes) -> Refused:
-    return Refused(
-        f"The state of group {key.decode()!r} has version {blob[0]}, and this precede reads up to {VERSION_TIMED}: "
-        "run the version that wrote it, or a newer one."
-    )
-
-
-def _restore_1(key: bytes, blob: bytes, shared: Shared) -> Group:
-    dumped = _decode(memoryview(blob)[1:])
+    dumped = _decode(_body(key, blob))
     if dumped.order not in shared.orders:
         raise Refused(
             f"The group {key.decode()!r} is ordered by {dumped.order}, which this program does not know: register that "
@@ -150,9 +129,7 @@ def _restore_1(key: bytes, blob: bytes, shared: Shared) -> Group:
     for one in dumped.senders:
         group.add_sender(_load_sender(one))
     for held in dumped.held:
-        if held.value is None:
-            _note_abandoned(group, held.id)
-        elif held.id is None:
+        if held.id is None:
             _read_again(group, held)  # type: ignore[unreachable]  # elsewhere it has one
     if dumped.held:
         group.hold_again(dumped.held)
@@ -171,11 +148,19 @@ def _restore_1(key: bytes, blob: bytes, shared: Shared) -> Group:
     return group
 
 
-def _restore_timed(key: bytes, blob: bytes, shared: Shared) -> Group:
-    return _restore_1(key, blob[_TIMED_HEAD.size - 1 :], shared)
+def outline(key: bytes, blob: bytes) -> Outline:
+    """Order, options, members and position of the group that `snapshot` wrote, at a tenth of the cost."""
+    return _decode_outline(_body(key, blob))
 
 
-READERS = {1: _restore_1, 2: _restore_timed}
+def _body(key: bytes, blob: bytes) -> memoryview:
+    """What stands behind the version, and the time where it has one."""
+    if blob[0] not in (VERSION, VERSION_TIMED):
+        raise Refused(
+            f"The state of group {key.decode()!r} has version {blob[0]}, and this precede reads up to {VERSION_TIMED}: "
+            "run the version that wrote it, or a newer one."
+        )
+    return memoryview(blob)[1 if blob[0] == VERSION else _TIMED_HEAD.size :]
 
 
 def _dump_sender(sender: Sender, digests: int) -> DumpedSender:
@@ -221,11 +206,6 @@ def _dump_held(one: HeldMessage) -> HeldMessage:
     """A held message without what was read of it; the id is left out where the value has to be read again anyway."""
     id_ = one.id if one.message is None else None
     return HeldMessage(one.offset, one.arrived_ms, one.rank, one.value, id_, one.watch)  # type: ignore[arg-type]
-
-
-def _note_abandoned(group: Group, id_: Id) -> None:
-    """A stand-in waits for its turn; blobs of older versions did not say with the sender that it is abandoned."""
-    group.senders[sender_key(*id_[:2])].abandon(id_[2], SEQ_MAX)
 
 
 def _read_again(group: Group, one: HeldMessage) -> None:
