@@ -113,7 +113,7 @@ class Writer:
         """An epoch above every one that joined before; one that only sent in an open group may continue."""
         above = -1 if standing is None else standing[0]
         if known is not None and known.epoch <= EPOCH_MAX:
-            return epochs.check_epoch(max(known.epoch, above + 1), group, self.name)
+            return epochs.check_epoch(max(known.epoch, above + 1, known.left + 1), group, self.name)
         return self._free_epoch(group, self.name, self._key, above)
 
     def _free_epoch(self, group: str, name: str, key: "Ed25519PrivateKey | None", above: int) -> int:
@@ -127,7 +127,21 @@ class Writer:
             epoch = self._epoch_to_leave(group, known, standing)
             if last is None:
                 last = self._last(state, known, group, epoch)
-            return self._publish(group, encode("leave", group, sender=self.name, epoch=epoch, last=last), epoch)
+            written = self._publish(group, encode("leave", group, sender=self.name, epoch=epoch, last=last), epoch)
+            self._note_left(state, group, epoch)
+            return written
+
+    def undo_leave(self, group: str) -> None:
+        """The group refused the `leave` that was written last: what this name says still counts."""
+        with self._opened(group) as state:
+            self._note_left(state, group, -1)
+
+    def _note_left(self, state: SenderState, group: str, epoch: int) -> None:
+        """Note it for `precede send`, which does not read the group."""
+        known = state.memory.find(self._log, group, self.name)
+        if known is not None:
+            known.left = epoch
+            state.save()
 
     def _epoch_to_leave(self, group: str, known: Sender | None, standing: Standing | None) -> int:
         """The epoch that joined; in an open group, it may be one that only sent."""

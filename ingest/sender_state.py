@@ -132,14 +132,15 @@ def opened(path: Path, *, wait: bool = True) -> Iterator[SenderState]:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = locked(path.with_name(path.name + ".lock"), refusal=None if wait else IN_USE.format(path))
             held.enter_context(lock)
-            state = SenderState(path, _read(path))
+            state = SenderState(path, read(path))
         except OSError as error:
             raise Refused(f"The state file {path} cannot be used: {error.strerror}.") from error
         held.callback(state.close)
         yield state
 
 
-def _read(path: Path) -> Memory:
+def read(path: Path) -> Memory:
+    """What a state file says, without its lock; empty if there is none."""
     try:
         memory = msgspec.json.decode(path.read_bytes(), type=Memory)
     except FileNotFoundError:

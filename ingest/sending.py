@@ -1,7 +1,7 @@
 """Sends one message of a sender whose memory is a file, as `precede send` does."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,11 @@ def send_one(
         if known is None or known.epoch > EPOCH_MAX:
             epoch = epochs.free_epoch(bootstrap, topic, group, sender, key, partitioner=partitioner)
             known = state.memory.begin(log, group, sender, epoch)
+        elif known.epoch <= _left(state_file, known):
+            raise Refused(
+                f"{sender} has left {group}, and the group refuses what it says now: `precede groups join {group}"
+                f" {sender}` brings it back."
+            )
         if stream is not None and known.fits != partitioner:
             record = encode_message(group, sender, known.epoch, 1, after=after, data=data)
             check_fit(bootstrap, topic, group, record, partitioner=partitioner, stream=stream)
@@ -71,6 +76,15 @@ def send_one(
                 publish_pending(publisher, state, known, is_new=True)
         state.save()
         return (sender, known.epoch, known.seq)
+
+
+def _left(state_file: Path, known: Sender) -> int:
+    """The last epoch that this name has left, by a command or as a member; -1 if none is known."""
+    found = None
+    with suppress(OSError, Refused):  # a file that cannot be read says nothing
+        member = sender_state.read(sender_state.member_file(known.log, known.group, known.sender, str(state_file)))
+        found = member.find(known.log, known.group, known.sender)
+    return max(known.left, -1 if found is None else found.left)
 
 
 def _record(known: Sender, after: list[Id], data: object, key: "Ed25519PrivateKey | None") -> bytes:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from precede.udfs.errors import Hole as Hole
     from precede.udfs.errors import PrecedeError as PrecedeError
     from precede.udfs.errors import Refused as Refused
+    from precede.udfs.errors import Rejected as Rejected
     from precede.udfs.errors import Unconfirmed as Unconfirmed
     from precede.udfs.errors import Unreachable as Unreachable
     from precede.udfs.holdback import Holdback as Holdback
@@ -42,7 +43,7 @@ __version__ = "0.1.0"
 
 _ERRORS = (
     *("AccessDenied", "CallFailed", "Closed", "Difference", "Hole"),
-    *("PrecedeError", "Refused", "Unconfirmed", "Unreachable"),
+    *("PrecedeError", "Refused", "Rejected", "Unconfirmed", "Unreachable"),
 )
 _CALLS = ("CALLER", "AnyOf", "Call", "ReceiveData", "SendData", "Started")
 _HOMES = {
@@ -88,6 +89,7 @@ __all__ = [  # noqa: RUF100, F822
     "PrecedeError",
     "ReceiveData",
     "Refused",
+    "Rejected",
     "Segment",
     "SendData",
     "Started",

@@ -15,6 +15,18 @@ class Refused(PrecedeError):
     """What was asked cannot be done as things are, and a person must change something first."""
 
 
+class Rejected(Refused):
+    """A group refused a record that is in its log: `code` and `reason` are those of the dead letter."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        self.code = code
+        self.reason = reason
+        super().__init__(f"The group refused it ({code}): {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.reason)
+
+
 class Congested(Refused):
     """Others cannot follow at the moment; the same call succeeds when they can."""
 

@@ -32,7 +32,8 @@ from precede.ingest.kafka.log_readers import LogReader, open_reader
 from precede.ingest.producer import Publisher
 from precede.ingest.sending import log_of
 from precede.ingest.signing import key_in
-from precede.udfs.errors import Refused
+from precede.udfs.codes import FENCED
+from precede.udfs.errors import Refused, Rejected
 from precede.udfs.peers.catalogue import Listing
 from precede.udfs.peers.directory import Directory, GroupsInfo, Offer, RowState
 from precede.udfs.peers.views import IN, Standing
@@ -206,7 +207,12 @@ class Groups:
     def leave(self, group: str, *, last: int | None = None) -> Answer:
         """Stop being a member: messages after the last one sent, or after `last`, will not count."""
         standing = self._standing(group, self.name)
-        answer = self._answer(lambda: self._writer.leave(group, standing, last))
+        try:
+            answer = self._answer(lambda: self._writer.leave(group, standing, last))
+        except Rejected as rejected:
+            if rejected.code != FENCED:  # with that code it has left before
+                self._writer.undo_leave(group)
+            raise
         self._read_on()
         return answer
 
@@ -238,7 +244,7 @@ class Groups:
                 if not starts and (starts := refused.starts(self._dead_letter_topic, at_end=False, timeout_s=0)):
                     refused.assign(self._dead_letter_topic, starts)
                 for letter in _found(refused.read(0), written.place):
-                    raise Refused(f"The group refused it ({letter.code}): {letter.reason}")
+                    raise Rejected(letter.code, letter.reason)
                 records = self._reader.poll()
                 for _ in self._reader.learn(records):
                     pass

@@ -171,6 +171,7 @@ class Member(GroupMember):
         read = Log(where, raw, ordered, settings.progress_topic, partitioner)
         startup = Startup(self._publisher, self._reader, read, self._past)
         place = start_member(startup, history=history, since=since, key=private, is_new=is_new)
+        self._publisher.watches_own = True
         self.position = place.position
         """The position handed over last; an application that keeps its own passes it to `since`."""
         self._source: OrderedTopic | LiveSource = OrderedTopic(
@@ -301,9 +302,9 @@ class Member(GroupMember):
                 f"Epoch {self.epoch} of {self.name} has ended in {self.group}: open the member again, and it comes back"
                 " with a new one."
             )
-        why_forged = self._publisher.why_forged()
-        if why_forged is not None:
-            raise Refused(why_forged)
+        why_not = self._publisher.why_doubled or self._publisher.why_forged()
+        if why_not is not None:
+            raise Refused(why_not)
 
     def _parents(self, after: Any) -> list[Id]:
         ids = as_ids(after)
@@ -353,7 +354,7 @@ class Member(GroupMember):
                 return None
             if delivery is None:
                 continue
-            self._publisher.observe(read_without_data(delivery.record))
+            self._publisher.observe(read_without_data(delivery.record), delivery.record)
             if not self._is_mine(delivery):
                 continue
             self.position = delivery.position

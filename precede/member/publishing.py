@@ -5,11 +5,12 @@ carries them. After a crash exactly the same bytes are sent again, and the kerne
 had arrived. Nothing is guessed, no seq is used twice, and no clock runs back.
 """
 
+import logging
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 SENT_MAX = 1_000
 """How many of its own records a member keeps, to publish them again if the group requests them."""
 SENT_BYTES_MAX = 16 * 1024 * 1024
+
+
+_LOGGER = logging.getLogger("precede")
 
 
 class _Time(msgspec.Struct):
@@ -94,6 +98,8 @@ class MemberPublisher:
         self._last_clock_ms = 0
         self._sent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sent_bytes = 0
+        self.watches_own = False
+        """Whether what is observed under the own name and epoch is compared with what was sent: once it is open."""
         self._meanwhile: list[dict[str, Any]] | None = None
         """What was observed since the record that is on its way was stamped."""
 
@@ -126,9 +132,14 @@ class MemberPublisher:
 
     # ── observing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def observe(self, record: dict[str, Any]) -> None:
-        """Take note of a record that was delivered here, or at another destination if the stamps need that."""
+    def observe(self, record: dict[str, Any], value: bytes = b"") -> None:
+        """Take note of a record that was delivered here, or at another destination if the stamps need that.
+
+        `value` is the record as it is in the ordered topic.
+        """
         with self.lock:
+            if self.watches_own:
+                self._notice_double(record, value)
             self.adopt_order(record["order"])
             if record.get("destination") in (None, self.known.sender):
                 self.knowledge.deliver(record)
@@ -136,6 +147,36 @@ class MemberPublisher:
                 self.stamps.observe(record)
                 if self._meanwhile is not None:
                     self._meanwhile.append(record)
+
+    def _notice_double(self, record: dict[str, Any], value: bytes) -> None:
+        """Stop where another sender says something under this name and epoch: of two, the log keeps the first only."""
+        known = self.known
+        is_own = (record.get("sender"), record.get("epoch", 0)) == (known.sender, known.epoch)
+        if not is_own or known.doubled or record.get("kind", "message") != "message" or record["status"] != "delivered":
+            return
+        seq = record["seq"]
+        said = self._sent.get((known.epoch, seq))
+        if said is None and known.pending is not None and seq == known.seq:
+            said = known.pending.encode()
+        if seq <= known.seq and (said is None or value.startswith(said[:-1])):
+            return
+        known.doubled = True
+        _LOGGER.error("%s", self.why_doubled)
+        with suppress(Refused):  # a full disk, and then the next start notices it as this one did
+            self._state.save()
+
+    @property
+    def why_doubled(self) -> str | None:
+        """Why nothing more may be sent under this epoch; None if it may."""
+        known = self.known
+        if not known.doubled:
+            return None
+        return (
+            f"{known.sender} is open in another place, too: {known.group} has a message of {known.sender}, epoch"
+            f" {known.epoch}, that this member did not send. Where both used an id, only the first of the two messages"
+            " counts, and the other is lost (`equivocation` among the dead letters). Close one of the two, or give it a"
+            " name of its own; this member is opened again under a new epoch."
+        )
 
     def observe_raw(self, value: bytes) -> None:
         """Take note of a record of the group in the raw log, which anyone may have written."""

@@ -126,7 +126,7 @@ class StartPlan:
 def needs_new_epoch(known: Sender, knowledge: Knowledge, *, is_new: bool, seq_in_log: int) -> bool:
     """Whether the kept epoch has ended or cannot be trusted; `seq_in_log` is the largest seq that the log shows."""
     has_ended = knowledge.is_out(known.sender, known.epoch) or known.epoch > EPOCH_MAX
-    return is_new or has_ended or seq_in_log > known.seq
+    return is_new or has_ended or known.doubled or seq_in_log > known.seq
 
 
 def awaits_admission(knowledge: Knowledge, name: str) -> bool:

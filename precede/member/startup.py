@@ -5,6 +5,7 @@ the records of its group are looked into. The member also learns from the record
 so that it may answer them and its stamps are right. Every decision is made by `resume_plan.py`.
 """
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from time import monotonic
@@ -33,10 +34,13 @@ from precede.reading.delta_history import DeltaHistory
 from precede.reading.ordered_topic import partitions_of
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.member.knowledge import read_without_data
+from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+_LOGGER = logging.getLogger("precede")
 
 LOOK_S = 0.2
 PATIENCE_S = 60.0
@@ -149,9 +153,17 @@ class Startup:
         while awaits_admission(knowledge, known.sender) and monotonic() < deadline:
             self._learn_more()
         if needs_new_epoch(known, knowledge, is_new=is_new, seq_in_log=self._seq_in_log):
-            above = knowledge.last_ended_epoch(known.sender)
+            above = max(knowledge.last_ended_epoch(known.sender), known.epoch if known.doubled else -1)
             free = epochs.free_epoch(*where, known.sender, key, above=above, partitioner=by)
             if free != known.epoch:
+                if known.pending is not None:
+                    lost = id_text((known.sender, known.epoch, known.seq))
+                    _LOGGER.warning(
+                        "%s in %s was never confirmed, and is not sent again, because its epoch has ended: say it again"
+                        " if the group does not have it.",
+                        lost,
+                        known.group,
+                    )
                 publisher.begin_epoch(free)
 
     def _default_order(self) -> str:

@@ -16,6 +16,7 @@ RECORD |= {"released_offset": 1, "released_ms": 2}
 ERRORS = [
     precede.Hole(as_delivery(msgspec.json.encode(RECORD), "here"), 1),
     precede.Difference("g", "position 3"),
+    precede.Rejected("fenced", "It has left."),
     precede.Closed("the member ann of g"),
 ]
 

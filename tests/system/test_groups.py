@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import precede
-from precede.ingest.sending import send_one
+from precede.ingest import sender_state
+from precede.ingest.sending import log_of, send_one
 from precede.ingest.signing import key_in, make_key, public_text
 from precede.local.embedded_broker import Broker
 from precede.udfs.errors import Refused
@@ -130,6 +131,42 @@ def test_what_the_group_refuses_is_told_with_its_code_and_reason(people: People)
             ann.members("nowhere")
         with pytest.raises(Refused, match="ann is not in nowhere"):
             ann.leave("nowhere")
+
+
+def test_who_has_left_is_told_so_by_send_until_it_joins_again(people: People, relay: Relay, tmp_path: Path) -> None:
+    create = b'{"group":"travel","kind":"create","options":{},"members":["ann","bob"]}'
+    relay.publish(relay.raw, create, group="travel")
+    assert people.say("travel", "bob") == ("bob", 0, 1)
+    with people.groups("bob") as bob:
+        bob.leave("travel")
+        with pytest.raises(Refused, match="`precede groups join travel bob` brings it back"):
+            people.say("travel", "bob")
+        with pytest.raises(Refused, match="is not in travel any more"):
+            bob.leave("travel")
+        with pytest.raises(Refused, match="has left travel"):
+            people.say("travel", "bob")
+        bob.join("travel")
+    assert people.say("travel", "bob") == ("bob", 1, 1)
+    assert people.say("travel", "ann") == ("ann", 0, 1)
+    member_file = sender_state.member_file(relay_log(relay), "travel", "ann", str(tmp_path / "ann.json"))
+    with relay.member("ann", group="travel", state=member_file) as ann:  # the member is another sender to the log
+        assert ann.send("hello") == ("ann", 1, 1)
+        ann.leave()
+    with pytest.raises(Refused, match="ann has left travel"):
+        people.say("travel", "ann")
+
+
+def test_a_leave_that_the_group_refuses_is_none(people: People) -> None:
+    with people.groups("bob") as bob:
+        assert people.say("travel", "bob") == ("bob", 0, 1)
+        with pytest.raises(precede.Rejected) as said:
+            bob.evict("travel", "zed", cut=0)
+        assert said.value.code == "unknown_member"
+    assert people.say("travel", "bob") == ("bob", 0, 2)
+
+
+def relay_log(relay: Relay) -> str:
+    return log_of(relay.bootstrap, relay.raw, partitions=2, replicas=-1, say=None)
 
 
 def test_a_member_whose_memory_is_lost_comes_back_above_its_old_epoch_and_leaves_only_knowing_its_last_seq(

@@ -148,6 +148,39 @@ def test_one_name_is_open_in_one_place_at_a_time(relay: Relay) -> None:
         relay.member("ann")
 
 
+def test_one_name_in_two_places_is_noticed_by_who_reads_it_and_both_come_back_with_epochs_of_their_own(
+    relay: Relay, tmp_path: Path
+) -> None:
+    """As two pods of one Deployment do, each with a disk of its own."""
+    here, there = relay.member("ann", state=tmp_path / "a.json"), relay.member("ann", state=tmp_path / "b.json")
+    with here, there:
+        assert here.send("from here") == there.send("from there") == ("ann", 0, 1)
+        wait_for(lambda: len(relay.dead) == 1, "one of the two is refused")
+        assert json.loads(relay.dead[0])["code"] == "equivocation"
+        assert take(here, 1) == take(there, 1) == ["from here"]
+        assert here.send("more") == ("ann", 0, 2)
+        assert take(there, 1) == ["more"]
+        for call in (lambda: there.send("and there"), there.leave):
+            with pytest.raises(Refused, match="ann is open in another place, too.*opened again under a new epoch"):
+                call()
+        assert here.send("and here") == ("ann", 0, 3)
+    with relay.member("ann", state=tmp_path / "b.json") as there:
+        assert there.send("again") == ("ann", 1, 1)
+        assert take(there, 2) == ["and here", "again"]
+    assert len(relay.dead) == 1
+
+
+def test_a_seq_that_this_member_did_not_use_is_noticed_too(relay: Relay) -> None:
+    with relay.member("ann") as ann:
+        ann.send("one")
+        relay.publish(relay.raw, b'{"group":"g","sender":"ann","seq":2,"after":[],"data":"by somebody else"}')
+        assert take(ann, 2) == ["one", "by somebody else"]
+        with pytest.raises(Refused, match="ann is open in another place, too"):
+            ann.send("two")
+    with relay.member("ann") as ann:
+        assert ann.send("two") == ("ann", 1, 1)
+
+
 def test_a_created_group_s_order_is_learned_even_before_anything_of_it_is_ordered(relay: Relay) -> None:
     create(relay, "causal")
     with relay.member("ann") as ann, relay.member("bob") as bob:
