@@ -385,6 +385,16 @@ def test_every_promise_rests_on_something_and_names_tests_that_exist() -> None:
             assert f"\ndef {test}(" in (ROOT / path).read_text(), f"{path} has no {test}"
 
 
+def test_what_the_page_of_the_documents_names_is_there() -> None:
+    page = (ROOT / "docs" / "internals" / "documents.md").read_text()
+    for path in re.findall(r"`((?:udfs|ingest|streaming|precede|examples|tests)/[\w/.]+)", page):
+        assert (ROOT / path).exists(), f"documents.md names {path}, which is not there"
+    for path, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page):
+        assert f"\ndef {test}(" in (ROOT / path).read_text(), f"{path} has no {test}"
+    for path, name in re.findall(r"`(\w+/[\w/]+\.py)` \(`(\w+)`\)", page):
+        assert f"\nclass {name}" in (ROOT / path).read_text(), f"{path} has no {name}"
+
+
 def test_what_runs_in_ci_is_what_the_readme_says() -> None:
     command = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
     assert re.search(rf"^{command}\b", (ROOT / "README.md").read_text(), re.MULTILINE)
