@@ -35,7 +35,7 @@ from precede.ingest.signing import key_in
 from precede.udfs.codes import FENCED
 from precede.udfs.errors import Refused, Rejected
 from precede.udfs.peers.catalogue import Listing
-from precede.udfs.peers.directory import Directory, GroupsInfo, Offer, RowState
+from precede.udfs.peers.directory import Directory, RowState
 from precede.udfs.peers.views import IN, Standing
 from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id, LogRecord
@@ -132,8 +132,8 @@ class Groups:
         """New groups that were not offered yet."""
         self._read_on()
         groups = self._reader.catalogue.groups
-        offers = self._directory.receive(GroupsInfo("the log", [one.info for one in groups.values()]))
-        return [groups[one.info.group] for one in offers if isinstance(one, Offer)]
+        offers = self._directory.receive(one.info for one in groups.values())
+        return [groups[one.group] for one in offers]
 
     def _read_on(self) -> None:
         """Read on, and take from the log which groups this name is in."""

@@ -23,7 +23,7 @@ from precede.peer.peer import Peer
 from precede.peer.process import DISCOVER_S, JOIN_S, SegmentProcess
 from precede.reading.delivery import Delivery
 from precede.udfs.peers.catalogue import Listing
-from precede.udfs.records.messages import Id
+from precede.udfs.records.messages import DESCRIPTION_MAX, Id
 
 
 class Segment:
@@ -96,13 +96,26 @@ class Segment:
 
     # ── changing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def create(self, group: str, *, order: str | None = None, wait_s: float = JOIN_S, **options: Any) -> Peer:
+    def create(
+        self,
+        group: str,
+        *,
+        order: str | None = None,
+        description: str | None = None,
+        wait_s: float = JOIN_S,
+        **options: Any,
+    ) -> Peer:
         """Create a group with this process in it; options are those of the `create` record.
 
-        Raises Refused if there is such a group, or it cannot be without the log.
+        `description` says what the group is about, in at most 1,000 characters; others see it in their offers.
+        Raises Refused if there is such a group, or it cannot be without the log, and ValueError for a wrong argument.
         """
         as_name("group", group)
-        chosen = {name: value for name, value in {"order": order, **options}.items() if value is not None}
+        told: Any = description
+        if told is not None and not (isinstance(told, str) and len(told) <= DESCRIPTION_MAX):
+            raise ValueError(f"the description of a group is a text of at most {DESCRIPTION_MAX:,} characters")
+        named = {"order": order, "description": description, **options}
+        chosen = {name: value for name, value in named.items() if value is not None}
         self._process.create(group, chosen, wait_s=wait_s)
         return self._peer(group)
 

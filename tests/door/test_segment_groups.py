@@ -120,6 +120,19 @@ def test_a_segment_counts_what_it_saw(table: Table) -> None:
     assert ann.address == table.url
 
 
+def test_a_group_is_offered_with_its_description(table: Table) -> None:
+    ann, bob = table.segment("ann"), table.segment("bob")
+    for wrong in ("x" * 1_001, 7):
+        with pytest.raises(ValueError, match="the description of a group is a text of at most 1,000 characters"):
+            ann.create("travel", description=wrong)  # type: ignore[arg-type]
+    ann.create("travel", order="causal", description="Where to next? 😀")
+    ann.create("chess")
+    for group in ("travel", "chess"):
+        offered(bob, group)
+    found = {one.group: (one.description, one.order) for one in bob.discover(wait_s=0.1)}
+    assert found == {"travel": ("Where to next? 😀", "causal"), "chess": ("", "s_b")}
+
+
 def test_threads_may_wait_for_several_groups_of_one_segment_at_once(table: Table) -> None:
     ann, bob = table.segment("ann"), table.segment("bob")
     groups = ("travel", "chess", "tea")

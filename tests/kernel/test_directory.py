@@ -9,17 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precede.udfs.peers import directory
-from precede.udfs.peers.directory import (
-    Advertisement,
-    Directory,
-    GroupInfo,
-    GroupsInfo,
-    Left,
-    Offer,
-    PeerMessage,
-    RowState,
-)
-from precede.udfs.peers.views import OUT, members, merge
+from precede.udfs.peers.directory import Directory, GroupInfo, RowState
+from precede.udfs.peers.views import IN, OUT, members, merge
 from tests.kernel.effort import effort
 
 
@@ -34,25 +25,33 @@ class Medium:
         self.offered: list[tuple[str, str]] = []
         self.since_advertised: dict[str, set[str]] = {name: set() for name in names}
 
-    def say(self, message: PeerMessage) -> None:
-        under_way = [message]
-        while under_way:
-            one = under_way.pop(0)
-            for name, peer in self.peers.items():
-                for answer in [] if name in self.away else peer.receive(one):
-                    if isinstance(answer, Offer):
-                        self.offered.append((name, answer.info.group))
-                        assert answer.info.group not in self.since_advertised[name], "a second offer"
-                        self.since_advertised[name].add(answer.info.group)
-                    else:
-                        self.told.append((name, [info.group for info in answer.groups]))
-                        under_way.append(answer)
+    def present(self) -> list[Directory]:
+        return [peer for name, peer in self.peers.items() if name not in self.away]
+
+    def say(self, *infos: GroupInfo) -> None:
+        """A process tells what it knows of groups; all take it in, and are offered what is new."""
+        for peer in self.present():
+            for offered in peer.receive(infos):
+                self.offered.append((peer.name, offered.group))
+                assert offered.group not in self.since_advertised[peer.name], "a second offer"
+                self.since_advertised[peer.name].add(offered.group)
+
+    def tell(self, info: GroupInfo) -> None:
+        """A process joined or left: those who know of the group take that in, as they take in its records."""
+        for peer in self.present():
+            if info.group in peer.known:
+                assert peer.receive([info]) == []
 
     def connect(self, name: str) -> None:
+        """A process advertises itself, and all that are present answer."""
         self.away.discard(name)
         self.told, self.offered = [], []
         self.since_advertised[name] = set()
-        self.say(self.peers[name].advertise())
+        self.peers[name].advertise()
+        for peer in self.present():
+            if mine := peer.mine():
+                self.told.append((peer.name, [info.group for info in mine]))
+                self.say(*mine)
 
     def rows(self, name: str) -> dict[str, list[str] | str]:
         """The document's table GIIT: the members of each group of the process, N/A if it declined."""
@@ -76,7 +75,7 @@ def test_the_illustration_of_the_document_goes_as_the_vector_gjlp_1_says() -> No
     assert medium.told == [("A", ["G1"])]
     assert medium.offered == [("B", "G1")]
 
-    medium.say(medium.peers["B"].join("G1"))
+    medium.tell(medium.peers["B"].join("G1"))
     assert medium.rows("A") == medium.rows("B") == {"G1": ["A", "B"]}
 
     medium.connect("C")
@@ -92,7 +91,7 @@ def test_the_illustration_of_the_document_goes_as_the_vector_gjlp_1_says() -> No
     assert medium.told == [("C", ["G2"])], "C does not name what it declined"
     assert medium.offered == [("D", "G2")]
 
-    medium.say(medium.peers["D"].join("G2"))
+    medium.tell(medium.peers["D"].join("G2"))
     assert medium.rows("C") == {"G1": "N/A", "G2": ["C", "D"]}
     assert medium.rows("D") == {"G2": ["C", "D"]}
 
@@ -106,33 +105,30 @@ def test_a_stale_view_does_not_put_out_who_left_and_came_back_as_the_vector_gjlp
     medium.say(medium.peers["A"].create("G"))
     for name in ("B", "D"):
         medium.connect(name)
-        medium.say(medium.peers[name].join("G"))
-    medium.say(medium.peers["B"].leave("G"))
-    stale = medium.peers["D"].receive(Advertisement("A"))
+        medium.tell(medium.peers[name].join("G"))
+    medium.tell(medium.peers["B"].leave("G"))
+    stale = medium.peers["D"].mine()
     medium.away = {"D"}
     medium.connect("B")
-    medium.say(medium.peers["B"].join("G"))
-    for answer in stale:
-        assert isinstance(answer, GroupsInfo)
-        medium.say(answer)
+    medium.tell(medium.peers["B"].join("G"))
+    medium.say(*stale)
     assert medium.peers["A"].known["G"].view == {"A": (1, False), "B": (2, False), "D": (1, False)}
 
 
 def test_a_leave_that_overtakes_its_join_is_not_undone_by_it() -> None:
     peer = Directory("A")
     peer.create("G")
-    late = directory.Joined("G", "B", 0)
-    peer.receive(Left("G", "B", 0))
-    peer.receive(late)
+    for standing in ((0, OUT), (0, IN)):
+        peer.receive([GroupInfo("G", "", {"B": standing})])
     assert members(peer.known["G"].view) == {"A": 0}
 
 
 def test_who_left_tells_nobody_of_the_group_and_is_offered_it_again_only_when_it_advertises_itself() -> None:
     medium = Medium("A", "B")
     medium.say(medium.peers["A"].create("G"))
-    medium.say(medium.peers["B"].join("G"))
-    medium.say(medium.peers["A"].leave("G"))
-    assert medium.peers["A"].receive(Advertisement("C")) == []
+    medium.tell(medium.peers["B"].join("G"))
+    medium.tell(medium.peers["A"].leave("G"))
+    assert medium.peers["A"].mine() == []
     medium.connect("B")
     assert medium.offered == []
     medium.connect("A")
@@ -154,21 +150,21 @@ def test_what_was_declined_is_offered_once_more_after_the_own_next_advertisement
 def test_a_process_that_starts_again_joins_with_an_epoch_above_what_others_know_of_it() -> None:
     medium = Medium("A", "B")
     medium.say(medium.peers["A"].create("G"))
-    medium.say(medium.peers["B"].join("G"))
+    medium.tell(medium.peers["B"].join("G"))
     medium.peers["B"] = Directory("B")
     medium.connect("B")
     joined = medium.peers["B"].join("G")
-    assert joined.epoch == 1
-    medium.say(joined)
+    assert joined.view["B"] == (1, IN)
+    medium.tell(joined)
     assert members(medium.peers["A"].known["G"].view) == {"A": 0, "B": 1}
 
 
 def test_who_is_put_out_by_others_tells_nobody_of_the_group_any_more() -> None:
     peer = Directory("A")
     peer.create("G")
-    peer.receive(Left("G", "A", 0))
+    peer.receive([GroupInfo("G", "", {"A": (0, OUT)})])
     assert peer.rows == {"G": RowState.DECLINED}
-    assert peer.receive(Advertisement("B")) == []
+    assert peer.mine() == []
 
 
 def test_a_process_that_knows_to_have_been_in_a_group_is_a_member_without_an_offer_unless_it_was_put_out() -> None:
@@ -176,10 +172,8 @@ def test_a_process_that_knows_to_have_been_in_a_group_is_a_member_without_an_off
     peer.remember(GroupInfo("G", "", {"A": (2, False)}))
     peer.remember(GroupInfo("H", "", {"A": (2, True)}))
     assert peer.rows == {"G": RowState.MEMBER, "H": RowState.DECLINED}
-    (told,) = peer.receive(Advertisement("B"))
-    assert isinstance(told, GroupsInfo)
-    assert [info.group for info in told.groups] == ["G"]
-    assert peer.leave("G").epoch == 2
+    assert [info.group for info in peer.mine()] == ["G"]
+    assert peer.leave("G").view["A"] == (2, OUT)
 
 
 def test_joining_declining_and_leaving_what_one_may_not_are_errors_that_say_so() -> None:
@@ -193,8 +187,8 @@ def test_joining_declining_and_leaving_what_one_may_not_are_errors_that_say_so()
 def test_groups_beyond_the_limit_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "GROUPS_MAX", 2)
     peer = Directory("A")
-    offers = peer.receive(GroupsInfo("B", [GroupInfo(name, "", {}) for name in ("G1", "G2", "G3")]))
-    assert [offer.info.group for offer in offers if isinstance(offer, Offer)] == ["G1", "G2"]
+    offers = peer.receive([GroupInfo(name, "", {}) for name in ("G1", "G2", "G3")])
+    assert [offer.group for offer in offers] == ["G1", "G2"]
 
 
 @effort(60)
@@ -215,17 +209,15 @@ def test_once_all_have_told_all_members_agree_however_lossy_it_was_and_nobody_is
         elif what == "connect":
             medium.connect(name)
         elif what == "join" and pending:
-            medium.say(peer.join(random.choice(pending)))
+            medium.tell(peer.join(random.choice(pending)))
         elif what == "decline" and pending:
             peer.decline(random.choice(pending))
         elif what == "leave" and ours:
-            medium.say(peer.leave(random.choice(ours)))
+            medium.tell(peer.leave(random.choice(ours)))
     medium.away = set()
     for _ in range(2):
         for peer in medium.peers.values():
-            for answer in peer.receive(Advertisement("Z")):
-                assert isinstance(answer, GroupsInfo)
-                medium.say(answer)
+            medium.say(*peer.mine())
     for group in ("GA", "GB", "GC", "GD"):
         views = [peer.known[group].view for peer in medium.peers.values() if peer.rows.get(group) is RowState.MEMBER]
         assert all(view == merge(*views) for view in views)

@@ -31,6 +31,12 @@ class Listing(msgspec.Struct):
     view: View = {}
 
     @property
+    def description(self) -> str:
+        """What the group is about, as its `create` record says; "" where it says nothing."""
+        found: str = self.options.get("description", "")
+        return found
+
+    @property
     def members(self) -> dict[str, int]:
         """The members by `create` or `join`, each with its epoch; in an open group others may send, too."""
         return members(self.view)
@@ -49,7 +55,7 @@ def listing_of(info: GroupInfo) -> Listing:
     """What peers tell of a group, as a log would list it."""
     found: dict[str, Any] = {} if info.create is None else msgspec.json.decode(info.create)
     options = found.get("options", {})
-    order = options.get("order", info.description or "s_b")
+    order = options.get("order", info.order or "s_b")
     closed = is_closed(options.get("closed"), ORDERS.get(order))
     view = view_of(found.get("members", []))
     return Listing(info.group, order, info.create is not None, closed, options, 0, merge(view, info.view))

@@ -25,67 +25,29 @@ What the printed protocol leaves open or gets wrong, and the solution here:
 - A crashed process stays in the views: only an `evict` in the log removes it, and this protocol has none.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 
 import msgspec
+from msgspec.structs import replace
 
 from precede.udfs.peers.views import IN, OUT, View, merge
 
 GROUPS_MAX = 10_000
 """How many groups get a row; further groups are ignored, not offered."""
-
-
 MEMBERS_MAX = 10_000
 """How many names the view of one group may have; what would make it larger is ignored."""
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """What processes tell each other about a group: its name, its purpose, its past and present members."""
+    """What processes tell each other about a group: its past and present members, and how it began."""
 
     group: str
-    description: str
+    order: str
+    """The order where its `create` record names none; "" for the usual one."""
     view: View
     create: bytes | None = None
-    """Its `create` record, if it has one and peers tell of it without a log."""
-
-
-class Advertisement(msgspec.Struct, frozen=True, tag="advertisement"):
-    """The document's advMsg: a process is here and asks for groups."""
-
-    name: str
-
-
-class GroupsInfo(msgspec.Struct, frozen=True, tag="groups"):
-    """The document's grpsInfoList: the groups that its sender is in."""
-
-    name: str
-    groups: list[GroupInfo]
-
-
-class Joined(msgspec.Struct, frozen=True, tag="joined"):
-    """The document's joinMsg, with the epoch."""
-
-    group: str
-    name: str
-    epoch: int
-
-
-class Left(msgspec.Struct, frozen=True, tag="left"):
-    """The document's leaveMsg, with the epoch that ends."""
-
-    group: str
-    name: str
-    epoch: int
-
-
-class Offer(msgspec.Struct, frozen=True):
-    """For the application alone: a group it may join or decline."""
-
-    info: GroupInfo
-
-
-PeerMessage = Advertisement | GroupsInfo | Joined | Left
-"""What peers send each other; the same types go in and come out."""
+    """Its `create` record, if it has one and peers tell of it without a log: that has its options and description."""
 
 
 class RowState(Enum):
@@ -109,19 +71,17 @@ class Directory:
 
     # ── calls of the application ──────────────────────────────────────────────────────────────────────────────────
 
-    def advertise(self) -> Advertisement:
-        """Announce this process; declined groups may be offered once more."""
+    def advertise(self) -> None:
+        """This process asks all others: declined groups may be offered once more."""
         self.rows = {group: row for group, row in self.rows.items() if row is not RowState.DECLINED}
-        return Advertisement(self.name)
 
-    def create(self, group: str, description: str = "") -> GroupsInfo:
-        """Create a group with this process in it."""
+    def create(self, group: str, order: str = "") -> GroupInfo:
+        """Create a group with this process in it; returns what to tell everyone."""
         if group in self.rows:
             raise ValueError(f"{self.name} already knows the group {group}: join it, or choose another name")
-        epoch = self._next_epoch({})
-        info = GroupInfo(group, description, {self.name: (epoch, IN)})
-        self.rows[group], self.known[group] = RowState.MEMBER, info
-        return GroupsInfo(self.name, [info])
+        self.rows[group] = RowState.MEMBER
+        info = self.known[group] = GroupInfo(group, order, {self.name: (self._next_epoch({}), IN)})
+        return info
 
     def remember(self, info: GroupInfo) -> None:
         """Note a group this process was in before a restart, or joined otherwise; it may be out again."""
@@ -129,15 +89,13 @@ class Directory:
         self.known[info.group] = info
         self._merge(info.group, {})
 
-    def join(self, group: str) -> Joined:
-        """Accept an offer."""
+    def join(self, group: str) -> GroupInfo:
+        """Accept an offer; returns what to tell the members."""
         if self.rows.get(group) is not RowState.PENDING:
             raise ValueError(f"{self.name} can only join a group that is offered to it, and {group} is not")
-        view = self.known[group].view
-        epoch = self._next_epoch(view)
         self.rows[group] = RowState.MEMBER
-        self._merge(group, {self.name: (epoch, IN)})
-        return Joined(group, self.name, epoch)
+        self._merge(group, {self.name: (self._next_epoch(self.known[group].view), IN)})
+        return self.known[group]
 
     def decline(self, group: str) -> None:
         """Refuse an offer."""
@@ -145,46 +103,42 @@ class Directory:
             raise ValueError(f"{self.name} can only decline a group that is offered to it, and {group} is not")
         self._close(group)
 
-    def leave(self, group: str) -> Left:
-        """Stop being a member."""
+    def leave(self, group: str) -> GroupInfo:
+        """Stop being a member; returns what to tell the members."""
         if self.rows.get(group) is not RowState.MEMBER:
             raise ValueError(f"{self.name} can only leave a group it is in, and it is not in {group}")
-        epoch = self.known[group].view[self.name][0]
+        info = self.known[group]
+        epoch = info.view[self.name][0]
         self.epoch = max(self.epoch, epoch + 1)
         self._close(group)
-        return Left(group, self.name, epoch)
+        return replace(info, view={**info.view, self.name: (epoch, OUT)})
 
-    # ── received messages ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── what is told and heard ────────────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, message: PeerMessage) -> list[GroupsInfo | Offer]:
-        """Take in a message, possibly an own one; returns what to answer everyone, and what to offer."""
-        if isinstance(message, Advertisement):
-            mine = [self.known[group] for group, row in self.rows.items() if row is RowState.MEMBER]
-            return [GroupsInfo(self.name, mine)] if mine else []
-        if isinstance(message, GroupsInfo):
-            return [offer for info in message.groups if (offer := self._receive_info(info)) is not None]
-        if message.group in self.known:
-            self._merge(message.group, {message.name: (message.epoch, OUT if isinstance(message, Left) else IN)})
-        return []
+    def mine(self) -> list[GroupInfo]:
+        """What to answer one that advertises itself: the groups that this process is in."""
+        return [self.known[group] for group, row in self.rows.items() if row is RowState.MEMBER]
 
-    def _receive_info(self, info: GroupInfo) -> Offer | None:
+    def receive(self, infos: Iterable[GroupInfo]) -> list[GroupInfo]:
+        """Take in what some process tells of groups, possibly this one; returns those to offer to the application."""
+        return [info for info in infos if self._is_new(info)]
+
+    def _is_new(self, info: GroupInfo) -> bool:
         row = self.rows.get(info.group)
-        if row is None:
-            if len(self.rows) >= GROUPS_MAX:
-                return None
+        if row is None and len(self.rows) < GROUPS_MAX:
             self.rows[info.group] = RowState.PENDING
             self.known[info.group] = info
-            return Offer(info)
-        if row is not RowState.DECLINED:
+            return True
+        if row in (RowState.PENDING, RowState.MEMBER):
             self._merge(info.group, info.view)
-        return None
+        return False
 
     def _merge(self, group: str, view: View) -> None:
         info = self.known[group]
         merged = merge(info.view, view)
         if len(merged) > MEMBERS_MAX:
             return
-        self.known[group] = GroupInfo(group, info.description, merged, info.create)
+        self.known[group] = replace(info, view=merged)
         if self.rows[group] is RowState.MEMBER and merged[self.name][1] is OUT:
             self._close(group)  # others evicted it
 

@@ -7,7 +7,7 @@ from precede.udfs.limits import Limits
 from precede.udfs.peers import notes
 from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Broadcast
-from precede.udfs.peers.directory import Directory, GroupInfo, GroupsInfo, Offer
+from precede.udfs.peers.directory import Directory, GroupInfo
 from precede.udfs.peers.events import Event, Missed, Offered, RecordRefused
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, PAGE, SYNC, Chance, Codec
@@ -194,9 +194,8 @@ class Hearing:
             view = peer.speaking.knowledge.view
             if merge(view, one.view) != view:
                 peer.sync_schedule.lacks(now_ms)  # it began the group by itself, before any heard of the other
-        for offer in self.directory.receive(GroupsInfo(note.name, infos)):
-            if isinstance(offer, Offer):
-                self._offer(offer.info)
+        for info in self.directory.receive(infos):
+            self._offer(info)
 
     def _offer(self, info: GroupInfo) -> None:
         """Tell the application of a group, unless what is offered already takes too much memory."""
@@ -258,4 +257,4 @@ class Hearing:
 
 
 def _size_of(info: GroupInfo) -> int:
-    return 200 + len(info.create or b"") + len(info.description) + 100 * len(info.view)
+    return 200 + len(info.create or b"") + len(info.order) + 100 * len(info.view)

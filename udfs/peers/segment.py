@@ -20,7 +20,7 @@ from precede.udfs.engine.held import Held
 from precede.udfs.errors import Congested, Refused
 from precede.udfs.peers import notes
 from precede.udfs.peers.broadcast import Broadcast
-from precede.udfs.peers.directory import GroupInfo, GroupsInfo
+from precede.udfs.peers.directory import GroupInfo
 from precede.udfs.peers.events import Event
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, FrameFault
 from precede.udfs.peers.hearing import Hearing
@@ -52,7 +52,7 @@ class SegmentProtocol(Hearing):
         view = peer.speaking.knowledge.view
         info = GroupInfo(group, peer.default_order, view, peer.records.create)
         if peer.own_join.left:
-            self.directory.receive(GroupsInfo(self.name, [info]))  # it may be joined again
+            self.directory.receive([info])  # it may be joined again
         else:
             # It may have stopped before its own join was taken in: that comes after the history.
             info = replace(info, view=merge(view, {self.name: (dumped["epoch"], IN)}))
@@ -89,7 +89,7 @@ class SegmentProtocol(Hearing):
         before = self.groups.get(group)
         if known is None or (before is not None and not before.own_join.left):
             raise Refused(f"No group {group} is offered on this segment: discover first, or create it.")
-        order = known.description or DEFAULT_ORDER
+        order = known.order or DEFAULT_ORDER
         check_group(known.create, order)
         self.directory.join(group)
         peer = self._add(group, order)
