@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from precede.command_line import COMMANDS
-from precede.gateway.pages import GatewayPages
-from precede.ingest.gateway.bridge import Bridge
-from precede.ingest.gateway.log_kernel import LogKernel
-from precede.ingest.gateway.past import Past
+from precede.gateway.bridge import Bridge
+from precede.gateway.history import LogHistory
+from precede.gateway.log_kernel import LogKernel
+from precede.gateway.status import GatewayPages, look_at
 from precede.ingest.kafka.retention import Retention
 from precede.ingest.live.live_kernel import KernelState, Stream
 from precede.ingest.service.broker_monitor import BrokerMonitor
@@ -167,9 +167,8 @@ def told_metrics() -> dict[str, set[str]]:
 def gateway_metrics(settings: Settings) -> Iterator[Any]:
     log = LogKernel(Stream("", "", "", 1, "s_b", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {}))
     spool: Any = SimpleNamespace(count=0)
-    runner: Any = None  # asked for the counts of each link, and there is none
     pages = GatewayPages(BrokerMonitor(settings.bootstrap, settings.raw_topic))
-    pages.show(Bridge(log, Past(), spool, say=print), spool, runner, [])
+    pages.figures = look_at(Bridge(log, LogHistory(), spool, say=print), spool, [])
     return pages.collect()
 
 

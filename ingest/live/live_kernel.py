@@ -6,13 +6,14 @@ the outputs one by one or all at once.
 
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
 from precede.ingest.follower_token import Released
 from precede.ingest.live.collection import without_collection
 from precede.ingest.live.comparison import Comparison
+from precede.udfs.engine.outbox import Outbox
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
@@ -67,17 +68,15 @@ class Mismatch(NamedTuple):
     offset: int
 
 
-Kernel = TypeVar("Kernel", bound=Holdback)
-
-
-def open_kernel(kind: type[Kernel], stream: Stream, state: KernelState) -> Kernel:
+def open_kernel(stream: Stream, state: KernelState, outbox: Outbox | None = None) -> Holdback:
     """A kernel that goes on from this state, as a reader runs it."""
-    kernel = kind(
+    kernel = Holdback(
         order=stream.order,
         limits=stream.limits,
         patience=QUIET,
         partitions=stream.partitions,
         partitioner=stream.partitioner,
+        outbox=outbox,
     )
     kernel.load(state.groups, state.covered)
     return kernel
@@ -96,7 +95,7 @@ class LiveKernel:
         groups: Collection[bytes] | None = None,
     ) -> None:
         """`published` is the token of the job: what it released below is in the ordered topic, and delivered."""
-        self._holdback = open_kernel(Holdback, stream, state)
+        self._holdback = open_kernel(stream, state)
         self._groups = groups
         self.reached = dict(state.starts)
         """Per raw partition, the next offset."""

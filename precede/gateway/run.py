@@ -13,17 +13,14 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from precede.gateway.pages import GatewayPages
-from precede.gateway.past_keeping import PastKeeping
-from precede.gateway.status import GatewayStatus
+from precede.gateway.bridge import Bridge
+from precede.gateway.files import HistoryFile, SpoolFile
+from precede.gateway.log_kernel import LogKernel
+from precede.gateway.publish_queue import HeardRecord
+from precede.gateway.raw_topic import RawTopic
+from precede.gateway.start import GatewayStart, HistoryKeeping, find_gateway_start
+from precede.gateway.status import GatewayPages, GatewayStatus, look_at
 from precede.ingest.files import locked
-from precede.ingest.gateway.bridge import Bridge
-from precede.ingest.gateway.log_kernel import LogKernel
-from precede.ingest.gateway.past_file import PastFile
-from precede.ingest.gateway.raw_topic import RawTopic
-from precede.ingest.gateway.spool import Spool
-from precede.ingest.gateway.start import GatewayStart, find_gateway_start
-from precede.ingest.gateway.upward import Entry
 from precede.ingest.live.live_start import NotYet
 from precede.ingest.producer import Publisher
 from precede.ingest.segment.address import interface_of, read_addresses
@@ -38,7 +35,7 @@ from precede.udfs.errors import AccessDenied, Refused, Unconfirmed
 from precede.udfs.peers.events import Event
 
 if TYPE_CHECKING:
-    from precede.ingest.gateway.side import Side
+    from precede.gateway.segment_side import SegmentSide
     from precede.ingest.segment.link import Link
 
 LOCK = ".lock"
@@ -46,6 +43,8 @@ POLL_S = 0.005
 ROWS_MAX = 250
 """So many records of the log are taken before the segments have their turn."""
 COLLECT_S = 10.0
+LOOK_S = 1.0
+"""How often the figures are noted that are shown."""
 KEEP_S_MAX = 2.0
 """How long the end reads on, so that the next start need not read it."""
 END_S_MAX = 10.0
@@ -64,6 +63,7 @@ class Gateway:
         self.runner = SegmentRunner()
         self.links: list[Link] = []
         self._publish_from_ms = 0.0
+        self._look_at = 0.0
         self._collect_at = time.monotonic()
 
     def run(self) -> None:
@@ -79,10 +79,10 @@ class Gateway:
             folder = _folder(settings)
             refusal = f"Another gateway uses the folder {folder}: give each its own (--state)."
             stack.enter_context(locked(folder / LOCK, refusal=refusal))
-            self.spool = Spool(folder)
+            self.spool = SpoolFile(folder)
             stack.callback(self.spool.close)
-            self.past_file = PastFile(folder)
-            stack.callback(self.past_file.close)
+            self.history_file = HistoryFile(folder)
+            stack.callback(self.history_file.close)
             self.broker = BrokerMonitor(settings.bootstrap, settings.raw_topic)
             self.broker.start()
             stack.callback(self.broker.stop)
@@ -112,7 +112,7 @@ class Gateway:
         while True:
             found = broker_retry(
                 lambda: find_gateway_start(
-                    settings.bootstrap, settings.ordered_topic, settings.progress_topic, self.past_file
+                    settings.bootstrap, settings.ordered_topic, settings.progress_topic, self.history_file
                 ),
                 patience_s=settings.patience_s,
                 pause=self.stopping.wait,
@@ -131,9 +131,9 @@ class Gateway:
         live = start.live
         self.kernel = LogKernel(live.stream, live.state)
         self.bridge = Bridge(
-            self.kernel, start.past, self.spool, say=self.say, kept_bytes_max=settings.gateway_keeps_mb * 2**20
+            self.kernel, start.history, self.spool, say=self.say, kept_bytes_max=settings.gateway_keeps_mb * 2**20
         )
-        self.status = GatewayStatus(self.bridge, self.spool, self.broker)
+        self.status = GatewayStatus(look_at(self.bridge, self.spool, []), self.broker)
         self.log = RawTopic(
             settings.bootstrap,
             live.stream.raw_topic,
@@ -150,11 +150,12 @@ class Gateway:
             on_error=self.status.client_error,
         )
         self._catch_up(live.raw_ends)
-        self.keeping = PastKeeping(start, self.log, self.past_file, self.say)
+        self.keeping = HistoryKeeping(start, self.log, self.history_file, self.say)
         for row, group, value in self.spool.read():
             self.bridge.take_spooled(group, value, row, clock_ms())
         self._open_segments()
-        self.pages.show(self.bridge, self.spool, self.runner, self.links)
+        with self._lock():
+            self._look()
         self.say(self._opening_line())
 
     def _catch_up(self, ends: dict[int, int]) -> None:
@@ -166,9 +167,9 @@ class Gateway:
     def _open_segments(self) -> None:
         name = self.spool.fact("name", f"gateway-{token_hex(4)}")
         for address in self.addresses:
-            sides: list[Side] = []
+            sides: list[SegmentSide] = []
 
-            def listen(events: list[Event], sides: list["Side"] = sides) -> None:
+            def listen(events: list[Event], sides: list["SegmentSide"] = sides) -> None:
                 for side in sides:
                     self.bridge.take_events(side, events, clock_ms())
 
@@ -207,6 +208,8 @@ class Gateway:
         with self._lock() as now_ms:
             self.bridge.reads_to_end = self.log.at_end
             self.bridge.step(now_ms)
+            if time.monotonic() >= self._look_at:
+                self._look()
         self.pages.turned_at = time.monotonic()
         self.keeping.step()
         self._collect()
@@ -222,7 +225,7 @@ class Gateway:
                     self.bridge.answer(gap, now_ms)
         return heard.raw
 
-    def _publish(self, entries: list[Entry]) -> None:
+    def _publish(self, entries: list[HeardRecord]) -> None:
         try:
             for entry in entries:
                 self.publisher.publish_raw(entry.key[0].encode(), entry.value)
@@ -237,7 +240,7 @@ class Gateway:
         """Some of what was handed over may never arrive: it is published again."""
         self.publisher.discard()
         with self._lock() as now_ms:
-            self.bridge.upward.renew(now_ms)
+            self.bridge.queue.renew(now_ms)
             self._publish_from_ms = now_ms + pause_ms
 
     @contextmanager
@@ -248,6 +251,11 @@ class Gateway:
             for link in self.links:
                 now_ms = stack.enter_context(self.runner.use(link))
             yield now_ms
+
+    def _look(self) -> None:
+        """Note the figures that are shown, under the lock."""
+        self._look_at = time.monotonic() + LOOK_S
+        self.pages.figures = self.status.figures = look_at(self.bridge, self.spool, self.links)
 
     def _collect(self) -> None:
         """Nothing that the loop makes is a cycle, but others may leave some."""
@@ -267,15 +275,16 @@ class Gateway:
         deadline = time.monotonic() + KEEP_S_MAX
         while self.keeping.is_waiting and time.monotonic() < deadline:
             self._turn(POLL_S)
-        least = len(self.bridge.upward.entries)
+        least = len(self.bridge.queue.records)
         deadline = time.monotonic() + END_S_MAX
-        while self.bridge.upward.entries and time.monotonic() < deadline and not self.status.is_away:
+        while self.bridge.queue.records and time.monotonic() < deadline and not self.status.is_away:
             self._turn(POLL_S)
-            if len(self.bridge.upward.entries) < least:
-                least = len(self.bridge.upward.entries)
+            if len(self.bridge.queue.records) < least:
+                least = len(self.bridge.queue.records)
                 deadline = time.monotonic() + END_S_MAX
         with self._lock() as now_ms:
             self.bridge.close(now_ms)
+            self._look()
         self.publisher.discard()
         self.say(f"Stopped: {self.status.line()}")
 

@@ -2,13 +2,12 @@
 
 It is only a copy: it holds, of each group, the state that the topic has, up to the topic's offsets in its mark. If
 anything is wrong with it (torn, of another topic, of an earlier start of the machine, ahead of the token), it is thrown
-away and made again from the topic. sqlite is the one embedded store that turns every torn file into an exception.
+away and made again from the topic.
 
 Nothing is synced: a process that is killed leaves what it wrote, but a machine that goes down may not. So the mark
 names the boot of the machine, and each state carries its checksum.
 """
 
-import sqlite3
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from zlib import crc32
 
 import msgspec
 
+from precede.ingest.sqlite_file import Rows, SqliteFile
 from precede.ingest.state_changes import NewState
 from precede.udfs.engine.snapshot import deadline_ms
 from precede.udfs.rules import RULES
@@ -29,6 +29,10 @@ PENDING_MAX = 10_000
 """So many states are written to the file at once."""
 MEMORY_KIB = 16 * 1024
 WAL_PAGES = 16_000
+SETUP = f"""
+PRAGMA synchronous = OFF; PRAGMA temp_store = MEMORY;
+PRAGMA cache_size = -{MEMORY_KIB}; PRAGMA wal_autocheckpoint = {WAL_PAGES}
+"""
 
 SCHEMA = """
 CREATE TABLE mark (value BLOB NOT NULL);
@@ -82,7 +86,7 @@ class Cache(MutableMapping[bytes, bytes]):
         self._mark = _Mark(source, {}, _boot_id())
         self._connect()
         # A new file has no journal: nothing of it counts before it is complete.
-        self._run("PRAGMA journal_mode = OFF", *SCHEMA.split(";"))
+        self._file.run("PRAGMA journal_mode = OFF", *SCHEMA.split(";"))
 
     @property
     def positions(self) -> dict[int, int]:
@@ -96,10 +100,7 @@ class Cache(MutableMapping[bytes, bytes]):
         pending = self._pending.get(key)
         if pending is not None:
             return pending.state.blob
-        try:
-            found = self._base.execute("SELECT blob, checksum FROM groups WHERE key = ?", (key,)).fetchone()
-        except sqlite3.Error as error:
-            raise self._broken(error) from error
+        found = self._file.one("SELECT blob, checksum FROM groups WHERE key = ?", (key,))
         if found is None:
             return default
         blob: bytes = found[0]
@@ -145,24 +146,22 @@ class Cache(MutableMapping[bytes, bytes]):
     def complete(self, positions: Mapping[int, int]) -> None:
         """The first filling has ended: from now on the file is of use to a later start."""
         self._write_pending()
-        self._run(*INDEXES.split(";"), "PRAGMA journal_mode = WAL")
+        self._file.run(*INDEXES.split(";"), "PRAGMA journal_mode = WAL")
         self.note_positions(positions)
 
     def close(self) -> None:
         """Write all to the disk, so that it also counts after the machine has started again."""
-        with suppress(CacheError, sqlite3.Error):
+        with suppress(CacheError):
             if self.path is not None and self._mark.positions:
-                self._run("PRAGMA synchronous = FULL")
+                self._file.run("PRAGMA synchronous = FULL")
                 self._mark.is_closed = True
                 self._write_pending(with_mark=True)
-                self._run("PRAGMA wal_checkpoint(TRUNCATE)")
-        with suppress(sqlite3.Error):
-            self._base.close()
+                self._file.run("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._file.close()
 
     def abandon(self) -> None:
         """Close it as it is; what was put since the last mark is read from the topic again."""
-        with suppress(sqlite3.Error):
-            self._base.close()
+        self._file.close()
 
     # ── what a start asks ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -200,44 +199,20 @@ class Cache(MutableMapping[bytes, bytes]):
     # ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _connect(self) -> None:
-        try:
-            where = ":memory:" if self.path is None else str(self.path)
-            self._base = sqlite3.connect(where, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
-            raise CacheError(str(error)) from error
-        self._run("PRAGMA synchronous = OFF", "PRAGMA temp_store = MEMORY")
-        self._run(f"PRAGMA cache_size = -{MEMORY_KIB}", f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-
-    def _run(self, *statements: str) -> None:
-        try:
-            for statement in statements:
-                self._base.execute(statement).fetchall()
-        except sqlite3.Error as error:
-            raise self._broken(error) from error
+        self._file = SqliteFile(self.path, SETUP, broken=lambda error: CacheError(str(error)))
 
     def _ask(self, question: str, values: tuple[object, ...] = ()) -> Iterator[Any]:
         self._write_pending()
-        try:
-            yield from self._base.execute(question, values)
-        except sqlite3.Error as error:
-            raise self._broken(error) from error
+        yield from self._file.ask(question, values)
 
     def _write_pending(self, *, with_mark: bool = False) -> None:
         if not self._pending and not with_mark:
             return
-        try:
-            self._base.execute("BEGIN")
-            self._base.executemany(PUT, map(_row, self._pending.values()))
-            if with_mark:
-                self._base.execute("DELETE FROM mark")
-                self._base.execute("INSERT INTO mark VALUES (?)", (msgspec.json.encode(self._mark),))
-            self._base.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._broken(error) from error
+        steps: list[tuple[str, Rows]] = [(PUT, [_row(one) for one in self._pending.values()])]
+        if with_mark:
+            steps += [("DELETE FROM mark", [()]), ("INSERT INTO mark VALUES (?)", [(msgspec.json.encode(self._mark),)])]
+        self._file.write(*steps)
         self._pending = {}
-
-    def _broken(self, error: sqlite3.Error) -> CacheError:
-        return CacheError(str(error))
 
 
 class _StoredCache(Cache):

@@ -7,28 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from precede.ingest.gateway.past import COST, Past
-from precede.ingest.gateway.past_file import FILE as PAST
-from precede.ingest.gateway.past_file import PastFile
-from precede.ingest.gateway.spool import FILE, Spool
-from precede.ingest.gateway.upward import Entry
+from precede.gateway.files import HEARD, HISTORY, HistoryFile, SpoolFile
+from precede.gateway.history import COST, LogHistory
+from precede.gateway.publish_queue import HeardRecord
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.records.wire import encode_message, read
 from tests.door.command import precede
 
 
-def entry(seq: int) -> Entry:
+def entry(seq: int) -> HeardRecord:
     value = encode_message("g", "ann", 0, seq, after=[])
-    return Entry(("g", "ann", 0, seq), value, read(value, Limits()), 0.0, 0.0)
+    return HeardRecord(("g", "ann", 0, seq), value, read(value, Limits()), 0.0, 0.0)
 
 
 def test_what_was_kept_is_there_at_the_next_start_until_it_is_removed(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+    spool = SpoolFile(tmp_path)
     entries = [entry(seq) for seq in (1, 2, 3)]
     spool.add(entries)
     spool.remove([row for one in entries[:1] if (row := one.row) is not None])
-    again = Spool(tmp_path)  # the first one was not closed, as after kill -9
+    again = SpoolFile(tmp_path)  # the first one was not closed, as after kill -9
     assert [value for _, _, value in again.read()] == [one.value for one in entries[1:]]
     assert again.count == 2
     more = entry(4)
@@ -37,56 +35,56 @@ def test_what_was_kept_is_there_at_the_next_start_until_it_is_removed(tmp_path: 
 
 
 def test_a_name_that_was_drawn_once_stays(tmp_path: Path) -> None:
-    assert Spool(tmp_path).fact("name", "first") == Spool(tmp_path).fact("name", "second") == "first"
+    assert SpoolFile(tmp_path).fact("name", "first") == SpoolFile(tmp_path).fact("name", "second") == "first"
 
 
 def test_a_record_that_is_damaged_is_left_out_and_a_torn_file_is_refused(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+    spool = SpoolFile(tmp_path)
     spool.add([entry(1), entry(2)])
     spool.close()
-    with sqlite3.connect(tmp_path / FILE) as base:
+    with sqlite3.connect(tmp_path / HEARD) as base:
         base.execute("UPDATE heard SET value = ? WHERE row = 1", (b"{}",))
     base.close()
-    assert [value for _, _, value in Spool(tmp_path).read()] == [entry(2).value]
-    (tmp_path / FILE).write_bytes(b"this is no file of sqlite" * 1_000)
+    assert [value for _, _, value in SpoolFile(tmp_path).read()] == [entry(2).value]
+    (tmp_path / HEARD).write_bytes(b"this is no file of sqlite" * 1_000)
     with pytest.raises(Refused, match="cannot be used"):
-        Spool(tmp_path)
+        SpoolFile(tmp_path)
 
 
 CREATE = b'{"group":"g","kind":"create","options":{"order":"fifo"}}'
 JOIN = b'{"group":"g","kind":"join","sender":"ann"}'
 
 
-def test_what_is_known_of_the_past_is_on_the_disk_for_the_same_topic_only(tmp_path: Path) -> None:
-    assert PastFile(tmp_path).read("ordered topic 1") is None
-    assert PastFile(tmp_path).write("ordered topic 1", {"g": [CREATE]}, {0: 5, 1: 7}, 100)
-    again = PastFile(tmp_path)
+def test_what_is_known_of_the_history_is_on_the_disk_for_the_same_topic_only(tmp_path: Path) -> None:
+    assert HistoryFile(tmp_path).read("ordered topic 1") is None
+    assert HistoryFile(tmp_path).write("ordered topic 1", {"g": [CREATE]}, {0: 5, 1: 7}, 100)
+    again = HistoryFile(tmp_path)
     assert again.read("ordered topic 1") == ({"g": [CREATE]}, {0: 5, 1: 7}, 100)
     assert again.write("ordered topic 1", {"g": [CREATE, JOIN], "h": []}, {0: 9, 1: 7}, 200)
-    assert PastFile(tmp_path).read("ordered topic 1") == ({"g": [CREATE, JOIN], "h": []}, {0: 9, 1: 7}, 200)
-    assert PastFile(tmp_path).read("ordered topic 2") is None
-    assert PastFile(tmp_path).read("ordered topic 1") is None
+    assert HistoryFile(tmp_path).read("ordered topic 1") == ({"g": [CREATE, JOIN], "h": []}, {0: 9, 1: 7}, 200)
+    assert HistoryFile(tmp_path).read("ordered topic 2") is None
+    assert HistoryFile(tmp_path).read("ordered topic 1") is None
 
 
-def test_a_damaged_file_of_the_past_is_made_again(tmp_path: Path) -> None:
-    (tmp_path / PAST).write_bytes(b"this is no file of sqlite" * 1_000)
-    file = PastFile(tmp_path)
+def test_a_damaged_file_of_the_history_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / HISTORY).write_bytes(b"this is no file of sqlite" * 1_000)
+    file = HistoryFile(tmp_path)
     assert file.read("ordered topic 1") is None
     assert file.write("ordered topic 1", {"g": [CREATE]}, {0: 5}, 100)
-    assert PastFile(tmp_path).read("ordered topic 1") == ({"g": [CREATE]}, {0: 5}, 100)
+    assert HistoryFile(tmp_path).read("ordered topic 1") == ({"g": [CREATE]}, {0: 5}, 100)
 
 
-def test_the_past_has_the_last_messages_and_says_since_when_they_came() -> None:
-    past = Past(bytes_max=5 * (COST + 100))
-    past.learn({"g": [CREATE, JOIN]})
-    assert past.changed == set()
+def test_the_history_has_the_last_messages_and_says_since_when_they_came() -> None:
+    history = LogHistory(bytes_max=5 * (COST + 100))
+    history.learn({"g": [CREATE, JOIN]})
+    assert history.changed == set()
     for seq in range(1, 11):
         value = encode_message("g", "ann", 0, seq, data="x" * 40)
-        past.note("g", value, read(value, Limits()), at_ms=1_000 * seq)
-    assert past.controls("g") == [CREATE, JOIN]
-    kept = list(past.messages("g"))
+        history.note("g", value, read(value, Limits()), at_ms=1_000 * seq)
+    assert history.controls("g") == [CREATE, JOIN]
+    kept = list(history.messages("g"))
     assert len(kept) < 10
-    assert past.messages_ms == 1_000 * (11 - len(kept))
+    assert history.messages_ms == 1_000 * (11 - len(kept))
 
 
 @pytest.mark.parametrize(

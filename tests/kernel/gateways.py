@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from precede.ingest.gateway.bridge import Bridge
-from precede.ingest.gateway.log_kernel import LogKernel
-from precede.ingest.gateway.past import Past
-from precede.ingest.gateway.upward import Entry
+from precede.gateway.bridge import Bridge
+from precede.gateway.history import LogHistory
+from precede.gateway.log_kernel import LogKernel
+from precede.gateway.publish_queue import HeardRecord
 from precede.ingest.live.live_kernel import KernelState, RawRow, Stream
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
@@ -96,7 +96,7 @@ class KeptOnDisk:
     rows: dict[int, tuple[str, bytes]] = field(default_factory=dict)
     number: int = 0
 
-    def add(self, entries: Sequence[Entry]) -> None:
+    def add(self, entries: Sequence[HeardRecord]) -> None:
         for entry in entries:
             self.number += 1
             entry.row = self.number
@@ -116,7 +116,7 @@ class SimulatedGateway:
         self.segments = segments
         self.said: list[str] = []
         self.kernel = LogKernel(log.stream, KernelState({0: 0}, {}, {}))
-        self.bridge = Bridge(self.kernel, Past(), disk, say=self.said.append, **more)
+        self.bridge = Bridge(self.kernel, LogHistory(), disk, say=self.said.append, **more)
         self.at = 0
         now_ms = segments[0].medium.now_ms
         while self.at < len(log.rows):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from precede.ingest.gateway.log_kernel import LogKernel
-from precede.ingest.gateway.upward import Upward
+from precede.gateway.log_kernel import LogKernel
+from precede.gateway.publish_queue import PublishQueue
 from precede.ingest.live.live_kernel import KernelState
 from precede.udfs.limits import Limits
 from precede.udfs.records.job_records import GapRecord
@@ -71,15 +71,15 @@ def test_two_gateways_publish_hardly_anything_twice_while_the_log_falls_behind()
 
 
 def test_another_gateway_is_waited_for_while_it_carries_and_not_for_what_it_has_passed_over() -> None:
-    upward = Upward(LogKernel(SimulatedLog(1).stream, KernelState({0: 0}, {}, {})), lambda _: None)
+    queue = PublishQueue(LogKernel(SimulatedLog(1).stream, KernelState({0: 0}, {}, {})), lambda _: None)
     records = [read(encode_message(GROUP, "ann", 1, seq), Limits()) for seq in range(1, 5)]
     for record in records:
-        assert upward.hear(GROUP, b"{}", record, 1, 0.0)
-    upward.took(GROUP, records[0], 200.0)
-    assert upward.take(300.0) == []  # it carries what ann says, and has not come to the others yet
-    upward.took(GROUP, records[2], 500.0)
-    assert [entry.record for entry in upward.take(600.0)] == [records[1]]
-    assert [entry.record for entry in upward.take(1_000.0)] == [records[3]]  # nothing came any more
+        assert queue.hear(GROUP, b"{}", record, 1, 0.0)
+    queue.took(GROUP, records[0], 200.0)
+    assert queue.take(300.0) == []  # it carries what ann says, and has not come to the others yet
+    queue.took(GROUP, records[2], 500.0)
+    assert [entry.record for entry in queue.take(600.0)] == [records[1]]
+    assert [entry.record for entry in queue.take(1_000.0)] == [records[3]]  # nothing came any more
 
 
 @pytest.mark.parametrize("order", ["s_b", "fifo", "causal", "lamport", "two_clock"])

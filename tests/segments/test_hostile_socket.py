@@ -12,7 +12,7 @@ from random import Random, randrange
 import psutil
 import pytest
 
-from precede.ingest.gateway.log_kernel import id_of
+from precede.gateway.log_kernel import id_of
 from precede.ingest.segment.address import SegmentAddress, read_address
 from precede.ingest.segment.link import Link, open_link
 from precede.ingest.segment.runner import SegmentRunner

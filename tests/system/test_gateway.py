@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from precede.ingest.gateway.past_file import PastFile
-from precede.ingest.gateway.start import read_past
+from precede.gateway.files import HistoryFile
+from precede.gateway.start import read_history
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import describe, id_of
 from precede.ingest.producer import Publisher
@@ -227,11 +227,11 @@ def test_a_start_reads_of_the_ordered_topic_only_the_last_messages_and_what_came
     ordered = describe(settings.bootstrap, [settings.ordered_topic])[settings.ordered_topic]
     ends = dict(enumerate(end for _, end in reading.ends(settings.bootstrap, ordered.name, ordered.partitions)))
     with pytest.raises(Refused, match="did not write"):
-        read_past(settings.bootstrap, ordered, PastFile(place.folder))
-    PastFile(place.folder).write(ordered.id, {GROUP: [create + b"}"]}, ends, 10**12 + 10**9)
+        read_history(settings.bootstrap, ordered, HistoryFile(place.folder))
+    HistoryFile(place.folder).write(ordered.id, {GROUP: [create + b"}"]}, ends, 10**12 + 10**9)
     write(said[1] + tail % 3, 10**12)  # a clock may go wrong: the offsets are what counts
     for _ in range(2):
-        past = read_past(settings.bootstrap, ordered, PastFile(place.folder))
+        past = read_history(settings.bootstrap, ordered, HistoryFile(place.folder))
         assert past.create_of(GROUP) == create + b"}"
         assert list(past.messages(GROUP))[-1] == said[1] + b"}"
     assert list(past.messages(GROUP)) == [one + b"}" for one in said]
@@ -245,7 +245,7 @@ def test_a_gateway_that_is_stopped_and_started_goes_on_with_what_it_knew(place: 
     until(lambda: len(place.delivered()) == 1)
     gateway.process.send_signal(signal.SIGTERM)
     assert gateway.ends(20) == 0
-    kept = PastFile(place.folder / "gate").read(
+    kept = HistoryFile(place.folder / "gate").read(
         id_of(place.stream.settings.bootstrap, place.stream.settings.ordered_topic) or ""
     )
     assert kept is not None

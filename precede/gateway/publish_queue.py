@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from precede.ingest.gateway.log_kernel import LogKernel, id_of, rank_of
+from precede.gateway.log_kernel import LogKernel, id_of, rank_of
 from precede.udfs.records.messages import Create, Heartbeat, Join, Leave, Message, Record
 
 LATER_MS: Final = 250.0
@@ -45,7 +45,7 @@ Key = tuple[str, str, int, int]
 JOIN, LEAVE, BEAT, CREATE = 0, -1, -2, -3
 
 
-class Entry:
+class HeardRecord:
     """A record that the log is not known to have."""
 
     __slots__ = ("due_ms", "gone", "heard_ms", "key", "published_ms", "record", "row", "value")
@@ -67,7 +67,7 @@ class Entry:
         return len(self.value) + COST
 
 
-class Lane:
+class SenderQueue:
     """What is kept of one sender in one group."""
 
     __slots__ = ("beat_ms", "carried", "carried_ms", "epochs", "joins", "leaves")
@@ -75,8 +75,8 @@ class Lane:
     def __init__(self) -> None:
         self.epochs: dict[int, int] = {}
         """How many messages of each epoch are kept."""
-        self.joins: dict[int, Entry] = {}
-        self.leaves: dict[int, Entry] = {}
+        self.joins: dict[int, HeardRecord] = {}
+        self.leaves: dict[int, HeardRecord] = {}
         self.beat_ms = 0.0
         """When a heartbeat went up last."""
         self.carried = (0, 0)
@@ -95,13 +95,13 @@ class Lane:
         return any(one < epoch for of in (self.epochs, self.joins, self.leaves) for one in of)
 
 
-class Upward:
+class PublishQueue:
     """The records that the log lacks."""
 
-    def __init__(self, log: LogKernel, on_gone: Callable[[Entry], object]) -> None:
+    def __init__(self, log: LogKernel, on_gone: Callable[[HeardRecord], object]) -> None:
         """`on_gone` is told of each record that is kept no longer."""
         self.log = log
-        self.entries: dict[Key, Entry] = {}
+        self.records: dict[Key, HeardRecord] = {}
         """All that is kept, in the order in which it was heard."""
         self.size = 0
         """What they take in memory."""
@@ -110,15 +110,15 @@ class Upward:
         self.published = 0
         """How many records were published, those that were published again included."""
         self._on_gone = on_gone
-        self._lanes: dict[tuple[str, str], Lane] = {}
-        self._due: deque[Entry] = deque()
-        self._later: list[tuple[float, int, Entry]] = []
+        self._senders: dict[tuple[str, str], SenderQueue] = {}
+        self._due: deque[HeardRecord] = deque()
+        self._later: list[tuple[float, int, HeardRecord]] = []
         self._ties = count()
-        self._waiting: dict[str, list[Entry]] = {}
+        self._waiting: dict[str, list[HeardRecord]] = {}
         """What has to wait for something else of its group."""
-        self._flying: OrderedDict[Key, Entry] = OrderedDict()
+        self._flying: OrderedDict[Key, HeardRecord] = OrderedDict()
         self._flying_bytes = 0
-        self._unspooled: deque[Entry] = deque()
+        self._unspooled: deque[HeardRecord] = deque()
 
     # ── heard ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -127,13 +127,13 @@ class Upward:
         key = self._key_of(group, record)
         if key is None or self._is_in_log(key, record):
             return False
-        known = self.entries.get(key)
+        known = self.records.get(key)
         if known is not None:
             if key[3] != BEAT or rank_of(record) <= rank_of(known.record):  # type: ignore[arg-type]
                 return False
             self._drop(known)  # the later heartbeat says more
-        entry = Entry(key, value, record, now_ms, now_ms + rank * self._patience_ms)
-        self.entries[key] = entry
+        entry = HeardRecord(key, value, record, now_ms, now_ms + rank * self._patience_ms)
+        self.records[key] = entry
         self.size += entry.size
         self._note(entry)
         self._unspooled.append(entry)
@@ -145,7 +145,7 @@ class Upward:
         """How long to wait for each gateway that comes before this one."""
         return max(LATER_MS, 3 * self.way_ms)
 
-    def _plan(self, entry: Entry, now_ms: float) -> None:
+    def _plan(self, entry: HeardRecord, now_ms: float) -> None:
         if entry.due_ms <= now_ms:
             self._due.append(entry)
         else:
@@ -178,19 +178,19 @@ class Upward:
             return self.log.has_ended(group, sender, epoch)
         return self.log.has_join(group, sender, epoch)
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: HeardRecord) -> None:
         group, sender, epoch, seq = entry.key
-        lane = self._lanes.setdefault((group, sender), Lane())
+        queue = self._senders.setdefault((group, sender), SenderQueue())
         if seq > 0:
-            lane.epochs[epoch] = lane.epochs.get(epoch, 0) + 1
+            queue.epochs[epoch] = queue.epochs.get(epoch, 0) + 1
         elif seq == JOIN:
-            lane.joins[epoch] = entry
+            queue.joins[epoch] = entry
         elif seq == LEAVE:
-            lane.leaves[epoch] = entry
+            queue.leaves[epoch] = entry
 
     # ── published ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, now_ms: float) -> list[Entry]:
+    def take(self, now_ms: float) -> list[HeardRecord]:
         """What to publish now, in this order."""
         later = self._later
         while later and later[0][0] <= now_ms:
@@ -199,7 +199,7 @@ class Upward:
                 heappush(later, (now_ms + LATER_MS, next(self._ties), entry))
             elif not entry.gone:
                 self._due.append(entry)
-        taken: list[Entry] = []
+        taken: list[HeardRecord] = []
         due = self._due
         while due and len(self._flying) < FLYING_MAX and self._flying_bytes < FLYING_BYTES_MAX:
             entry = due.popleft()
@@ -215,48 +215,48 @@ class Upward:
                 self._waiting.setdefault(entry.key[0], []).append(entry)
         return taken
 
-    def _is_carried(self, entry: Entry, now_ms: float) -> bool:
+    def _is_carried(self, entry: HeardRecord, now_ms: float) -> bool:
         """Whether another gateway brings what this sender says into the log, and has not come to this message yet."""
         group, sender, epoch, seq = entry.key
-        lane = self._lanes.get((group, sender))
-        if seq <= 0 or lane is None or lane.carried_ms is None or lane.carried_ms + self._patience_ms <= now_ms:
+        queue = self._senders.get((group, sender))
+        if seq <= 0 or queue is None or queue.carried_ms is None or queue.carried_ms + self._patience_ms <= now_ms:
             return False
-        return lane.carried < (epoch, seq)
+        return queue.carried < (epoch, seq)
 
-    def _fly(self, entry: Entry, now_ms: float) -> None:
+    def _fly(self, entry: HeardRecord, now_ms: float) -> None:
         entry.published_ms = now_ms
         self.published += 1
         self._flying[entry.key] = entry
         self._flying_bytes += len(entry.value)
         if entry.key[3] == BEAT:
-            self._lanes[entry.key[:2]].beat_ms = now_ms
+            self._senders[entry.key[:2]].beat_ms = now_ms
         elif entry.key[3] == JOIN:
             self._wake(entry.key[0])
 
-    def _must_wait(self, entry: Entry, now_ms: float) -> float | None:
+    def _must_wait(self, entry: HeardRecord, now_ms: float) -> float | None:
         """For how long to wait, 0 for something of the group; None: it may go."""
         group, sender, epoch, seq = entry.key
         if seq == CREATE:
             return None
-        if (group, "", 0, CREATE) in self.entries:
+        if (group, "", 0, CREATE) in self.records:
             return 0.0
-        lane = self._lanes[group, sender]
+        queue = self._senders[group, sender]
         if seq == BEAT:
             assert isinstance(entry.record, Heartbeat)
             epoch = entry.record.epoch
-            if lane.beat_ms + HEARTBEAT_MS > now_ms:
-                return lane.beat_ms + HEARTBEAT_MS - now_ms
-        if lane.has_older(epoch):
+            if queue.beat_ms + HEARTBEAT_MS > now_ms:
+                return queue.beat_ms + HEARTBEAT_MS - now_ms
+        if queue.has_older(epoch):
             return 0.0
         if seq == LEAVE:
-            return self._leave_waits(entry, lane, now_ms)
-        join = lane.joins.get(epoch)
+            return self._leave_waits(entry, queue, now_ms)
+        join = queue.joins.get(epoch)
         return 0.0 if join is not None and seq != JOIN and join.published_ms is None else None
 
-    def _leave_waits(self, entry: Entry, lane: Lane, now_ms: float) -> float | None:
+    def _leave_waits(self, entry: HeardRecord, queue: SenderQueue, now_ms: float) -> float | None:
         group, sender, epoch, _ = entry.key
         assert isinstance(entry.record, Leave)
-        if epoch in lane.epochs or epoch in lane.joins:
+        if epoch in queue.epochs or epoch in queue.joins:
             return 0.0
         if self.log.has_all(group, sender, epoch, entry.record.last):
             return None
@@ -280,23 +280,23 @@ class Upward:
     def hurry(self, group: str, sender: str, epoch: int, first: int, last: int, now_ms: float) -> None:
         """The log waits for these messages: do not leave them to others."""
         keys = ((group, sender, epoch, seq) for seq in range(first, last + 1))
-        for entry in [self.entries[key] for key in keys if key in self.entries]:
+        for entry in [self.records[key] for key in keys if key in self.records]:
             if entry.published_ms is None:
                 entry.due_ms = now_ms
                 self._due.append(entry)
 
     # ── in the log ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def took(self, group: str, record: Record, now_ms: float) -> Entry | None:
+    def took(self, group: str, record: Record, now_ms: float) -> HeardRecord | None:
         """The log has this record; returns what was kept under its id."""
         key = self._key_of(group, record)
         if key is None:
             return None
-        entry = self.entries.get(key)
+        entry = self.records.get(key)
         if entry is not None and key[3] > 0 and entry.published_ms is None:
-            lane = self._lanes[key[:2]]
-            lane.carried = max(lane.carried, key[2:])
-            lane.carried_ms = now_ms
+            queue = self._senders[key[:2]]
+            queue.carried = max(queue.carried, key[2:])
+            queue.carried_ms = now_ms
         if key[3] == BEAT and entry is not None and rank_of(entry.record) > rank_of(record):  # type: ignore[arg-type]
             return None
         if entry is not None:
@@ -305,10 +305,10 @@ class Upward:
             self._drop(entry)
         return entry
 
-    def refused(self, group: str, record: Record, value: bytes) -> Entry | None:
+    def refused(self, group: str, record: Record, value: bytes) -> HeardRecord | None:
         """The log refused these bytes; returns what was kept, if it was the same."""
         key = self._key_of(group, record)
-        entry = None if key is None else self.entries.get(key)
+        entry = None if key is None else self.records.get(key)
         if entry is None or entry.value != value:
             return None
         self._drop(entry)
@@ -320,28 +320,28 @@ class Upward:
             self._drop(entry)
         self._wake(group)
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: HeardRecord) -> None:
         entry.gone = True
         key = entry.key
         group, sender, epoch, seq = key
-        if self.entries.get(key) is entry:
-            del self.entries[key]
+        if self.records.get(key) is entry:
+            del self.records[key]
             self.size -= entry.size
         if self._flying.get(key) is entry:
             del self._flying[key]
             self._flying_bytes -= len(entry.value)
-        lane = self._lanes.get((group, sender))
-        if lane is not None:
+        queue = self._senders.get((group, sender))
+        if queue is not None:
             if seq > 0:
-                lane.epochs[epoch] -= 1
-                if not lane.epochs[epoch]:
-                    del lane.epochs[epoch]
+                queue.epochs[epoch] -= 1
+                if not queue.epochs[epoch]:
+                    del queue.epochs[epoch]
             elif seq == JOIN:
-                lane.joins.pop(epoch, None)
+                queue.joins.pop(epoch, None)
             elif seq == LEAVE:
-                lane.leaves.pop(epoch, None)
-            if lane.is_empty and (group, sender, 0, BEAT) not in self.entries and seq != BEAT:
-                del self._lanes[group, sender]
+                queue.leaves.pop(epoch, None)
+            if queue.is_empty and (group, sender, 0, BEAT) not in self.records and seq != BEAT:
+                del self._senders[group, sender]
         self._on_gone(entry)
         if group in self._waiting:
             self._wake(group)
@@ -351,7 +351,7 @@ class Upward:
 
     # ── the spool, and looking ────────────────────────────────────────────────────────────────────────────────────
 
-    def unspooled(self, older_ms: float) -> Iterator[Entry]:
+    def unspooled(self, older_ms: float) -> Iterator[HeardRecord]:
         """What was heard before this time and is not on the disk."""
         waiting = self._unspooled
         while waiting and (waiting[0].gone or waiting[0].heard_ms <= older_ms):
@@ -362,7 +362,7 @@ class Upward:
     @property
     def oldest_heard_ms(self) -> float | None:
         """When the oldest record that is kept was heard; any thread may ask."""
-        kept = list(self.entries.values())  # a copy, because the thread that reads the log goes on meanwhile
+        kept = list(self.records.values())  # a copy, because the thread that reads the log goes on meanwhile
         return kept[0].heard_ms if kept else None
 
     @property

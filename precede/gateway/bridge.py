@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from precede.ingest.gateway.log_kernel import LogKernel, LogRefusal, Verdict
-from precede.ingest.gateway.past import Past
-from precede.ingest.gateway.side import Side
-from precede.ingest.gateway.upward import Entry, Upward
+from precede.gateway.history import LogHistory
+from precede.gateway.log_kernel import LogKernel, LogRefusal, Verdict
+from precede.gateway.publish_queue import HeardRecord, PublishQueue
+from precede.gateway.segment_side import SegmentSide
 from precede.ingest.live.live_kernel import RawRow
 from precede.udfs.errors import Refused
 from precede.udfs.limits import ANY_SIZE
@@ -44,7 +44,7 @@ ANSWERED_MAX = 1_000
 class Spool(Protocol):
     """Where entries are kept that the log lacks; see spool.py."""
 
-    def add(self, entries: Sequence[Entry]) -> None:
+    def add(self, entries: Sequence[HeardRecord]) -> None:
         """Keep these, and tell each its row. Raises Refused where the disk cannot be written."""
 
     def remove(self, rows: Sequence[int]) -> None:
@@ -57,7 +57,7 @@ class Bridge:
     def __init__(
         self,
         log: LogKernel,
-        past: Past,
+        history: LogHistory,
         spool: Spool,
         *,
         say: Callable[[str], object],
@@ -65,9 +65,9 @@ class Bridge:
         segments_bytes_max: int = SEGMENTS_BYTES_MAX,
     ) -> None:
         self.log = log
-        self.past = past
-        self.sides: list[Side] = []
-        self.upward = Upward(log, self._gone)
+        self.history = history
+        self.sides: list[SegmentSide] = []
+        self.queue = PublishQueue(log, self._gone)
         self.is_full = False
         """Whether so much is kept that the segments take in no more."""
         self.refused: Counter[str] = Counter()
@@ -78,7 +78,7 @@ class Bridge:
         """Whether the log was read to its end lately; the caller sets it."""
         self._spool = spool
         self._unneeded: list[int] = []
-        self._unwritten: list[Entry] = []
+        self._unwritten: list[HeardRecord] = []
         """What should be on the disk and is not."""
         self._disk_ms = 0.0
         self._say = say
@@ -86,19 +86,19 @@ class Bridge:
         self._segments_bytes_max = segments_bytes_max
         self._bound_ms = self._rest_ms = 0.0
 
-    def add(self, url: str, segment: SegmentProtocol) -> Side:
+    def add(self, url: str, segment: SegmentProtocol) -> SegmentSide:
         """Carry between this segment and the log, too."""
-        side = Side(url, segment, self.log, self.past, self.upward, self._say)
+        side = SegmentSide(url, segment, self.log, self.history, self.queue, self._say)
         self.sides.append(side)
         return side
 
     # ── from the segments ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def take_events(self, side: Side, events: Iterable[Event], now_ms: float) -> None:
+    def take_events(self, side: SegmentSide, events: Iterable[Event], now_ms: float) -> None:
         """What happened on a segment."""
         side.take_events(events, now_ms)
-        if self.upward.size > self._kept_bytes_max and not self.is_full:
-            size = f"{self.upward.size // 2**20:,} MiB"
+        if self.queue.size > self._kept_bytes_max and not self.is_full:
+            size = f"{self.queue.size // 2**20:,} MiB"
             self._fill_up(f"The log lacks {size} of what was heard here, and no more is kept.", now_ms)
 
     def take_spooled(self, group: str, value: bytes, row: int, now_ms: float) -> None:
@@ -108,9 +108,9 @@ class Bridge:
         except Malformed:
             self._unneeded.append(row)
             return
-        if self.upward.hear(group, value, record, 0, now_ms):
-            key = next(reversed(self.upward.entries))
-            self.upward.entries[key].row = row
+        if self.queue.hear(group, value, record, 0, now_ms):
+            key = next(reversed(self.queue.records))
+            self.queue.records[key].row = row
         else:
             self._unneeded.append(row)
 
@@ -120,7 +120,7 @@ class Bridge:
         for side in self.sides:
             pause(side.segment, is_paused=True, now_ms=now_ms)
 
-    def _gone(self, entry: Entry) -> None:
+    def _gone(self, entry: HeardRecord) -> None:
         if entry.row is not None:
             self._unneeded.append(entry.row)
 
@@ -136,18 +136,18 @@ class Bridge:
             self._refuse(verdict, now_ms)
             return
         group, value, record, is_copy = verdict
-        self.upward.took(group, record, now_ms)
+        self.queue.took(group, record, now_ms)
         if not is_copy:
-            self.past.note(group, value, record, at_ms=self.log.time_ms)
+            self.history.note(group, value, record, at_ms=self.log.time_ms)
         for side in self.sides:
             side.take(verdict, now_ms)
         if isinstance(record, Join | Leave | Evict):
-            self.upward.ended(group)
+            self.queue.ended(group)
 
     def _refuse(self, refusal: LogRefusal, now_ms: float) -> None:
         """Tell the peers, if it is about what one of them said."""
         if refusal.record is not None and refusal.value is not None:
-            if self.upward.refused(refusal.group, refusal.record, refusal.value) is None:
+            if self.queue.refused(refusal.group, refusal.record, refusal.value) is None:
                 return
         elif refusal.value is not None or refusal.id is None:
             return
@@ -164,7 +164,7 @@ class Bridge:
         if gap.kind != "ask":
             return
         last = min(gap.last, gap.first + ANSWERED_MAX - 1)
-        self.upward.hurry(gap.group, gap.sender, gap.epoch, gap.first, last, now_ms)
+        self.queue.hurry(gap.group, gap.sender, gap.epoch, gap.first, last, now_ms)
         for side in self.sides:
             peer = side.segment.groups.get(gap.group)
             if peer is None:
@@ -175,22 +175,22 @@ class Bridge:
                 if value is None:
                     continue
                 record = read(value, ANY_SIZE)
-                if isinstance(record, Message) and self.upward.hear(gap.group, value, record, 0, now_ms):
+                if isinstance(record, Message) and self.queue.hear(gap.group, value, record, 0, now_ms):
                     self.answered += 1
             peer.sync_schedule.lacks(now_ms)
 
     # ── to the log ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take_upward(self, now_ms: float) -> list[Entry]:
+    def take_upward(self, now_ms: float) -> list[HeardRecord]:
         """What to publish now."""
-        return self.upward.take(now_ms)
+        return self.queue.take(now_ms)
 
     def step(self, now_ms: float) -> None:
         """Do what is due."""
         for side in self.sides:
             side.step(now_ms)
         if self.reads_to_end:
-            self.upward.look_back(now_ms)
+            self.queue.look_back(now_ms)
         if self._bound_ms <= now_ms:
             self._bound_ms = now_ms + BOUND_MS
             keep_within([side.segment for side in self.sides], self._segments_bytes_max)
@@ -199,7 +199,7 @@ class Bridge:
             self.log.rest()
         if self._disk_ms <= now_ms:
             self._write(now_ms, older_ms=now_ms - SPOOL_MS)
-        if self.is_full and self.upward.size <= self._kept_bytes_max * RESUME_AT and not self._unwritten:
+        if self.is_full and self.queue.size <= self._kept_bytes_max * RESUME_AT and not self._unwritten:
             self.is_full = False
             self._say("Records are taken in again.")
             for side in self.sides:
@@ -208,7 +208,7 @@ class Bridge:
     def _write(self, now_ms: float, *, older_ms: float) -> None:
         """Bring the disk up to date; where it cannot be written, take no more in, and try again later."""
         self._unwritten = [entry for entry in self._unwritten if not entry.gone]
-        self._unwritten += [entry for entry in self.upward.unspooled(older_ms) if entry.row is None]
+        self._unwritten += [entry for entry in self.queue.unspooled(older_ms) if entry.row is None]
         try:
             if self._unneeded:
                 self._spool.remove(self._unneeded)

@@ -1,4 +1,4 @@
-"""One segment of a gateway: what its peers said goes to `upward`, and what the log has goes down to them.
+"""One segment of a gateway: what its peers said goes up by the publish queue, and what the log has goes down to them.
 
 Of several gateways on the segment one tells a record of the log at once; the others wait a little, and mostly hear it.
 What somebody said on this segment is not told again there, unless this gateway has not heard it after a while.
@@ -11,9 +11,9 @@ from heapq import heappop, heappush
 from itertools import count
 from zlib import crc32
 
-from precede.ingest.gateway.log_kernel import LogKernel, LogRefusal, Took, id_of
-from precede.ingest.gateway.past import Past
-from precede.ingest.gateway.upward import Upward
+from precede.gateway.history import LogHistory
+from precede.gateway.log_kernel import LogKernel, LogRefusal, Took, id_of
+from precede.gateway.publish_queue import PublishQueue
 from precede.udfs.engine.runs import Runs
 from precede.udfs.errors import Refused
 from precede.udfs.limits import ANY_SIZE
@@ -44,7 +44,7 @@ WAITING_MAX = 20_000
 """With more records than this to tell, the log is read no further."""
 
 
-class Side:
+class SegmentSide:
     """A segment, seen from the log."""
 
     def __init__(
@@ -52,8 +52,8 @@ class Side:
         url: str,
         segment: SegmentProtocol,
         log: LogKernel,
-        past: Past,
-        upward: Upward,
+        history: LogHistory,
+        queue: PublishQueue,
         say: Callable[[str], object],
     ) -> None:
         self.url = url
@@ -63,8 +63,8 @@ class Side:
         self.heard = 0
         """How many records were heard here that the log did not have."""
         self._log = log
-        self._past = past
-        self._upward = upward
+        self._history = history
+        self._queue = queue
         self._say = say
         self._home: set[tuple[str, str, int]] = set()
         """Group, sender and epoch of those who speak on this segment."""
@@ -117,7 +117,7 @@ class Side:
             self._check_create(group, now_ms)  # it goes up first
         sender = getattr(record, "sender", None)
         name = sender if isinstance(sender, str) else ""
-        if self._upward.hear(group, value, record, self._rank(group, name, now_ms), now_ms):
+        if self._queue.hear(group, value, record, self._rank(group, name, now_ms), now_ms):
             self.heard += 1
             if isinstance(record, Message):
                 self._home.add((group, name, id_of(record)[1]))
@@ -127,8 +127,8 @@ class Side:
         known = self.segment.groups.get(group)
         if known is not None or group in self._not_here:
             return known
-        log, past = self._log, self._past
-        create = past.create_of(group)
+        log, history = self._log, self._history
+        create = history.create_of(group)
         if create is None and log.is_created(group):
             self._leave_out(group, "its `create` record is not in the ordered topic any more")
             return None
@@ -137,8 +137,8 @@ class Side:
         except Refused as error:
             self._leave_out(group, str(error).rstrip("."))
             return None
-        messages = [*past.messages(group), *log.held_values(group)]
-        values = [*past.controls(group), *messages]
+        messages = [*history.messages(group), *log.held_values(group)]
+        values = [*history.controls(group), *messages]
         settled = _settled_before(log.settled(group), messages)
         gateway_calls.learn(self.segment, group, values, settled, time=log.time(group), now_ms=now_ms)
         self._tell_group(group, None, now_ms)
@@ -187,7 +187,7 @@ class Side:
         if group in self._seen_in_log or group in self._not_here or count >= GROUPS_MAX:
             return
         self._seen_in_log.add(group)
-        create, order = self._past.create_of(group), self._log.default_order
+        create, order = self._history.create_of(group), self._log.default_order
         if create is None and self._log.is_created(group):
             return
         with suppress(Refused):  # it is said once somebody here is in it
@@ -282,7 +282,7 @@ class Side:
         members = set(self._log.members(group)) - {name}
         if not self._log.waits_for_members(group) or members <= gateway_calls.present(self.segment, now_ms):
             return 0.0
-        return max(ELSEWHERE_MS, 4 * self._upward.way_ms)
+        return max(ELSEWHERE_MS, 4 * self._queue.way_ms)
 
     def _answer_join(self, group: str, name: str, now_ms: float) -> None:
         join = self._joins.pop((group, name))
@@ -312,7 +312,7 @@ class Side:
         if group not in self.segment.groups:
             return
         have = self._log.have(group, whom)
-        create = self._log.creates.get(group) or self._past.create_of(group)
+        create = self._log.creates.get(group) or self._history.create_of(group)
         for some in in_notes(have):
             self.segment.tell(InLog(group, self.segment.name, create, some), now_ms)
 

@@ -6,19 +6,13 @@ No I/O. The caller hands over raw records of each partition in offset order, as 
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-import msgspec
-
 from precede.ingest.live.collection import without_collection
 from precede.ingest.live.live_kernel import KernelState, RawRow, Stream, open_kernel
-from precede.udfs.engine.group import Group
+from precede.udfs.engine.outbox import RefusedRecord, TypedOutbox
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import Sender
-from precede.udfs.engine.snapshot import outline
-from precede.udfs.engine.state import NO_OPTIONS
-from precede.udfs.holdback import Holdback
 from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.notes import Have
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Create, Heartbeat, Id, Message, Record, Tick, Who
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import SPACE, read
@@ -51,24 +45,12 @@ class LogRefusal(NamedTuple):
 Verdict: TypeAlias = Took | LogRefusal
 
 
-class _Letter(msgspec.Struct):
-    code: str
-    reason: str
-    group: str | None
-    sender: str | None
-    epoch: int | None
-    seq: int | None
-    offset: int
-
-
-_read_letter = lenient_reader(_Letter)
-
-
 class LogKernel:
     """What the log has of each group."""
 
     def __init__(self, stream: Stream, state: KernelState) -> None:
-        self._holdback = open_kernel(_Looking, stream, state)
+        self._told = TypedOutbox()
+        self._holdback = open_kernel(stream, state, outbox=self._told)
         self.default_order = stream.order
         self.time_ms = 0
         """The time of the log at the last record."""
@@ -107,15 +89,18 @@ class LogKernel:
 
     def _take(self, row: RawRow) -> Iterator[Verdict]:
         value, key, partition, offset, self.time_ms = row
-        holdback = self._holdback
-        copies = holdback.duplicates
+        holdback, told = self._holdback, self._told
+        copies = told.duplicates
         covered = key is not None and holdback.is_covered(key, offset)
-        holdback.receive(*row)
-        self.reached[partition] = offset + 1
-        is_copy = holdback.duplicates != copies
-        refused = [self._refused(letter, offset, value) for letter in holdback.dead] if holdback.dead else []
-        holdback.clear()
         record = self._read(value)
+        if value is None or record is None:
+            holdback.receive(*row)
+        else:
+            holdback.receive_record(record, value.strip(SPACE), *row[1:])
+        self.reached[partition] = offset + 1
+        refused = [self._refused(one, offset, value) for one in told.refused]
+        is_copy = told.duplicates != copies
+        told.clear()
         if record is not None and not any(one.value is not None for one in refused):
             took = self._took(value or b"", record, is_copy=is_copy, is_covered=covered)
             if took is not None:
@@ -144,15 +129,12 @@ class LogKernel:
             return None
         return Took(group, value.strip(SPACE), record, is_copy or is_covered)
 
-    def _refused(self, letter: bytes, offset: int, value: bytes | None) -> LogRefusal:
-        one = _read_letter(letter)
-        id_ = None
-        if one.sender is not None and one.epoch is not None and one.seq is not None:
-            id_ = (one.sender, one.epoch, one.seq)
-        if one.offset != offset or value is None:
-            return LogRefusal(one.group or "", id_, one.code, one.reason, None, None)
+    def _refused(self, one: RefusedRecord, offset: int, value: bytes | None) -> LogRefusal:
+        group = one.identity.group or ""
+        if one.came.offset != offset or value is None:
+            return LogRefusal(group, one.id, one.code, one.reason, None, None)
         value = value.strip(SPACE)
-        return LogRefusal(one.group or "", id_, one.code, one.reason, value, _read_any(value))
+        return LogRefusal(group, one.id, one.code, one.reason, value, one.record or _read_any(value))
 
     def _note_heartbeat(self, record: Heartbeat) -> None:
         self._heartbeats.setdefault(record.group, {})[record.sender] = rank_of(record)
@@ -253,40 +235,6 @@ class LogKernel:
     def close(self) -> None:
         """Let go of all groups."""
         self._holdback.close()
-
-
-class _Looking(Holdback):
-    """A kernel whose groups are looked at often."""
-
-    def look(self, name: str) -> Group | None:
-        """A group, decoded; None where the log has nothing of it."""
-        found = self._groups.get(name) or self._resting.get(name)
-        if found is not None:
-            return found
-        key = name.encode()
-        return self._group(key, 0) if key in self._blobs else None
-
-    def names(self) -> list[str]:
-        """The groups of which anything was accepted, by name."""
-        names = [key.decode() for key in self._keys()]
-        return [name for name in names if self.has_begun(name)]
-
-    def has_begun(self, name: str) -> bool:
-        """Whether anything of a group was accepted; it is not decoded for that."""
-        found = self._groups.get(name) or self._resting.get(name)
-        return name.encode() in self._blobs if found is None else found.begun
-
-    def is_created(self, name: str) -> bool:
-        """Whether a `create` record began a group; it is not decoded for that."""
-        found = self._groups.get(name) or self._resting.get(name)
-        if found is not None:
-            return found.options is not NO_OPTIONS
-        key = name.encode()
-        return key in self._blobs and outline(key, self._blobs[key]).options is not None
-
-    def is_covered(self, key: bytes, offset: int) -> bool:
-        """Whether the state that was loaded has this record already."""
-        return bool(self._covered) and offset < self._covered.get(key, 0)
 
 
 def _read_any(value: bytes) -> Record | None:

@@ -1,4 +1,7 @@
-"""What the log had of each group: its membership records, and the last messages, for those who join on a segment."""
+"""What the log had of each group: its membership records, and the last messages, for those who join on a segment.
+
+No I/O: the records of the topics are handed in.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -6,7 +9,6 @@ from contextlib import suppress
 
 import msgspec
 
-from precede.ingest.gateway.past_file import PastFile
 from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.membership_records import MembershipRecords
 from precede.udfs.records.lenient import lenient_reader
@@ -28,7 +30,7 @@ class _Kind(msgspec.Struct):
 _read_kind = lenient_reader(_Kind)
 
 
-class Past:
+class LogHistory:
     """The membership records of all groups, and the last messages."""
 
     def __init__(self, *, bytes_max: int = KEPT_BYTES_MAX) -> None:
@@ -77,12 +79,6 @@ class Past:
     def messages_ms(self) -> int:
         """When the log took the oldest of the messages that are kept; 0 where none is."""
         return self._order[0][1] if self._order else 0
-
-    def write_to(self, file: PastFile, stream: str, offsets: Mapping[int, int]) -> None:
-        """Keep on the disk what the next start need not read again; it stands at these offsets of the ordered topic."""
-        changed = {group: self.controls(group) for group in self.changed}
-        if file.write(stream, changed, offsets, self.messages_ms):
-            self.changed.clear()
 
     def create_of(self, group: str) -> bytes | None:
         """The `create` record of a group, if it is known."""
