@@ -14,7 +14,7 @@ from rich.terminal_theme import MONOKAI
 
 from precede.demo import stage as demo_stage
 from precede.demo.view import LiveView
-from precede.demo.watch import Watch
+from precede.demo.watch import DemoWatch
 
 PICTURE = Path(__file__).with_name("demo.svg")
 COLUMNS, LINES = 116, 26
@@ -51,7 +51,7 @@ FRAME = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http
 class Camera(LiveView):
     """The demo's own view, which keeps the frame with the most held messages."""
 
-    def __init__(self, console: Console, watch: Watch) -> None:
+    def __init__(self, console: Console, watch: DemoWatch) -> None:
         super().__init__(console, watch)
         self.frame: Group | None = None
         self._held_max = 0
@@ -73,7 +73,7 @@ def main() -> None:
     console = Console(width=COLUMNS, height=LINES, record=True, force_terminal=True, color_system="truecolor")
     cameras: list[Camera] = []
 
-    def open_camera(_: Console, watch: Watch) -> Camera:
+    def open_camera(_: Console, watch: DemoWatch) -> Camera:
         cameras.append(Camera(console, watch))
         return cameras[-1]
 

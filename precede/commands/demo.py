@@ -48,7 +48,7 @@ def demo(
         need("spark", "precede demo")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops it as Ctrl-C does
     if peers:
-        from precede.demo.peer_stage import perform as perform_peers
+        from precede.demo.peers import perform as perform_peers
 
         perform_peers(seconds, seed)
         return

@@ -111,7 +111,7 @@ class SentMessage:
     courier: str
 
 
-class Conversation:
+class ScriptedConversation:
     """Plays the script repeatedly, a few threads at a time, up to the time that the caller passes in."""
 
     def __init__(self, publish: Callable[[SentMessage], object], *, seed: int) -> None:

@@ -2,6 +2,8 @@
 
     python -m precede.demo.lossy 0.2 peer GROUP NAME ...
 
+Alone because it is a program: the demo of peers and tests start it.
+
 Networks of one machine lose nothing, so a demo or a test has to. The filter is a classic BPF program. Each receiver
 draws its own fate for each datagram, as over radio.
 """

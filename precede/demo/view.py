@@ -1,17 +1,17 @@
 """How the demo is shown: a live view in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, Self
 
 from rich.console import Console, Group
+from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from precede.demo.conversation import MEMBERS
-from precede.demo.screen import Lines, Picture
 from precede.demo.watch import Arrival, DemoWatch
 from precede.reading.delivery import Delivery
 from precede.terminal_text import plain, safe_text
@@ -21,6 +21,58 @@ from precede.udfs.records.messages import Id
 COLOURS = dict(zip(MEMBERS, ("cyan", "yellow", "magenta", "green", "bright_blue"), strict=True))
 FRESH_S = 2.0  # how long a new delivery is highlighted
 LINES_MIN = 18
+FRAMES_PER_S = 8
+
+
+# ── what both demos share ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class PrintedLines:
+    """Prints lines, and what the demo does whenever that changes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._state = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def _print_state(self, state: str) -> None:
+        if state != self._state:
+            self._console.print(f"{state} ...", highlight=False, markup=False)
+        self._state = state
+
+    def _print_line(self, text: str) -> None:
+        self._console.print(safe_text(text), soft_wrap=True)
+
+
+class DrawnPicture:
+    """Draws a picture in the terminal, over and over."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+        self._drawn_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def _draw(self, picture: Callable[[], Group]) -> None:
+        """Draw this, unless that was done a moment ago."""
+        now_s = time.monotonic()
+        if now_s - self._drawn_s >= 1 / FRAMES_PER_S:
+            self._drawn_s = now_s
+            self._live.update(picture(), refresh=True)
+
+
+# ── the demo of the job ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class DemoView(Protocol):
@@ -47,7 +99,7 @@ def short(id_: Id) -> str:
     return f"{id_[0]}:{id_[2]}"
 
 
-class PlainView(Lines):
+class PlainView(PrintedLines):
     """Prints one line for each event."""
 
     def __init__(self, console: Console, watch: DemoWatch) -> None:
@@ -76,7 +128,7 @@ class PlainView(Lines):
         self._print_line(f"{event:<14}{short(id_):<9}{text}")
 
 
-class LiveView(Picture):
+class LiveView(DrawnPicture):
     """Three panels: arrived messages, held messages and their missing ids, and delivered messages as a tree."""
 
     def __init__(self, console: Console, watch: DemoWatch) -> None:

@@ -1,14 +1,28 @@
-"""A command that runs as long as this process, out of reach of the terminal's Ctrl-C (see child_guard.py)."""
+"""A command that runs as long as this process, out of reach of the terminal's Ctrl-C; and its guard.
 
+    python child.py FOLDER COMMAND...
+
+The guard is this file as a program of its own, which imports nothing of precede. Its standard input is a pipe from the
+parent. The pipe closes when the parent ends, even by kill -9, on every system; then the command is stopped. When the
+command has ended, FOLDER is removed unless it is the empty string.
+"""
+
+from __future__ import annotations
+
+import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-GUARD = Path(__file__).with_name("child_guard.py")
+GUARD = Path(__file__)
 STOP_S_MAX = 30
+PATIENCE_S = 20
+PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>
 
 
 class Child:
@@ -49,3 +63,44 @@ class Child:
         for pipe in (self._guard.stdin, self._guard.stdout):
             assert pipe is not None
             pipe.close()
+
+
+# ── the guard ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def end_with_guard() -> None:
+    """On Linux, end the command even if the guard is killed with -9; other systems cannot guarantee that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def stop(command: subprocess.Popen[bytes]) -> None:
+    """Ask the command to end once, then kill it."""
+    command.terminate()
+    try:
+        command.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        command.kill()
+
+
+def main() -> None:
+    folder, *line = sys.argv[1:]
+    # The guard has one thread at this point, so no lock can stay held in the child between fork and exec.
+    command = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=end_with_guard)  # noqa: PLW1509
+    os.write(sys.stdout.fileno(), b"%d\n" % command.pid)
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        stop(command)
+
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=stop, args=[command]).start())
+    threading.Thread(target=watch, daemon=True).start()
+    status = command.wait()
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+    # Not sys.exit: the watching thread is blocked in a read.
+    os._exit(status if status >= 0 else 128 - status)
+
+
+if __name__ == "__main__":
+    main()

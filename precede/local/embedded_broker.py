@@ -3,7 +3,7 @@
     with Broker() as broker:
         print(broker.bootstrap)
 
-It listens on this machine only, and it ends with the process that started it, however that ends (see child_guard.py).
+It listens on this machine only, and it ends with the process that started it, however that ends (see child.py).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from random import sample
 from typing import IO, Any
 
 from precede.ingest.files import locked
+from precede.local.child import GUARD
 from precede.streaming.job import jars
 from precede.streaming.job.java import java
 from precede.udfs.errors import Refused
 
 HOST = "127.0.0.1"
-GUARD = Path(__file__).with_name("child_guard.py")
 START_S_MAX = 120
 STOP_S_MAX = 30
 PORTS = cycle(sample(range(20_000, 32_000), 12_000))

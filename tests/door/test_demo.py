@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from precede.demo.conversation import GROUP, MEMBERS, Conversation, SentMessage, threads
-from precede.demo.summary import commands
+from precede.demo.conversation import GROUP, MEMBERS, ScriptedConversation, SentMessage, threads
+from precede.demo.stage import commands
 from precede.demo.view import DemoView, LiveView, PlainView, open_view
 from precede.demo.watch import DemoWatch
 from precede.reading.delivery import Delivery
@@ -36,7 +36,7 @@ def played(seconds: float, *, seed: int = 7, view: DemoView | None = None, watch
             if view is not None:
                 view.delivered(delivery)
 
-    conversation = Conversation(publish, seed=seed)
+    conversation = ScriptedConversation(publish, seed=seed)
     while now_s < seconds or conversation.under_way:
         conversation.play(now_s, speaking=now_s < seconds)
         now_s += 0.01

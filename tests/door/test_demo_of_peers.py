@@ -5,8 +5,7 @@ import io
 import msgspec
 from rich.console import Console
 
-from precede.demo.peer_view import LiveView, PlainView
-from precede.demo.peer_watch import PeerWatch, WatchedPeer
+from precede.demo.peers import PeersInLines, PeersInPanels, PeerWatch, WatchedPeer
 from precede.reading.delivery import Delivery
 
 
@@ -47,7 +46,7 @@ def test_both_views_show_what_the_log_has_and_at_how_many_peers_it_is() -> None:
     watch = watched()
     del watch.peers["bob"].delivered["bob", 0, 1]
     plain = io.StringIO()
-    with PlainView(Console(file=plain, width=100), watch) as view:
+    with PeersInLines(Console(file=plain, width=100), watch) as view:
         view.show("The group talks")
         view.show("The group talks")
     assert plain.getvalue().splitlines() == [
@@ -56,7 +55,7 @@ def test_both_views_show_what_the_log_has_and_at_how_many_peers_it_is() -> None:
         "log 2    at 1 peers  bob: Sea.",
     ]
     live = io.StringIO()
-    with LiveView(Console(file=live, width=100, height=30, force_terminal=True), watch) as view:
+    with PeersInPanels(Console(file=live, width=100, height=30, force_terminal=True), watch) as view:
         view.show("The group talks")
     for text in ("ann", "2 delivered", "bob: Sea.", "1 messages are in the log and at all 2 peers"):
         assert text in live.getvalue()
