@@ -11,11 +11,11 @@ PYTEST = $(BIN)/python -m pytest
 # others leave. What shares a broker, a Spark session or a cluster keeps to one worker (tests/conftest.py).
 BOTH_CORES = -n 2 --dist loadgroup
 WORKERS = -n 3 --dist loadgroup --no-loadscope-reorder
-CHECKED = precede bench examples $(wildcard tests/*.py tests/*/*.py) # the links in precede/ lead to the other rooms
+CHECKED = precede bench examples deploy/release.py $(wildcard tests/*.py tests/*/*.py) # the links in precede/ lead to the other rooms
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java demo demo-peers test test-nightly test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system test-segments test-cluster check format docs bench bench-peers soak dist clean
+.PHONY: help setup java demo demo-peers test test-nightly test-kernel test-mutations test-exhaustive test-hostile test-churn test-faults test-nights test-shard test-spark test-system test-segments test-cluster check style types rules format docs bench bench-peers soak dist release clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,10 +71,16 @@ test-cluster: setup ## Test files in stores and HDFS, and the job on standalone 
 test-segments: setup ## Play stories of peers and gateways on networks of their own, in every order but total: long; ARGS="--seeds 1 causal" plays one
 	@$(BIN)/python -m tests.segments $(ARGS)
 
-check: $(STAMP) ## Check style, types and house rules
+check: $(STAMP) style types rules ## Check style, types and house rules
+
+style: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	@$(BIN)/mypy $(CHECKED)
+
+rules: $(STAMP)
 	@$(PYTEST) -q tests/test_*.py
 
 format: $(STAMP) ## Format the sources
@@ -109,6 +115,9 @@ dist: setup ## Put the wheel, the bundle for spark-submit and the chart into dis
 	done; \
 	echo "Neither Docker nor Podman runs on this machine, so there is no image: run this again where one does." >&2
 	@ls -1 dist
+
+release: setup ## Write the version, date the changelog, commit, tag and make dist/; VERSION=1.2.3, ARGS=--dry only shows it
+	@$(BIN)/python deploy/release.py "$(VERSION)" $(ARGS)
 
 clean: ## Remove .venv and caches; data (checkpoints, delta) stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -400,6 +400,20 @@ def test_what_runs_in_ci_is_what_the_readme_says() -> None:
     assert re.search(rf"^{command}\b", (ROOT / "README.md").read_text(), re.MULTILINE)
 
 
+def test_what_runs_elsewhere_and_before_a_commit_is_what_runs_here() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert re.findall(r"- run: (.*)", workflow) == ["make setup", "make check", ".ci/run"]
+    makefile = (ROOT / "Makefile").read_text()
+    for hook in re.findall(r"entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text()):
+        command = hook.replace(".venv/bin/", "$(BIN)/").removesuffix(" --force-exclude")
+        target = re.fullmatch(r"make ([a-z]+)", command)
+        assert re.search(rf"^{target[1]}:", makefile, re.MULTILINE) if target else f"@{command} " in makefile, hook
+
+
+def test_the_readme_fits_a_few_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     newest = re.search(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None

@@ -3,7 +3,9 @@
     with precede.Member("travel", "bob") as bob:
         for message in bob:
             print(message.position, message.sender, message.data)
-            bob.send("I do.", after=message)
+            if message.sender == "ann":
+                bob.send("I do.", after=message)
+                break
 
 It learns the group's order from the log and stamps by it. A member of a closed group, or of one by clocks, joins. What
 its stamps need and how far it has read are kept in a small file, so that it goes on where it stopped.

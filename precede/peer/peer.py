@@ -3,7 +3,9 @@
     with precede.Peer("travel", "bob") as bob:
         for message in bob:
             print(message.sender, message.data)
-            bob.send("I do.", after=message)
+            if message.sender == "ann":
+                bob.send("I do.", after=message)
+                break
 
 It has the interface of `Member`. Its deliveries have no position, because positions are the log's.
 """
