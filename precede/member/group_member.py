@@ -2,26 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import NamedTuple, Self
+from typing import Self
 
 from precede.member.arguments import as_name
 from precede.reading.delivery import IDLE_S, Delivery
 from precede.udfs.orders import ORDERS, has_destinations
-
-
-class Status(NamedTuple):
-    """How a member stands with its group."""
-
-    synced: bool
-    """Whether everything delivered so far was handed over, and the group waits for nothing."""
-    missing: int
-    """How many messages the group is known to wait for."""
-    given_up: int
-    """How many of the messages handed over so far were abandoned."""
-
-    def __str__(self) -> str:
-        said = "synced" if self.synced else f"{self.missing} missing" if self.missing else "behind"
-        return f"{said}, {self.given_up} given up" if self.given_up else said
 
 
 class GroupMember(ABC):

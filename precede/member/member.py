@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Self
@@ -32,9 +33,10 @@ from precede.ingest.service.monitor import Monitor
 from precede.ingest.signing import key_in
 from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
 from precede.member.background import HeartbeatTask, RepairTask, outbox_monitor
-from precede.member.group_member import GroupMember, Status
+from precede.member.group_member import GroupMember
 from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search, start_member
+from precede.member.status import WAITS_MAX, Connection, JobLook, JobWatch, Status
 from precede.reading.delivery import Delivery
 from precede.reading.delta_history import DeltaHistory
 from precede.reading.filled_from_delta import HoleFiller
@@ -173,7 +175,7 @@ class Member(GroupMember):
         read = Log(where, raw, ordered, settings.progress_topic, partitioner)
         startup = Startup(self._publisher, self._reader, read, self._past)
         place = start_member(startup, history=history, since=since, key=private, is_new=is_new)
-        self._publisher.watches_own = True
+        self._publisher.begin_watching_own()
         self.position = place.position
         """The position handed over last; an application that keeps its own passes it to `since`."""
         self._source: OrderedTopic | LiveSource = OrderedTopic(
@@ -189,6 +191,15 @@ class Member(GroupMember):
                 request_s=REQUEST_S,
             )
             sources.callback(self._source.close)
+        self._job = JobWatch(
+            where,
+            self.group,
+            raw=raw,
+            ordered=ordered,
+            progress=settings.progress_topic,
+            partitioner=partitioner,
+        )
+        sources.callback(self._job.close)
         self._filler = HoleFiller(
             self._source, lambda behind: self._past() if self._is_mine(behind) else None, place.older
         )
@@ -228,11 +239,26 @@ class Member(GroupMember):
 
     @property
     def status(self) -> Status:
-        """How this member stands with its group."""
+        """How this member stands with its group, as far as it has read. Asks the broker, at most once a second."""
         self._check_open()
+        look = self._job.look()
         knowledge = self._publisher.knowledge
-        missing = len(knowledge.missing)
-        return Status(self._source.at_end and not missing, missing, knowledge.given_up)
+        with self._publisher.lock:
+            waits = tuple(MessageId(*id_) for id_ in islice(knowledge.missing, WAITS_MAX))
+            missing, unsent, own = len(knowledge.missing), len(self._publisher.outbox), self._publisher.own_pending()
+        connection = self._connection(look)
+        synced = connection.state == "live" and not (missing or unsent or own)
+        trouble = next((one.trouble for one in self._monitors if one.trouble is not None), None)
+        return Status(synced, missing, knowledge.given_up, unsent, own, waits, connection, trouble)
+
+    def _connection(self, look: JobLook) -> Connection:
+        if look.away_since is not None:
+            return Connection("broker away", since=look.away_since)
+        if not self._source.at_end:
+            return Connection("catching up" if self._source.has_begun else "connecting")
+        if look.behind and not self._live:
+            return Connection("job behind", behind=look.behind)
+        return Connection("live")
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -21,6 +21,7 @@ from precede.ingest import sending
 from precede.ingest.producer import CONFIRM_S, Publisher
 from precede.ingest.sender_state import Sender, SenderState
 from precede.ingest.signing import public_text
+from precede.udfs.engine.runs import Runs
 from precede.udfs.errors import AccessDenied, Closed, Refused, Unconfirmed
 from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
@@ -98,6 +99,8 @@ class MemberPublisher:
         self._last_clock_ms = 0
         self._sent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sent_bytes = 0
+        self._own_settled = Runs()
+        """The own seqs of this epoch that were delivered or abandoned."""
         self.watches_own = False
         """Whether what is observed under the own name and epoch is compared with what was sent: once it is open."""
         self._meanwhile: list[dict[str, Any]] | None = None
@@ -129,6 +132,7 @@ class MemberPublisher:
         # The last records of the old epoch may not have counted, and a time that is too far ahead would be refused.
         self.stamps.keep_to(self.knowledge.time + self.knowledge.window - 1)
         self._confirmed_time = self._wanted_time = 0
+        self._own_settled = Runs()
 
     # ── observing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -147,6 +151,8 @@ class MemberPublisher:
                 self.stamps.observe(record)
                 if self._meanwhile is not None:
                     self._meanwhile.append(record)
+            if (record.get("sender"), record.get("epoch", 0)) == (self.known.sender, self.known.epoch):
+                self._own_settled.add(record.get("seq", 0))
 
     def _notice_double(self, record: dict[str, Any], value: bytes) -> None:
         """Stop where another sender says something under this name and epoch: of two, the log keeps the first only."""
@@ -369,6 +375,23 @@ class MemberPublisher:
             self.known.token = token
             self.known.stamps, self.known.knowledge = self.stamps.dump(), self.knowledge.dump()
             self._state.save()
+
+    # ── what became of it ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin_watching_own(self) -> None:
+        """The epoch is settled: from here on it is watched what becomes of what is sent under it."""
+        known = self.known
+        self.watches_own = True
+        if self.order.has_destinations:  # what went to others was never delivered here
+            self._own_settled.add_range(1, known.seq - (known.pending is not None))
+        else:
+            delivered = self.knowledge.delivered.get((known.sender, known.epoch))
+            self._own_settled.add_ranges([] if delivered is None else delivered.runs())
+
+    def own_pending(self) -> int:
+        """How many own messages of this epoch Kafka has and the group has not delivered."""
+        with self.lock:
+            return self._own_settled.missing_count(1, self.known.seq - (self.known.pending is not None))
 
     # ── the outbox ────────────────────────────────────────────────────────────────────────────────────────────────
 

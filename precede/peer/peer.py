@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from precede.client_settings import Config
 from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds
-from precede.member.group_member import GroupMember, Status
+from precede.member.group_member import GroupMember
+from precede.member.status import Status
 from precede.peer.handing_over import Callbacks, as_peer_delivery
 from precede.peer.process import SegmentProcess
 from precede.reading.delivery import Delivery

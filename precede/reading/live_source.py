@@ -72,6 +72,11 @@ class LiveSource:
         return self._hole is None and self._reader.at_end
 
     @property
+    def has_begun(self) -> bool:
+        """Whether anything is read."""
+        return self._reader.has_begun
+
+    @property
     def is_catching_up(self) -> bool:
         """Whether live reading has not begun, or the kernel has not reached the end yet."""
         return self._reader.is_catching_up

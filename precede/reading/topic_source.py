@@ -42,6 +42,11 @@ class TopicSource:
         return self._has_begun and not self._waiting and self._reader.at_end()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the topic was there, and is read."""
+        return self._has_begun
+
+    @property
     def is_catching_up(self) -> bool:
         """Whether records came lately, and the end of the topic has not been seen yet."""
         return self._came_lately and not self._was_at_end

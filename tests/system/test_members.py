@@ -2,15 +2,19 @@
 
 import contextlib
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from confluent_kafka import Producer
 
 import precede
 from examples.same_program import converse
 from precede.ingest import sender_state
+from precede.ingest.kafka import topics
+from precede.ingest.progress import token_record
 from precede.ingest.signing import make_key, public_text
 from precede.local.embedded_broker import Broker
 from precede.udfs.errors import Refused
@@ -303,13 +307,59 @@ def test_what_the_group_misses_is_published_again_by_who_said_it(relay: Relay) -
 def test_a_member_says_how_many_messages_the_group_waits_for_and_how_many_were_given_up(relay: Relay) -> None:
     create(relay, "fifo")
     with relay.member("bob") as bob:
-        wait_for(lambda: bob.poll(0.1) is None and bob.status == (True, 0, 0), "bob has read all there is")
+        wait_for(lambda: bob.poll(0.1) is None and bob.status[:3] == (True, 0, 0), "bob has read all there is")
         relay.publish(relay.raw, b'{"group":"g","sender":"ann","seq":3,"data":"three"}')
         relay.tick()
         wait_for(lambda: str(bob.status) == "2 missing", "bob hears what the group waits for")
         relay.publish(relay.raw, b'{"group":"g","kind":"abandon","ids":[["ann",0,1,2]]}')
         assert take(bob, 1) == ["three"]
-        wait_for(lambda: bob.poll(0.1) is None and bob.status == (True, 0, 2), "both were given up")
+        wait_for(lambda: bob.poll(0.1) is None and bob.status[:3] == (True, 0, 2), "both were given up")
+
+
+def test_a_member_is_not_synced_while_something_of_its_own_is_not_delivered(relay: Relay) -> None:
+    lost = [b'"data":"two"']
+    relay.lose = lambda value: bool(lost) and lost[0] in value and bool(lost.pop())
+    with relay.member("bob") as bob:
+        bob.send("one")
+        assert take(bob, 1) == ["one"]
+        wait_for(lambda: bob.poll(0.1) is None and bob.status.synced, "bob has read all there is")
+        bob.send("two")
+        assert bob.poll(0.3) is None
+        status = bob.status
+        assert (status.synced, status.unsent, status.own_pending, status.missing) == (False, 0, 1, 0)
+        assert str(status) == "1 not delivered yet"
+    with relay.member("bob") as bob:
+        wait_for(lambda: bob.poll(0.1) is None and bob.status.connection.state == "live", "bob reads on")
+        assert bob.status.own_pending == 1, "it is known after a restart, too"
+
+
+def test_a_member_says_how_far_the_job_is_behind(relay: Relay) -> None:
+    progress = f"{relay.raw}.progress"
+    topics.ensure(relay.bootstrap, [topics.progress(progress)])
+    producer = Producer({"bootstrap.servers": relay.bootstrap})
+
+    def publish_token(offset: int) -> None:
+        for partition in range(2):
+            key, value = token_record(relay.ordered, partition, offset)
+            producer.produce(progress, value, key)
+        assert producer.flush(30) == 0
+
+    with relay.member("bob", progress_topic=progress) as bob:
+        bob.send("one")
+        assert take(bob, 1) == ["one"]
+        wait_for(lambda: bob.poll(0.1) is None and bob.status.synced, "no job has said how far it is")
+        publish_token(0)
+        wait_for(lambda: bob.poll(0.1) is None and str(bob.status) == "job behind by 1", "it has not handled it")
+        assert not bob.status.synced
+        publish_token(1)
+        wait_for(lambda: bob.poll(0.1) is None and str(bob.status) == "synced", "the job has handled all")
+
+
+def test_a_member_whose_job_never_ran_is_connecting(broker: Broker) -> None:
+    name = uuid.uuid4().hex[:8]
+    with precede.Member("g", "bob", bootstrap=broker.bootstrap, raw_topic=name, ordered_topic=f"{name}.none") as bob:
+        assert bob.poll(0.1) is None
+        assert (bob.status.synced, str(bob.status)) == (False, "connecting")
 
 
 @pytest.mark.parametrize(

@@ -158,9 +158,12 @@ def test_what_kafka_did_not_confirm_is_sent_in_the_background_and_said_once(tmp_
             ann.send("three")
         assert also.value.id is None
         assert not ann.flush(0.1)
+        status = ann.status
+        assert (status.synced, status.unsent, status.connection.state) == (False, 1, "broker away")
         with Broker(port, data=tmp_path / "broker"):
             assert ann.flush(10.0)  # and no one called `send`
             assert ann.send("three") == ("ann", 0, 3)
+            wait_for(lambda: ann.status.connection.state == "connecting", "no job has ever run here")
         with pytest.raises(precede.Unconfirmed):
             ann.send("four")
         began = time.monotonic()
