@@ -22,7 +22,7 @@ from precede.udfs.records.identifiers import MessageId
 
 LOOK_EVERY_S = 1.0
 ANSWER_S = 1.0
-"""So long a broker may take to answer a look."""
+"""How long a broker may take to answer a look."""
 COUNT_MAX = 2_000
 """A larger distance to the end of the raw log is not read to be counted."""
 WAITS_MAX = 20
