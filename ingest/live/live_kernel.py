@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from precede.ingest.follower_token import Released
-from precede.ingest.live.collection import without_collection
+from precede.ingest.gc_paused import gc_paused
 from precede.ingest.live.comparison import Comparison
 from precede.udfs.engine.outbox import Outbox
 from precede.udfs.errors import Refused
@@ -138,7 +138,7 @@ class LiveKernel:
         self._is_torn = True
         if self._at == len(self._outputs):
             self._settle()
-        with without_collection():  # the kernel leaves no garbage in cycles
+        with gc_paused():  # the kernel leaves no garbage in cycles
             self._feed(records)
         holdback = self._holdback
         holdback.clear()

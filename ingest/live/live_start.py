@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from precede.ingest.follower_token import Released
+from precede.ingest.gc_paused import gc_paused
 from precede.ingest.kafka import clients, reading
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import Topic, describe
 from precede.ingest.live import kept_state
-from precede.ingest.live.collection import without_collection
 from precede.ingest.live.live_kernel import KernelState, Stream
 from precede.ingest.progress import NewerFormat, Owner, Progress, read_progress
 from precede.ingest.state_topic import read_state
@@ -197,7 +197,7 @@ def _read_states(place: Place, stream: Stream, progress: Progress, wanted: list[
             "there must be as many. Read without live."
         )
     group = next(iter(place.groups)) if place.groups is not None and len(place.groups) == 1 else None
-    with without_collection():  # the pieces hold no cycles
+    with gc_paused():  # the pieces hold no cycles
         found = read_state(place.bootstrap, topic.name, wanted, stream=stream.ordered_topic_id, group=group)
     groups: dict[bytes, bytes] = {}
     covered: dict[bytes, int] = {}

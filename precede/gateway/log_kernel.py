@@ -6,7 +6,7 @@ No I/O. The caller hands over raw records of each partition in offset order, as 
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from precede.ingest.live.collection import without_collection
+from precede.ingest.gc_paused import gc_paused
 from precede.ingest.live.live_kernel import KernelState, RawRow, Stream, open_kernel
 from precede.udfs.engine.outbox import RefusedRecord, TypedOutbox
 from precede.udfs.engine.runs import Runs
@@ -68,7 +68,7 @@ class LogKernel:
     def feed(self, rows: Sequence[RawRow]) -> list[Verdict]:
         """Take raw records; returns what became of each, and of those that were held before."""
         found: list[Verdict] = []
-        with without_collection():  # the kernel leaves no garbage in cycles
+        with gc_paused():  # the kernel leaves no garbage in cycles
             for row in rows:
                 found += self._take(row)
         self._since_rest += len(rows)

@@ -91,7 +91,7 @@ class Gateway:
             if start is None:
                 return
             self._open(start, stack)
-            stack.enter_context(_without_collection())
+            stack.enter_context(_gc_paused())
             self._carry()
             self._end()
 
@@ -290,7 +290,7 @@ class Gateway:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     gc.disable()

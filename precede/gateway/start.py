@@ -19,7 +19,7 @@ from precede.gateway.raw_topic import RawTopic
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import Topic, describe
-from precede.ingest.live.collection import without_collection
+from precede.ingest.gc_paused import gc_paused
 from precede.ingest.live.live_start import LiveStart, NotYet, OtherRules, Place, find_start
 from precede.ingest.service.running import Announcer
 from precede.udfs.errors import Refused
@@ -52,7 +52,7 @@ def find_gateway_start(
         raise Refused(f"{found.reason.partition(':')[0]}: run the job and the gateway with the same release.")
     if isinstance(found, NotYet):
         return found
-    with without_collection():  # records hold no cycles
+    with gc_paused():  # records hold no cycles
         return GatewayStart(ordered, found, read_history(bootstrap, ordered, history_file))
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def without_collection() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Do not look for cycles inside; afterwards it is as it was."""
     was_on = gc.isenabled()
     gc.disable()
