@@ -1,5 +1,6 @@
 """Where a live reader begins to read what is committed."""
 
+import warnings
 from collections.abc import Mapping
 
 import msgspec
@@ -11,7 +12,7 @@ from precede.udfs.partitioner import MURMUR2, partition_of
 
 
 def complete_token(
-    token: FollowerToken, place: Place, ends: Mapping[int, tuple[int, int]], *, at_end: bool
+    token: FollowerToken, place: Place, ends: Mapping[int, tuple[int, int]], *, at_end: bool, passes_over_cut: bool
 ) -> FollowerToken:
     """The token with an offset for each partition that is read; `ends` are the first and the next of each partition.
 
@@ -28,14 +29,20 @@ def complete_token(
     if at_end and not token.offsets:  # the ends of the ordered topic were read before
         released = {at: Released(end) for at, end in find_raw_ends(place).items()}
     offsets: dict[int, int] = {}
+    has_warned = False
     for at in _partitions(place):
         first, end = ends[at]
         offsets[at] = token.offsets.get(at, end if at_end else first)
         if offsets[at] < first and not token.counts_positions:  # elsewhere the positions show what is missing
-            raise Refused(
+            why = (
                 f"Partition {at} of {topic} begins at offset {first}, and the token stands at {offsets[at]}: its "
-                "retention has deleted what lies between. Start without the token, and pass over what you have."
+                "retention has deleted what lies between."
             )
+            if not passes_over_cut:
+                raise Refused(f"{why} Start without the token, and pass over what you have.")
+            if not has_warned:
+                has_warned = True
+                warnings.warn(f"{why} Reading goes on behind that.", stacklevel=8)
         offsets[at] = max(offsets[at], first)
     return msgspec.structs.replace(token, topic_id=place.ordered.id, offsets=offsets, released=released)
 

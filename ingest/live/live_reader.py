@@ -66,7 +66,10 @@ class LiveReader:
         token: FollowerToken | None = None,
         state_file: Path | None = None,
         request_s: float = reading.REQUEST_S,
+        passes_over_cut: bool = False,
     ) -> None:
+        """With `passes_over_cut`, a token of all groups is taken where what comes next is deleted."""
+        self._passes_over_cut = passes_over_cut
         self._bootstrap = bootstrap
         self._ordered_topic = ordered_topic
         self._progress_topic = progress_topic
@@ -208,7 +211,9 @@ class LiveReader:
             return
         self.lacks_beginning = any(first for first, _ in found.values())
         self._place = Place(self._bootstrap, ordered, self._progress_topic, self._groups)
-        token = complete_token(self._reading.token, self._place, found, at_end=self._start == "end")
+        token = complete_token(
+            self._reading.token, self._place, found, at_end=self._start == "end", passes_over_cut=self._passes_over_cut
+        )
         self._reading = LiveReading(token, groups=self._groups)
         self._marks = {at: found[at][1] for at in token.offsets}
         self._phase = _Phase.COMMITTED

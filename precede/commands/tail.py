@@ -92,7 +92,9 @@ def _deliveries(settings: "Settings", asked: _Asked) -> Iterator[bytes]:
 
     start: Literal["beginning", "end"] = "beginning" if asked.from_beginning else "end"
     request_s = _request_s(asked.end_s)
-    with follow(asked.group, config=settings, start=start, request_s=request_s, live=asked.live) as follower:
+    with follow(
+        asked.group, config=settings, start=start, request_s=request_s, live=asked.live, retention="raise"
+    ) as follower:
         is_told = False
         while time.monotonic() < asked.end_s:
             try:

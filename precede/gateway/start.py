@@ -16,10 +16,10 @@ import msgspec
 from precede.gateway.files import HistoryFile, KeptHistory
 from precede.gateway.history import LogHistory
 from precede.gateway.raw_topic import RawTopic
+from precede.ingest.gc_paused import gc_paused
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import Topic, describe
-from precede.ingest.gc_paused import gc_paused
 from precede.ingest.live.live_start import LiveStart, NotYet, OtherRules, Place, find_start
 from precede.ingest.service.running import Announcer
 from precede.udfs.errors import Refused

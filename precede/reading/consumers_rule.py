@@ -13,6 +13,7 @@ class ConsumersRule:
     def __init__(self, last: Iterable[Last] = (), *, from_beginning: bool, is_claimed: bool = False) -> None:
         """`is_claimed` where the last positions are what an application says: `check_claims` looks at them."""
         self._last = {(group, destination): position for group, destination, position in last}
+        self._begun = dict(self._last)
         self._claims = {place: position for place, position in self._last.items() if position} if is_claimed else {}
         self._shown: dict[tuple[str, str | None], int] = {}
         """While there are claims, the last position that records had."""
@@ -54,6 +55,11 @@ class ConsumersRule:
                     "that only a live reader was handed is there when the job has written it."
                 )
         self._claims = {}
+
+    def begins_with(self, hole: Hole) -> bool:
+        """Whether nothing was delivered between the beginning and this hole."""
+        place = (hole.delivery.group, hole.delivery.destination)
+        return hole.last == self._begun.get(place, 0)
 
     def note(self, delivery: Delivery) -> None:
         """Count on behind this delivery, which came in another way."""

@@ -111,6 +111,10 @@ class FilledFromDelta:
             if admitted:
                 return one
 
+    def is_at_cut(self, hole: Hole) -> bool:
+        """Whether the topic had lost its beginning, and so had Delta."""
+        return self._topic.is_at_cut(hole)
+
     def give_back(self) -> None:
         """Nothing: the application keeps the token with what it handled."""
 

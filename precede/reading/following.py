@@ -9,6 +9,7 @@ an exception, so that it cannot be overlooked. Asking for the next message after
 To resume later, save `follower.token` together with the result of handling the message, and pass it to `follow`.
 """
 
+import warnings
 from pathlib import Path
 from threading import Lock, current_thread
 from time import monotonic, sleep
@@ -25,7 +26,7 @@ from precede.reading.filled_from_delta import FilledFromDelta
 from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
 from precede.reading.shared_topic import SharedTopic
-from precede.udfs.errors import Closed, Refused
+from precede.udfs.errors import Closed, Hole, Refused
 
 LOOK_S = 0.25
 """While nothing comes, a follower looks this often whether it was closed."""
@@ -57,6 +58,9 @@ class Source(Protocol):
     def poll(self, timeout_s: float) -> Delivery | None:
         """The next message, or None if none came in this time. Raises Hole once if positions are missing."""
 
+    def is_at_cut(self, hole: Hole) -> bool:
+        """Whether this hole is where the reading began, and the topic had lost its beginning by then."""
+
     def give_back(self) -> None:
         """The message handed over last was not handled."""
 
@@ -67,14 +71,23 @@ class Source(Protocol):
 class Follower:
     """An iterator over delivered messages; `follow` creates it.
 
-    One thread reads at a time; any thread may close it. From then on every read, and one that waits, raises `Closed`;
-    only the token can still be read.
+    One thread reads at a time; any thread may close it. An iteration that waits then ends, and a `poll` that waits
+    raises `Closed`, as does every later read. Only the token can still be read.
     """
 
-    def __init__(self, source: Source, *, patience_s: float | None, name: str = "the follower") -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        patience_s: float | None,
+        name: str = "the follower",
+        retention: Literal["warn", "raise"] = "raise",
+    ) -> None:
         self._source = source
         self._patience_s = patience_s
         self._name = name
+        self._retention = retention
+        self._has_warned = False
         self._reads = Lock()
         """Held by the thread that reads, until its read is over."""
         self._touches = Lock()
@@ -124,21 +137,40 @@ class Follower:
         while True:
             with self._touches:
                 self._check_open()
-                delivery = self._source.poll(max(0.0, min(LOOK_S, left_s)))
+                delivery = self._next(max(0.0, min(LOOK_S, left_s)))
             left_s = deadline - monotonic()
             if delivery is not None or left_s <= 0:
                 return delivery
             sleep(GIVE_WAY_S)
 
+    def _next(self, timeout_s: float) -> Delivery | None:
+        while True:
+            try:
+                return self._source.poll(timeout_s)
+            except Hole as hole:
+                if self._retention == "raise" or not self._source.is_at_cut(hole):
+                    raise
+                if not self._has_warned:
+                    self._has_warned = True
+                    warnings.warn(
+                        f"{hole} The retention of the topic has deleted them, as it may have in other groups: reading "
+                        'goes on behind them. With retention="raise" each such hole is raised.',
+                        stacklevel=6,
+                    )
+
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Delivery:
+        self._check_open()
         patience_s = self._patience_s
         quiet_since = monotonic()
         while True:
             left_s = IDLE_S if patience_s is None else quiet_since + patience_s - monotonic()
-            delivery = self.poll(min(IDLE_S, max(0.0, left_s)))
+            try:
+                delivery = self.poll(min(IDLE_S, max(0.0, left_s)))
+            except Closed:
+                raise StopIteration from None  # another thread closed it meanwhile
             if delivery is not None:
                 return delivery
             if self._source.is_catching_up:
@@ -149,7 +181,7 @@ class Follower:
     def close(self) -> None:
         """Disconnect from Kafka; the message handed over last counts as handled.
 
-        A thread that waits for the next message gets `Closed`. A message that another thread still handles does not
+        A thread that waits for the next message is told. A message that another thread still handles does not
         count as handled. Where that thread does not come out of a read soon, this returns, and it disconnects.
         """
         self._close(is_handled=self._reader is current_thread() or not self._reader.is_alive())
@@ -193,6 +225,7 @@ def follow(
     consumer_group: str | None = None,
     delta: str | Path | None = None,
     patience_s: float | None = None,
+    retention: Literal["warn", "raise"] = "warn",
     request_s: float = REQUEST_S,
     client: Literal["confluent", "kafka-python"] = "confluent",
     live: bool = False,
@@ -218,6 +251,9 @@ def follow(
     same positions, but in milliseconds, and also while the job is down. A token may be passed on from one way of
     reading to the other. `live_state` is a file that keeps the kernel's state, so that a restart takes a second.
 
+    Where the retention of the topic has deleted what comes first, reading begins behind that, with one warning; with
+    `retention="raise"` it raises: Hole for each group whose positions show it, or Refused for the token of all groups.
+
     Iteration waits for ever, or ends when nothing came for `patience_s` seconds. A broker that does not answer for
     `request_s` seconds at the start is an error.
 
@@ -227,6 +263,9 @@ def follow(
     """
     if start not in ("beginning", "end"):
         raise ValueError(f"start must be beginning or end, not {start!r}")
+    if retention not in ("warn", "raise"):
+        raise ValueError(f"retention must be warn or raise, not {retention!r}")
+    passes = retention == "warn"
     settings = client_settings(config, bootstrap=bootstrap, ordered_topic=topic)
     where, name = settings.bootstrap, settings.ordered_topic
     if consumer_group is not None and not live:
@@ -240,18 +279,26 @@ def follow(
         file = None if live_state is None else Path(live_state)
         topics = {"topic": name, "progress_topic": settings.progress_topic}
         source = LiveSource(
-            where, **topics, group=group, start=start, token=place, state_file=file, request_s=request_s
+            where,
+            **topics,
+            group=group,
+            start=start,
+            token=place,
+            state_file=file,
+            request_s=request_s,
+            passes_over_cut=passes,
         )
     elif live_state is not None:
         raise ValueError("live_state has no effect without live=True")
     elif consumer_group is None:
         reader = open_reader(client, where, request_s=request_s)
-        ordered = OrderedTopic(reader, topic=name, group=group, start=start, token=place)
+        ordered = OrderedTopic(reader, topic=name, group=group, start=start, token=place, passes_over_cut=passes)
         source = ordered if delta is None else FilledFromDelta(ordered, delta, group, storage=settings.storage_options)
     else:
         shared = GroupReader(where, consumer_group, request_s)
         source = SharedTopic(shared, topic=name, group=group, start=start, consumer_group=consumer_group)
-    return Follower(source, patience_s=patience_s, name=f"the follower of {name if group is None else group}")
+    followed = f"the follower of {name if group is None else group}"
+    return Follower(source, patience_s=patience_s, name=followed, retention=retention)
 
 
 def _behind(position: int, topic: str, group: str | None, token: str | None, start: str) -> FollowerToken:

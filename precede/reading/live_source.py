@@ -28,6 +28,7 @@ class LiveSource:
         token: FollowerToken | None = None,
         state_file: Path | None = None,
         request_s: float,
+        passes_over_cut: bool = False,
     ) -> None:
         self._topic = topic
         self._group = group
@@ -52,6 +53,7 @@ class LiveSource:
             token=token,
             state_file=state_file,
             request_s=request_s,
+            passes_over_cut=passes_over_cut,
         )
 
     @property
@@ -116,6 +118,10 @@ class LiveSource:
     def waits_for(self) -> str | None:
         """What must be there before anything can be read; None if it is."""
         return None if self._reader.has_begun else f"the topic {self._topic}"
+
+    def is_at_cut(self, hole: Hole) -> bool:
+        """Whether this hole is where the reading began, and the topic had lost its beginning by then."""
+        return self._reader.lacks_beginning and self._rule.begins_with(hole)
 
     def _note_end(self) -> None:
         """See whether the end was reached, for the first time. Raises Refused if what was asked for lies behind it."""

@@ -1,5 +1,6 @@
 """Deliveries from the ordered topic, all groups or one; the place is kept in a token."""
 
+import warnings
 from typing import Literal
 
 import msgspec
@@ -9,7 +10,7 @@ from precede.ingest.kafka.log_readers import LogReader
 from precede.reading.consumers_rule import ConsumersRule
 from precede.reading.delivery import Delivery
 from precede.reading.topic_source import TopicSource
-from precede.udfs.errors import Refused
+from precede.udfs.errors import Hole, Refused
 from precede.udfs.partitioner import MURMUR2, partition_of
 
 
@@ -24,7 +25,12 @@ class OrderedTopic(TopicSource):
         group: str | None,
         start: Literal["beginning", "end"] = "beginning",
         token: FollowerToken | None = None,
+        passes_over_cut: bool = False,
     ) -> None:
+        """With `passes_over_cut`, a token of all groups is taken where what comes next is deleted."""
+        self._passes_over_cut = passes_over_cut
+        self._cut: set[int] = set()
+        """The partitions that had lost what came next when the reading began."""
         super().__init__(reader, topic=topic, group=group)
         self._log = reader
         self._group = group
@@ -63,6 +69,10 @@ class OrderedTopic(TopicSource):
         """Whether to hand over this delivery, which Delta has. Raises Hole once if positions are missing."""
         return self._rule.admits(delivery)
 
+    def is_at_cut(self, hole: Hole) -> bool:
+        """Whether this hole is where the reading began, and the topic had lost its beginning by then."""
+        return self._partition in self._cut and self._rule.begins_with(hole)
+
     def give_back(self) -> None:
         """Nothing: the application keeps the token with what it handled."""
 
@@ -81,7 +91,8 @@ class OrderedTopic(TopicSource):
         self.lacks_beginning = self._start == "beginning" and any(
             first > self._offsets.get(partition, 0) for partition, first in mine.items()
         )
-        self._offsets = {partition: self._offsets.get(partition, first) for partition, first in mine.items()}
+        self._cut = {partition for partition, first in mine.items() if first > self._offsets.get(partition, 0)}
+        self._offsets = {at: max(first, self._offsets.get(at, first)) for at, first in mine.items()}
         self._log.assign(self._topic, self._offsets)
         return True
 
@@ -97,11 +108,11 @@ class OrderedTopic(TopicSource):
         """Raise Refused if records behind the token are gone, and their positions could not show it as a hole."""
         for partition, first in starts.items():
             if not self._token.counts_positions and self._offsets.get(partition, first) < first:
-                raise Refused(
-                    f"Partition {partition} of {self._topic} begins at offset {first}, and the token stands at "
-                    f"{self._offsets[partition]}: its retention has deleted what lies between. Start without the "
-                    "token, and pass over what you have."
-                )
+                why = told_of_cut(self._topic, partition, first, self._offsets[partition])
+                if not self._passes_over_cut:
+                    raise Refused(f"{why} Start without the token, and pass over what you have.")
+                warnings.warn(f"{why} Reading goes on behind that.", stacklevel=8)
+                return
 
     def _note_end(self) -> None:
         self._rule.check_claims(lacks_beginning=self.lacks_beginning)
@@ -119,6 +130,14 @@ class OrderedTopic(TopicSource):
 
     def _pass_over(self, next_offset: int) -> None:
         self._offsets[self._partition] = next_offset
+
+
+def told_of_cut(topic: str, partition: int, first: int, offset: int) -> str:
+    """That a token cannot be followed to the letter."""
+    return (
+        f"Partition {partition} of {topic} begins at offset {first}, and the token stands at {offset}: its retention "
+        "has deleted what lies between."
+    )
 
 
 def rule_behind(token: FollowerToken) -> ConsumersRule:

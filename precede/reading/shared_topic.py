@@ -14,7 +14,7 @@ from precede.ingest.kafka.group_reader import GroupReader, Place
 from precede.reading.consumers_rule import ConsumersRule
 from precede.reading.delivery import Delivery
 from precede.reading.topic_source import TopicSource
-from precede.udfs.errors import Refused
+from precede.udfs.errors import Hole, Refused
 from precede.udfs.records.messages import LogRecord
 
 COMMIT_S = 1.0
@@ -42,6 +42,8 @@ class SharedTopic(TopicSource):
         self._consumer_group = consumer_group
         self._rules: dict[int, ConsumersRule] = {}
         """For each partition that is this follower's now."""
+        self._cut: set[int] = set()
+        """The partitions that had lost their beginning when the group began there."""
         self._handled: dict[int, int] = {}
         """For each of these partitions, the offset behind what is handled."""
         self._committed: dict[int, int] = {}
@@ -78,6 +80,10 @@ class SharedTopic(TopicSource):
             self._commit(wait=False)
         return super().poll(timeout_s)
 
+    def is_at_cut(self, hole: Hole) -> bool:
+        """Whether this hole is where the group began, and the topic had lost its beginning by then."""
+        return self._partition in self._cut and hole.last == 0
+
     def give_back(self) -> None:
         """The message handed over last was not handled: it comes again."""
         self._handed = None
@@ -104,6 +110,8 @@ class SharedTopic(TopicSource):
     def _assigned(self, places: dict[int, Place]) -> None:
         for partition, place in places.items():
             from_beginning = place.is_first and self._start == "beginning"
+            if from_beginning and place.offset > 0:
+                self._cut.add(partition)
             self._rules[partition] = ConsumersRule(from_beginning=from_beginning)
             self._handled[partition] = place.offset
 

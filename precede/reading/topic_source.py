@@ -4,6 +4,7 @@ from time import monotonic
 from typing import Protocol
 
 from precede.reading.delivery import Delivery, as_delivery
+from precede.udfs.errors import Hole
 from precede.udfs.records.messages import LogRecord
 
 
@@ -72,6 +73,10 @@ class TopicSource:
     def waits_for(self) -> str | None:
         """What must be there before anything can be read; None if it is."""
         return None if self._has_begun else f"the topic {self._topic}"
+
+    def is_at_cut(self, hole: Hole) -> bool:
+        """Whether this hole is where the reading began, and the topic had lost its beginning by then."""
+        raise NotImplementedError
 
     def begin(self, timeout_s: float) -> bool:
         """Start reading, if that has not happened; False, after this time, if the topic does not exist yet."""

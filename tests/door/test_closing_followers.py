@@ -57,7 +57,7 @@ Elsewhere = Callable[..., "Future[object]"]
 def test_a_reader_that_waits_is_told_when_another_thread_closes_its_follower(elsewhere: Elsewhere) -> None:
     topic = SlowTopic()
     following = patient(topic)
-    waiting = elsewhere(next, following)
+    waiting = elsewhere(following.poll, 60.0)
     sleep(0.3)
     began = monotonic()
     following.close()
@@ -65,6 +65,16 @@ def test_a_reader_that_waits_is_told_when_another_thread_closes_its_follower(els
         waiting.result(1.0)
     assert monotonic() - began < 1.0
     assert topic.closed
+
+
+def test_an_iteration_that_waits_ends_when_another_thread_closes_its_follower(elsewhere: Elsewhere) -> None:
+    following = patient(SlowTopic(ordered(1)))
+    waiting = elsewhere(list, following)
+    sleep(0.3)
+    following.close()
+    assert [one.position for one in waiting.result(1.0)] == [1]  # type: ignore[attr-defined]
+    with pytest.raises(Closed):
+        next(following)
 
 
 def test_after_close_all_reading_says_so_and_the_token_is_still_there() -> None:
@@ -107,7 +117,7 @@ def test_a_second_thread_that_reads_is_refused_in_a_sentence_and_the_first_reads
 def test_the_token_can_be_read_while_another_thread_waits(elsewhere: Elsewhere) -> None:
     following = patient(SlowTopic(ordered(1)))
     assert next(following).position == 1
-    waiting = elsewhere(next, following)
+    waiting = elsewhere(following.poll, 60.0)
     sleep(0.1)
     began = monotonic()
     assert read_token(following.token).offsets == {0: 1}

@@ -76,9 +76,12 @@ def follower(
     start: Literal["beginning", "end"] = "beginning",
     token: str | None = None,
     name: str = "t",
+    retention: Literal["warn", "raise"] = "raise",
 ) -> Follower:
     place = None if token is None else read_token(token)
-    return Follower(OrderedTopic(topic, topic=name, group=group, start=start, token=place), patience_s=0.02)
+    passes = retention == "warn"
+    source = OrderedTopic(topic, topic=name, group=group, start=start, token=place, passes_over_cut=passes)
+    return Follower(source, patience_s=0.02, retention=retention)
 
 
 def positions(following: Follower) -> list[int]:
@@ -218,6 +221,29 @@ def test_what_retention_deleted_behind_a_token_is_told_and_not_passed_over() -> 
     of_one = '{"topic":"t","v":2,"offsets":{"0":1},"group":"g","last":[["g",null,1]]}'
     with pytest.raises(Hole, match="position 2 is missing"):
         next(follower(topic, group="g", token=of_one))
+
+
+def test_what_retention_deleted_is_passed_over_with_one_warning_unless_asked_to_raise() -> None:
+    class Cut(Topic):
+        def starts(self, topic: str, *, at_end: bool, timeout_s: float) -> dict[int, int]:
+            return {0: 2}
+
+    records = [ordered(3), ordered(2, group="h"), ordered(4), ordered(6)]
+    with pytest.raises(Hole, match="In group g positions 1 to 2 are missing"):
+        next(follower(Cut([None, None, *records])))
+    following = follower(Cut([None, None, *records]), retention="warn")
+    with pytest.warns(UserWarning, match="The retention of the topic has deleted them") as said:
+        assert [(next(following).group, n) for n in range(3)] == [("g", 0), ("h", 1), ("g", 2)]
+    assert len(said) == 1
+    with pytest.raises(Hole, match="In group g position 5 is missing"):  # no retention took that one
+        next(following)
+    assert positions(following) == [6]
+    of_all = follower(Cut([None, None, *records]), token='{"topic":"t","v":2,"offsets":{"0":1}}', retention="warn")
+    with pytest.warns(UserWarning, match="the token stands at 1: its retention has deleted what lies between. Reading"):
+        assert next(of_all).position == 3
+    of_one = '{"topic":"t","v":2,"offsets":{"0":1},"group":"g","last":[["g",null,1]]}'
+    with pytest.warns(UserWarning, match="In group g position 2 is missing"):
+        assert next(follower(Cut([None, None, *records]), group="g", token=of_one, retention="warn")).position == 3
 
 
 def test_a_token_taken_at_a_hole_goes_on_with_the_message_behind_it() -> None:

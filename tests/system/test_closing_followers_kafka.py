@@ -55,8 +55,8 @@ class Reading:
 
     def _read(self) -> None:
         try:
-            for _ in self.follower:
-                self.came += 1
+            while True:
+                self.came += self.follower.poll(60.0) is not None
         except (precede.PrecedeError, RuntimeError) as error:
             self.error = error
 
