@@ -136,7 +136,7 @@ class PeerProcess:
                 env=dict(environment),
                 start_new_session=True,  # out of reach of the terminal's Ctrl-C
             )
-        self._reader = Thread(target=self._read, daemon=True)
+        self._reader = Thread(target=self._read, name=f"output of {watched.name}", daemon=True)
         self._reader.start()
 
     @property

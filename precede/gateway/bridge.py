@@ -5,6 +5,7 @@ returns, and calls `step` now and then. Everything that is heard is kept until t
 beyond that the segments take in no records, so that the peers go on keeping theirs.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -41,6 +42,12 @@ ANSWERED_MAX = 1_000
 """So many messages are published again for one request of the log."""
 
 
+ERRORS_SAID_MAX = 100
+"""So many different errors are said."""
+
+_LOGGER = logging.getLogger("precede")
+
+
 class Spool(Protocol):
     """Where entries are kept that the log lacks; see spool.py."""
 
@@ -74,6 +81,9 @@ class Bridge:
         """What the log refused of what this gateway had heard, by code."""
         self.answered = 0
         """How many messages were published again because the log asked for them."""
+        self.errors = 0
+        """How many records and events were left out because of an error in precede."""
+        self._errors_said: set[str] = set()
         self.reads_to_end = False
         """Whether the log was read to its end lately; the caller sets it."""
         self._spool = spool
@@ -88,7 +98,7 @@ class Bridge:
 
     def add(self, url: str, segment: SegmentProtocol) -> SegmentSide:
         """Carry between this segment and the log, too."""
-        side = SegmentSide(url, segment, self.log, self.history, self.queue, self._say)
+        side = SegmentSide(url, segment, self.log, self.history, self.queue, self._say, self.broke)
         self.sides.append(side)
         return side
 
@@ -129,7 +139,19 @@ class Bridge:
     def take_log(self, rows: Sequence[RawRow], now_ms: float) -> None:
         """Raw records of the log, in the order of each partition."""
         for verdict in self.log.feed(rows):
-            self._take(verdict, now_ms)
+            try:
+                self._take(verdict, now_ms)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the others go on)
+                self.broke(error)
+
+    def broke(self, error: Exception) -> None:
+        """What one record or event raises is an error in precede, and ends nothing: it is counted, and said once."""
+        self.errors += 1
+        kind = f"{type(error).__name__}: {error}"
+        if kind not in self._errors_said and len(self._errors_said) < ERRORS_SAID_MAX:
+            self._errors_said.add(kind)
+            _LOGGER.error("a record was left out", exc_info=error)
+            self._say(f"A record or an event was left out because of an error in precede ({kind}).")
 
     def _take(self, verdict: Verdict, now_ms: float) -> None:
         if isinstance(verdict, LogRefusal):
@@ -140,7 +162,10 @@ class Bridge:
         if not is_copy:
             self.history.note(group, value, record, at_ms=self.log.time_ms)
         for side in self.sides:
-            side.take(verdict, now_ms)
+            try:
+                side.take(verdict, now_ms)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the other segments get it)
+                self.broke(error)
         if isinstance(record, Join | Leave | Evict):
             self.queue.ended(group)
 

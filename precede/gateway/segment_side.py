@@ -55,7 +55,9 @@ class SegmentSide:
         history: LogHistory,
         queue: PublishQueue,
         say: Callable[[str], object],
+        broke: Callable[[Exception], object],
     ) -> None:
+        """`broke` is told what an event raised; it ends nothing."""
         self.url = url
         self.segment = segment
         self.told = 0
@@ -66,6 +68,7 @@ class SegmentSide:
         self._history = history
         self._queue = queue
         self._say = say
+        self._broke = broke
         self._home: set[tuple[str, str, int]] = set()
         """Group, sender and epoch of those who speak on this segment."""
         self._ranks: dict[tuple[str, str], int] = {}
@@ -101,16 +104,19 @@ class SegmentSide:
         """What happened on the segment."""
         log = self._log
         for event in events:
-            if event.__class__ is Accepted:
-                group, value, record = event.group, event.value, event.record
-                if record.__class__ is not Message or not log.has(group, id_of(record)):
-                    self._hear(group, value, record, now_ms)
-            elif isinstance(event, Offered):
-                self.attend(event.info.group, now_ms)
-            elif isinstance(event, Missed):
-                self.attend(event.group, now_ms)
-            elif isinstance(event, JoinHeard) and event.name in gateway_calls.present(self.segment, now_ms):
-                self._joins[event.group, event.name] = event
+            try:
+                if event.__class__ is Accepted:
+                    group, value, record = event.group, event.value, event.record
+                    if record.__class__ is not Message or not log.has(group, id_of(record)):
+                        self._hear(group, value, record, now_ms)
+                elif isinstance(event, Offered):
+                    self.attend(event.info.group, now_ms)
+                elif isinstance(event, Missed):
+                    self.attend(event.group, now_ms)
+                elif isinstance(event, JoinHeard) and event.name in gateway_calls.present(self.segment, now_ms):
+                    self._joins[event.group, event.name] = event
+            except Exception as error:  # noqa: BLE001 (whatever it is, the other events count)
+                self._broke(error)
 
     def _hear(self, group: str, value: bytes, record: Record, now_ms: float) -> None:
         if group in self._new and not isinstance(record, Create):

@@ -60,6 +60,7 @@ class GatewayFigures(NamedTuple):
     oldest_heard_ms: float | None
     spooled: int
     is_full: bool
+    errors: int
     way_ms: float
     reached: dict[int, int]
     groups: int
@@ -91,6 +92,7 @@ def look_at(bridge: "Bridge", spool: "SpoolFile", links: "Sequence[Link]") -> Ga
         queue.oldest_heard_ms,
         spool.count,
         bridge.is_full,
+        bridge.errors,
         queue.way_ms,
         dict(bridge.log.reached),
         len({group for side in bridge.sides for group in side.segment.groups}),
@@ -144,6 +146,8 @@ class GatewayPages(Collector):
     def _problems(self, figures: GatewayFigures) -> Iterator[str]:
         if figures.is_full:
             yield "No more records are taken in, because the log or the disk does not take what was heard."
+        if figures.errors:
+            yield f"{figures.errors:,} records or events were left out because of errors in precede: see what it said."
         silent_s = time.monotonic() - self.turned_at
         if silent_s > SLOW_S_MAX:
             yield f"The gateway has been stuck for {silent_s:.0f} s."

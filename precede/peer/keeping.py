@@ -8,7 +8,8 @@ from typing import Any
 from precede.ingest.segment.link import Link, clock_ms
 from precede.ingest.segment.peer_state import OwnMessage, PeerState
 from precede.ingest.segment.runner import SegmentRunner
-from precede.udfs.errors import PrecedeError, Refused
+from precede.ingest.service.monitor import Monitor
+from precede.udfs.errors import Refused
 from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.events import Delivered, Event
 from precede.udfs.peers.handed_over import handed_over_by, restore_handed_over, was_handed_over
@@ -19,6 +20,8 @@ SAVE_S = 30.0
 """How often all of it is written."""
 LOOK_S = 1.0
 """How often it is written what the application was told: after a crash, what came since is told again."""
+STOP_S = 60.0
+"""How long the end waits for what is written just then."""
 LOOK_SHARE = 0.02
 """More seldom where that would take more of the time than this."""
 
@@ -47,8 +50,10 @@ class Keeper:
         self._state = state
         self._segment = segment
         self._saving = threading.Lock()
-        self._is_stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._saved_s = 0.0
+        self._monitor = Monitor(
+            "precede state", self._look, every_s=LOOK_S, first_s=LOOK_S, undone="the state of this peer is not written"
+        )
         self._runner: SegmentRunner | None = None
         self._link: Link | None = None
         restore_handed_over(segment, state.told)
@@ -76,8 +81,8 @@ class Keeper:
     def start(self, runner: SegmentRunner, link: Link) -> None:
         """Save now and then, while the runner runs."""
         self._runner, self._link = runner, link
-        self._thread = threading.Thread(target=self._run, name="precede state", daemon=True)
-        self._thread.start()
+        self._saved_s = monotonic()
+        self._monitor.start()
 
     def make_room(self, record_bytes: int) -> None:
         """Have room on the disk for one more message of this size. Raises Refused if nothing may be said."""
@@ -108,9 +113,7 @@ class Keeper:
 
     def close(self, *, is_complete: bool) -> None:
         """Write all for the last time, after the runner has ended; complete is it only if that ended well."""
-        self._is_stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._monitor.stop(STOP_S)
         if is_complete:
             self._state.flush()
             self._state.save(self._dump(is_end=True), is_complete=True)
@@ -125,27 +128,32 @@ class Keeper:
             told = None if waiting is None else handed_over_by(self._segment, waiting)
             self._has_told = self._has_told and told is None
         if told is not None:
-            self._state.save_handed_over(told)
+            try:
+                self._state.save_handed_over(told)
+            except (OSError, Refused):
+                self._has_told = True  # it is still to be written
+                raise
         return max(LOOK_S, (monotonic() - began) / LOOK_SHARE)
 
     def happened(self) -> None:
         """Something happened on the segment."""
         self.has_news = self._has_told = True
 
-    def _run(self) -> None:
-        waited_s, next_s = 0.0, LOOK_S
-        while not self._is_stopped.wait(next_s):
-            waited_s += next_s
-            try:
-                if self._trouble or (self.has_news and (waited_s >= SAVE_S or self._state.is_large)):
-                    waited_s = 0.0
-                    self.save()
-                if self._has_told:
-                    next_s = self._save_handed_over()
-            except Refused as refusal:
-                self._trouble = str(refusal)
-            except PrecedeError:
-                return  # the runner has stopped, and says why to everyone
+    def _look(self, _: object) -> float | None:
+        assert self._runner is not None
+        if not self._runner.is_running:
+            self._monitor.finish()  # the runner says why to everyone
+            return None
+        try:
+            is_due = monotonic() - self._saved_s >= SAVE_S or self._state.is_large
+            if self._trouble or (self.has_news and is_due):
+                self._saved_s = monotonic()
+                self.save()
+            if self._has_told:
+                return self._save_handed_over()
+        except Refused as refusal:
+            self._trouble = str(refusal)
+        return None
 
 
 def _plain(waiting: Iterable[Event]) -> list[tuple[str, bytes, bool]]:

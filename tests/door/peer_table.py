@@ -47,6 +47,6 @@ def kill(peer: precede.Peer) -> None:
     """End it as kill -9 would: nothing more is sent or written."""
     process = peer._process
     process._runner.close()
-    process._keeper._is_stopped.set()
+    process._keeper._monitor.stop()
     process._keeper.close = lambda **_: None  # type: ignore[method-assign]
     process._opened.close()

@@ -272,6 +272,25 @@ def test_what_was_not_handed_over_is_handed_over_by_the_next_start(table: Table,
     assert again.poll(0.5) is None
 
 
+def test_a_peer_whose_state_cannot_be_written_for_a_moment_goes_on_writing_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, bob = table.peer("ann"), table.peer("bob")
+    state = ann._process._keeper._state
+    save, tries = state.save_handed_over, []
+
+    def save_the_second_time(told: Any) -> None:
+        tries.append(told)
+        if len(tries) == 1:
+            raise OSError("No space left on device")
+        save(told)
+
+    monkeypatch.setattr(state, "save_handed_over", save_the_second_time)
+    bob.send("hello")
+    assert next(ann).data == "hello"
+    until(lambda: len(tries) > 1)
+
+
 def test_a_peer_that_has_lost_its_state_takes_a_new_epoch(table: Table) -> None:
     bob = table.peer("bob")
     ann = table.peer("ann")

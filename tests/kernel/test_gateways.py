@@ -400,6 +400,34 @@ def test_the_limits_of_the_log_hold_on_a_segment_and_at_its_gateway_too() -> Non
     assert one.segments[0].refused("ann") == one.segments[0].refused("cem") == []
 
 
+def test_what_one_record_raises_at_a_gateway_is_counted_and_said_once_and_the_others_are_carried() -> None:
+    one = world("ann", "bob", order="s_b")
+    bridge = one.gateways["gate0"].bridge
+    note, hear = bridge.history.note, bridge.queue.hear
+
+    def note_or_raise(group: str, value: bytes, *more: Any, **options: Any) -> None:
+        if b'"from the log 2"' in value:
+            raise KeyError("an error in precede")
+        note(group, value, *more, **options)
+
+    def hear_or_raise(group: str, value: bytes, *more: Any) -> bool:
+        if b'"from ann 2"' in value:
+            raise KeyError("an error in precede")
+        return hear(group, value, *more)
+
+    bridge.history.note, bridge.queue.hear = note_or_raise, hear_or_raise  # type: ignore[method-assign, assignment]
+    said = [one.say("ann", f"from ann {number}") for number in range(5)]
+    for number in range(5):
+        one.log.write(encode_message(GROUP, "cli", 0, number + 1, after=[], data=f"from the log {number}"))
+    one.run(2_000)
+    assert {id_ for id_ in one.log.delivered(GROUP) if id_[0] == "ann"} == {*said} - {said[2]}
+    assert {id_[2] for id_ in one.delivered("bob") if id_[0] == "cli"} == {1, 2, 4, 5}
+    assert bridge.errors >= 2
+    assert [line for line in one.gateways["gate0"].said if "an error in precede" in line] == [
+        "A record or an event was left out because of an error in precede (KeyError: 'an error in precede')."
+    ]
+
+
 def test_a_peer_goes_on_under_the_limits_that_it_stopped_with() -> None:
     one = World(limits=Limits(after_max=50))
     one.gateway("gate")
