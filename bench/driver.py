@@ -16,10 +16,9 @@ from bench.stage import PARTITIONS, Stage
 from precede.ingest.kafka.topics import describe
 from precede.streaming.order.sink import Sink
 from precede.udfs.holdback import Holdback
-from precede.udfs.initial_state import shard_number
 from precede.udfs.partitioner import DEFAULT_PARTITIONER, partition_of
 from precede.udfs.records.wire import encode_message
-from precede.udfs.shard import ROW_TYPE
+from precede.udfs.shard import ROW_TYPE, shard_number
 from precede.udfs.steps import Row, steps
 
 SIZES = (125, 1_000)

@@ -20,12 +20,12 @@ from confluent_kafka import KafkaException
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.reading import TopicReader
+from precede.udfs.engine.signers import SERVICE
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
-from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.partitioner import DEFAULT_PARTITIONER, partition_of
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import EPOCH_MAX, Create
+from precede.udfs.records.published import lenient_reader
 from precede.udfs.records.signatures import is_signed_by, read_key, signature_in
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import SPACE, read

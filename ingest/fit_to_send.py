@@ -17,7 +17,7 @@ from precede.udfs.errors import AccessDenied, Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.orders import ORDERS
 from precede.udfs.partitioner import DEFAULT_PARTITIONER
-from precede.udfs.records.lenient import lenient_reader
+from precede.udfs.records.published import lenient_reader
 
 
 class Stream(msgspec.Struct, frozen=True):

@@ -18,11 +18,11 @@ from random import Random
 from typing import Any
 
 from precede.udfs.holdback import Holdback
+from precede.udfs.limits import ASK_AGAIN_MS_MAX, Patience
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.views import View, members, raise_standing, standings
-from precede.udfs.records.job_records import JobRecord
+from precede.udfs.records.published import JobRecord
 from precede.udfs.records.wire import encode_message
-from precede.udfs.ticks.patience import ASK_AGAIN_MS_MAX, Patience
 from tests.simulation import GROUP, NAMES, Arrival, Id, created
 
 PATIENCE = Patience(ask_after_ms=30, give_up_ms=400, silent_ms=500)

@@ -9,10 +9,9 @@ from operator import attrgetter
 from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.packed_rows import released_from
 from precede.udfs.holdback import Holdback
-from precede.udfs.limits import Limits
+from precede.udfs.limits import Limits, Patience
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.steps import Records
-from precede.udfs.ticks.patience import Patience
 from tests.records import by_group
 
 PARTITIONS = 2

@@ -16,11 +16,11 @@ from precede.looking.findings import Copy, Refusal
 from precede.member.object_instances import Invocation
 from precede.streaming.history.tables import COLUMNS
 from precede.streaming.job.settings import OTHER_VARIABLES
-from precede.udfs.analysis.one_message import AwaitedMember, Wait
 from precede.udfs.codes import CODES
 from precede.udfs.limits import Limits
-from precede.udfs.records.dead_letters import DeadLetter
+from precede.udfs.one_message import AwaitedMember, Wait
 from precede.udfs.records.messages import KINDS, Create, Message, Options
+from precede.udfs.records.published import DeadLetter
 from tests.test_tidy import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"

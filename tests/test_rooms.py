@@ -15,18 +15,14 @@ FOLDERS = ("precede", "streaming", "ingest", "udfs")
 DIRECTION = (
     {"limits", "codes", "errors", "partitioner", "rules"},
     {"records"},
-    {"engine", "analysis.relation"},
-    {"membership"},
+    {"engine", "orders.relation"},
     {"release"},
     {"orders"},
-    {"ticks"},
-    {"analysis"},
-    {"kept_groups"},
-    {"holdback"},
+    {"passing_time"},
+    {"holdback", "one_message"},
     {"member", "peers", "sizes", "state_log"},
     {"steps"},
     {"shard"},
-    {"initial_state"},
 )
 
 

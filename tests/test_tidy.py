@@ -73,8 +73,8 @@ KERNEL_MAY_NOT_CALL = {
 }  # hash of a string differs from process to process
 VERIFYING = {"cryptography"}  # for udfs/records/signatures.py alone: Ed25519 computes, but slowly without a library
 FACING_SPARK = {"gc", "numpy", "pandas", "pyarrow", "pyspark"}  # for udfs/shard.py alone
-HASHING = {"xxhash"}  # for udfs/initial_state.py alone: it tells the shard of a key as Spark does
-MORE_FOR = {"shard.py": FACING_SPARK, "signatures.py": VERIFYING, "initial_state.py": HASHING}
+HASHING = {"xxhash"}  # for udfs/shard.py alone: it tells the shard of a key as Spark does
+MORE_FOR = {"shard.py": FACING_SPARK | HASHING, "signatures.py": VERIFYING}
 
 LINES_MAX = 700  # no limit is a reason to cut one subject in two
 

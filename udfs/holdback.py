@@ -3,29 +3,30 @@
 It does no I/O: the caller owns the network, the disk and the clock. The caller's duties: hand over the records of each
 partition in offset order, each once, with the time the log took it. Bad input is data and becomes a dead letter; it
 never raises.
+
+A group that records reach is decoded; all others are kept as blobs, and each is decoded when it is first touched. For a
+caller that writes the states of groups, the kernel remembers which ones changed since they were written.
 """
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Container, Iterator, Mapping, MutableMapping
 from operator import attrgetter
 
 from msgspec import UNSET
 
-from precede.udfs import codes
-from precede.udfs.analysis.inspection import OpenGap, held_messages, open_gaps
+from precede.udfs import codes, passing_time
 from precede.udfs.codes import Refusal
-from precede.udfs.engine.group import Group
+from precede.udfs.engine.abandon import receive_abandon
+from precede.udfs.engine.group import Group, Shared
 from precede.udfs.engine.held import Held
-from precede.udfs.engine.outbox import BytesOutbox, Outbox
-from precede.udfs.engine.snapshot import deadline_ms
-from precede.udfs.kept_groups import KeptGroups
-from precede.udfs.limits import Limits
-from precede.udfs.membership import copies
-from precede.udfs.membership.abandon import receive_abandon
-from precede.udfs.membership.heartbeats import receive_heartbeat
-from precede.udfs.membership.keyring import judge
-from precede.udfs.membership.members import create, evict, join, leave
+from precede.udfs.engine.inspection import OpenGap, held_messages, oldest_and_gaps, open_gaps
+from precede.udfs.engine.members import create, evict, is_copy, join, leave, note_effect, receive_heartbeat
+from precede.udfs.engine.outbox import BytesOutbox, Outbox, TypedOutbox
+from precede.udfs.engine.signers import judge
+from precede.udfs.engine.snapshot import deadline_ms, outline, restore, snapshot
+from precede.udfs.engine.state import NO_OPTIONS
+from precede.udfs.limits import Limits, Patience
 from precede.udfs.orders import ORDERS, Order
-from precede.udfs.partitioner import DEFAULT_PARTITIONER, where_it_belongs
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, check_partitioner, partition_of, where_it_belongs
 from precede.udfs.records.messages import (
     Abandon,
     Create,
@@ -43,8 +44,6 @@ from precede.udfs.records.messages import (
 )
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import SPACE, read
-from precede.udfs.ticks import tick as passing_time
-from precede.udfs.ticks.patience import Patience
 
 OPENING, CLOSING = b"{}"
 NOBODY = Identity()
@@ -58,7 +57,7 @@ class OwnKey:
 OWN_KEY = OwnKey()
 
 
-class Holdback(KeptGroups):
+class Holdback:
     """The ordering state of many groups; a group without a `create` record has the default order and is open.
 
     `partitions` is how many the log has: then a group lives where its key says by `partitioner`, and records in other
@@ -87,16 +86,25 @@ class Holdback(KeptGroups):
             raise ValueError(f"there is no order {order!r}: choose one of {', '.join(orders)}")
         if partitions is not None and partitions < 1:
             raise ValueError(f"a log has at least one partition, not {partitions}")
-        super().__init__(
-            order,
-            Limits() if limits is None else limits,
-            Patience() if patience is None else patience,
-            partitions,
-            partitioner,
-            {} if blobs is None else blobs,
-            orders,
-            BytesOutbox() if outbox is None else outbox,
-        )
+        self.order = order
+        self.limits = Limits() if limits is None else limits
+        self.patience = Patience() if patience is None else patience
+        self.partitions = partitions
+        self.partitioner = check_partitioner(partitioner)
+        self.outbox: Outbox = BytesOutbox() if outbox is None else outbox
+        self.shared = Shared(self.limits, orders, self.outbox)
+        self._groups: dict[str, Group] = {}
+        """The groups that were touched, by name, because a record brings the name."""
+        self._resting: dict[str, Group] = {}
+        """Decoded groups that were not touched since the last `rest`."""
+        self._blobs = {} if blobs is None else blobs
+        """What was loaded; of a group that was touched since, the one in `_groups` counts."""
+        self._covered: dict[bytes, int] = {}
+        """Groups whose state reaches further than the records that come: those below this offset are passed over."""
+        self.changed: dict[bytes, tuple[int, int, int]] = {}
+        """The groups reached since `note_written`: partition, offset and time of the first record that reached it."""
+        self._deadlines: dict[bytes, int] | None = None
+        """When time may matter to the groups that are not decoded; looked up when the first tick comes."""
         self.home = home
         """Whether records without a key are refused here: every shard sees them, because they may be ticks."""
         if isinstance(self.outbox, BytesOutbox):
@@ -260,7 +268,7 @@ class Holdback(KeptGroups):
 
     def _receive_control(self, group: Group, record: Record, value: bytes, offset: int, now_ms: int) -> None:
         """Membership, abandoning, signs of life."""
-        if copies.is_copy(group, record, value):
+        if is_copy(group, record, value):
             self.outbox.duplicates += 1
             return
         refusal: Refusal | None
@@ -282,7 +290,7 @@ class Holdback(KeptGroups):
             return
         group.deadline = None
         if not isinstance(record, Abandon | Heartbeat):
-            copies.note(group, record, value)
+            note_effect(group, record, value)
             group.begun = True
             group.release.deliver_control(value, offset, now_ms)
             if isinstance(record, Join):
@@ -333,3 +341,194 @@ class Holdback(KeptGroups):
         self._groups.clear()
         self._resting.clear()
         self.shared.holding.clear()
+
+    # ── one group ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _group(self, key: bytes, partition: int) -> Group:
+        """The group of this key: known, to be decoded, or new."""
+        name = key.decode()
+        group = self._groups.get(name)
+        if group is not None and not group.begun and self.partitions is None:
+            del self._groups[name]  # nothing of it was accepted, so it does not live anywhere yet
+            group = None
+        if group is None and name in self._resting:
+            group = self._groups[name] = self._resting.pop(name)
+        if group is None:
+            blob = self._blobs.get(key)
+            if blob is not None:
+                group = restore(key, blob, self.shared)
+            else:
+                if self.partitions is not None:
+                    partition = partition_of(key, self.partitions, self.partitioner)
+                group = Group(key, order=self.order, partition=partition, shared=self.shared)
+                group.plain_partition = None  # this record may be refused, and the first accepted one is a change
+            self._groups[name] = group
+        return group
+
+    def decoded_group(self, key: bytes) -> Group | None:
+        """The group, to be looked at; None where it is put away, or new."""
+        name = key.decode()
+        return self._groups.get(name) or self._resting.get(name)
+
+    def _is_covered(self, key: bytes, offset: int) -> bool:
+        """Whether the group's state has everything up to this offset of its partition already."""
+        covered = self._covered.get(key)
+        if covered is None:
+            return False
+        if offset < covered:
+            return True
+        del self._covered[key]
+        return False
+
+    # ── looking ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def group(self, name: str) -> Group | None:
+        """One group, to be looked at and not touched; None where nothing of it was accepted.
+
+        One that is put away stays so: this decodes a copy. Who looks often calls `look`.
+        """
+        return next((group for group in self._look(name) if group.begun), None)
+
+    def look(self, name: str) -> Group | None:
+        """One group, to be looked at often: it is decoded from here on; None where nothing of it has come."""
+        found = self._groups.get(name) or self._resting.get(name)
+        if found is not None:
+            return found
+        key = name.encode()
+        return self._group(key, 0) if key in self._blobs else None
+
+    def open(self, name: str) -> Group:
+        """One group, new where nothing of it has come; for a caller without a log, which also changes groups itself."""
+        return self._group(name.encode(), 0)
+
+    def names(self) -> list[str]:
+        """The groups of which anything was accepted, in order."""
+        return [name for name in [key.decode() for key in self._keys()] if self.has_begun(name)]
+
+    def has_begun(self, name: str) -> bool:
+        """Whether anything of a group was accepted; it is not decoded for that."""
+        found = self._groups.get(name) or self._resting.get(name)
+        return name.encode() in self._blobs if found is None else found.begun
+
+    def is_created(self, name: str) -> bool:
+        """Whether a `create` record began a group; it is not decoded for that."""
+        found = self._groups.get(name) or self._resting.get(name)
+        if found is not None:
+            return found.options is not NO_OPTIONS
+        key = name.encode()
+        return key in self._blobs and outline(key, self._blobs[key]).options is not None
+
+    def is_covered(self, key: bytes, offset: int) -> bool:
+        """Whether the state that was loaded has this record already."""
+        return bool(self._covered) and offset < self._covered.get(key, 0)
+
+    def homes(self) -> Iterator[tuple[bytes, int]]:
+        """The key of each group, and the partition where it lives."""
+        for group in self._look(None):
+            if group.begun:
+                yield group.key, group.partition
+
+    def _keys(self) -> list[bytes]:
+        """The keys of all groups, in order."""
+        return sorted({group.key for group in self._decoded()} | self._blobs.keys())
+
+    def _decoded(self) -> Iterator[Group]:
+        yield from self._groups.values()
+        yield from self._resting.values()
+
+    def _look(self, group: str | None) -> Iterator[Group]:
+        """One group or all, to be looked at and not touched."""
+        for key in self._keys() if group is None else [group.encode()]:
+            known = self.decoded_group(key)
+            if known is None and key in self._blobs:
+                known = restore(key, self._blobs[key], Shared(self.limits, self.shared.orders, TypedOutbox()))
+            if known is not None:
+                yield known
+
+    def waiting_of(self, key: bytes) -> tuple[int, int, int] | None:
+        """When the oldest held message arrived, how many gaps there are, and how many are held; None if none is."""
+        for group in self._look(key.decode()):
+            if group.held:
+                return (*oldest_and_gaps(group), len(group.held))
+        return None
+
+    def note_waiting(self, waiting: dict[bytes, tuple[int, int, int]]) -> None:
+        """Update, for the groups that were touched, what they wait for: see `waiting_of`."""
+        for group in self._decoded():
+            if group.held:
+                waiting[group.key] = (*oldest_and_gaps(group), len(group.held))
+            else:
+                waiting.pop(group.key, None)
+
+    # ── what changed ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _note_change(self, group: Group, offset: int, now_ms: int) -> None:
+        """The first change since the state was written; what follows in this group is not looked at any more."""
+        self.changed.setdefault(group.key, (group.partition, offset, now_ms))
+        group.take_at_once()
+
+    def note_written(self, key: bytes) -> None:
+        """The state of this group is kept elsewhere as it is now: its next record counts as a change again."""
+        self.changed.pop(key, None)
+        group = self.decoded_group(key)
+        if group is not None:
+            group.plain_partition = None
+
+    def forget_changes(self) -> None:
+        """For callers that do not write state: do not remember more of what changed."""
+        self.changed.clear()
+
+    def take_changes(self) -> dict[bytes, tuple[int, int, int]]:
+        """What `changed` has of groups with a state; of the others, the next record is a change again."""
+        changed, self.changed = self.changed, {}
+        for key in list(changed):
+            group = self.decoded_group(key)
+            if group is not None and not group.begun:
+                del changed[key]
+                group.plain_partition = None
+        return changed
+
+    def state_of(self, key: bytes) -> bytes | None:
+        """The state of one group; None where nothing of it was accepted."""
+        group = self.decoded_group(key)
+        if group is None:
+            return self._blobs.get(key)
+        return self._snapshot(group) if group.begun else None
+
+    def _snapshot(self, group: Group) -> bytes:
+        return snapshot(group, passing_time.deadline_ms(group, self.patience))
+
+    def covered(self) -> dict[bytes, int]:
+        """The groups that still pass over records, and up to which offset."""
+        return self._covered.copy()
+
+    # ── putting away ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def rest(self, unwritten: Container[bytes] | None = None) -> int:
+        """Put away, as blobs, the groups that no record reached since the last call but one; how many they are.
+
+        Called now and then, this bounds how many groups are decoded at the same time. With `unwritten` only the groups
+        that are not in it are put away, and `blobs` has their states as they are now.
+        """
+        put_away = 0
+        stay: dict[str, Group] = {}
+        for name, group in self._resting.items():
+            if unwritten is not None and group.key in unwritten:
+                stay[name] = group
+                continue
+            self.shared.holding.discard(group)
+            if group.begun:
+                due_ms = passing_time.deadline_ms(group, self.patience)
+                if unwritten is None:
+                    self._blobs[group.key] = snapshot(group, due_ms)
+                if due_ms is not None and self._deadlines is not None:
+                    self._deadlines[group.key] = due_ms
+                put_away += 1
+            group.close()
+        self._resting, self._groups = stay | self._groups, {}
+        return put_away
+
+    @property
+    def decoded(self) -> int:
+        """How many groups are decoded now."""
+        return len(self._groups) + len(self._resting)

@@ -7,11 +7,17 @@ Rows leave packed, up to about a mebibyte of records in one: between here and th
 A packed row names the raw partition and the last raw offset behind it, and for each record the offset that released it,
 so that the publisher can leave out what it has published already. The states that are due for the state topic leave in
 packed rows too; they are published whatever was published before.
+
+Where the state of a stream is restored into a fresh checkpoint, the state of every group goes to the shard of its key,
+whatever the number of shards was before. A shard's initial state is kept as a file of its own: a checksum, then the
+state as Spark keeps it.
 """
 
 import gc
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -19,11 +25,10 @@ import pandas as pd
 
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
-from precede.udfs.limits import Limits
+from precede.udfs.limits import Limits, Patience
 from precede.udfs.partitioner import DEFAULT_PARTITIONER, partition_of
 from precede.udfs.state_log import NO_WAITING, DumpedStateLog, StateLog, StateSettings, Waiting
 from precede.udfs.steps import Records, Row, StateRecord, state_records, steps, waiting_of_all
-from precede.udfs.ticks.patience import Patience
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
@@ -258,3 +263,65 @@ def decode_state(blob: bytes) -> ShardState:
             "version that wrote it, or a newer one."
         )
     return _decode_state(memoryview(blob)[1:])
+
+
+SEED = 42
+"""Spark's own seed of `xxhash64`."""
+CHECKSUM_BYTES = 4
+
+
+class RestoredGroup(NamedTuple):
+    """The state of one group, as the state topic has it."""
+
+    key: bytes
+    blob: bytes
+    covered: int
+    """The raw offset below which the group passes over what comes; 0 where nothing comes that is in its state."""
+    pieces: int
+    held: int
+    oldest_ms: int
+    gaps: int
+
+
+def shard_number(key: bytes, shards: int) -> int:
+    """The shard of a key, as Spark computes it in `order_query.shard_of`."""
+    from xxhash import xxh64_intdigest
+
+    unsigned = xxh64_intdigest(key, SEED)
+    signed = unsigned - (1 << 64) if unsigned >> 63 else unsigned
+    return signed % shards
+
+
+def initial_states(groups: Iterable[RestoredGroup], shards: int, topic: str) -> Iterator[tuple[int, ShardState]]:
+    """The state of each shard that has groups; `topic` is the id of the state topic, which has all of it."""
+    parts: defaultdict[int, list[RestoredGroup]] = defaultdict(list)
+    for group in groups:
+        parts[shard_number(group.key, shards)].append(group)
+    for shard in sorted(parts):
+        yield shard, _state_of(parts.pop(shard), topic)
+
+
+def _state_of(groups: list[RestoredGroup], topic: str) -> ShardState:
+    return ShardState(
+        held=sum(group.held for group in groups),
+        groups={group.key: group.blob for group in groups},
+        waiting={group.key: (group.oldest_ms, group.gaps, group.held) for group in groups if group.held},
+        log=DumpedStateLog({}, {group.key: group.pieces for group in groups if group.pieces > 1}, topic),
+        covered={group.key: group.covered for group in groups if group.covered},
+    )
+
+
+def encode_file(state: ShardState) -> bytes:
+    """The content of a shard's file."""
+    blob = encode_state(state)
+    return crc32(blob).to_bytes(CHECKSUM_BYTES, "big") + blob
+
+
+def decode_file(content: bytes, name: str) -> ShardState:
+    """The state in a shard's file; `name` is what the refusal of a damaged one calls it."""
+    blob = content[CHECKSUM_BYTES:]
+    if crc32(blob) != int.from_bytes(content[:CHECKSUM_BYTES], "big"):
+        raise Refused(
+            f"The restored state {name} is damaged: take a new checkpoint folder, and the state is restored again."
+        )
+    return decode_state(blob)

@@ -3,8 +3,8 @@
 from precede.udfs.engine.outbox import destination_form
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
-from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
 from precede.udfs.records.messages import NAME_BYTES_MAX
+from precede.udfs.records.published import EXCERPT_BYTES_MAX
 
 ESCAPED = 6
 """Bytes of JSON for one byte of text at most: a control character becomes backslash, u and four digits."""

@@ -11,7 +11,7 @@ from operator import itemgetter
 import msgspec
 
 from precede.udfs.holdback import Holdback
-from precede.udfs.records.job_records import JobRecord
+from precede.udfs.records.published import JobRecord
 from precede.udfs.state_log import Waiting
 
 ROWS_MAX = 8192  # records that are kept together

@@ -16,10 +16,8 @@ from precede.ingest.live.comparison import Comparison
 from precede.udfs.engine.outbox import Outbox
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
-from precede.udfs.limits import Limits
-from precede.udfs.records.lenient import lenient_reader
-from precede.udfs.records.ordered_record import OrderedRecord
-from precede.udfs.ticks.patience import Patience
+from precede.udfs.limits import Limits, Patience
+from precede.udfs.records.published import OrderedRecord, lenient_reader
 
 REST_RECORDS = 20_000
 """After so many records, the groups that none of them reached are put away."""

@@ -19,7 +19,7 @@ from precede.ingest.live.live_kernel import KernelState, LiveKernel, Output, Raw
 from precede.udfs.errors import Difference, Refused
 from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
-from precede.udfs.records.ordered_record import OrderedRecord
+from precede.udfs.records.published import OrderedRecord
 
 DIFFERING_MAX = 100
 """With more groups than this, all are read from the ordered topic: something is wrong with the whole."""

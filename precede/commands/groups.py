@@ -268,7 +268,7 @@ def admit(
       precede groups admit travel chen CHENS-PUBLIC-KEY --key service.key
     """
     check_name("MEMBER", member)
-    from precede.udfs.membership.keyring import SERVICE
+    from precede.udfs.engine.signers import SERVICE
 
     with _opened(group, SERVICE, wait, load_settings(config, bootstrap=bootstrap, key=key)) as manager:
         answer = manager.admit(group, member, key=public_key)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from precede.streaming.job.settings import Settings
-    from precede.udfs.analysis.inspection import OpenGap
     from precede.udfs.engine.held import Held
+    from precede.udfs.engine.inspection import OpenGap
 
 NAMED_MAX = 3  # so many things that one message waits for are in the table; --json names all
 

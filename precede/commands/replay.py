@@ -26,8 +26,8 @@ from precede.command_options import (
 if TYPE_CHECKING:
     from precede.streaming.job.settings import Settings
     from precede.udfs.holdback import Holdback
-    from precede.udfs.records.job_records import JobRecord
-    from precede.udfs.ticks.patience import Patience
+    from precede.udfs.limits import Patience
+    from precede.udfs.records.published import JobRecord
 
 REASONS_SHOWN = 3
 

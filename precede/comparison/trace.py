@@ -7,12 +7,12 @@ import msgspec
 from msgspec import UNSET
 
 from precede.udfs import codes
-from precede.udfs.analysis.relation import ByNamedIds, Pairs
 from precede.udfs.engine.outbox import PlacedRecord, TypedOutbox
 from precede.udfs.holdback import Holdback, OwnKey
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.orders.object import ObjectBased
+from precede.udfs.orders.relation import ByNamedIds, Pairs
 from precede.udfs.records.messages import Create, Id, Message, Options, Record, Tick
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import SPACE, read

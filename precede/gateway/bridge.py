@@ -20,8 +20,8 @@ from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.events import Event
 from precede.udfs.peers.gateway_calls import keep_within, pause
 from precede.udfs.peers.segment import SegmentProtocol
-from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.messages import Evict, Join, Leave, Message
+from precede.udfs.records.published import GapRecord
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 

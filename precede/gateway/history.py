@@ -11,8 +11,8 @@ import msgspec
 
 from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.membership_records import MembershipRecords
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Abandon, Create, Evict, Join, Leave, Message, Record
+from precede.udfs.records.published import lenient_reader
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import read
 

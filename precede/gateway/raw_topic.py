@@ -15,8 +15,7 @@ from precede.ingest.kafka.assigned_consumer import AT_ONCE, AssignedConsumer, En
 from precede.ingest.kafka.topics import describe
 from precede.ingest.live.live_kernel import RawRow
 from precede.udfs.errors import Refused
-from precede.udfs.records.job_records import GapRecord
-from precede.udfs.records.lenient import lenient_reader
+from precede.udfs.records.published import GapRecord, lenient_reader
 
 BATCH_RECORDS = 1_000
 ENDS_S = 1.0

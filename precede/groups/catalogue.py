@@ -13,8 +13,8 @@ from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
 from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.peers.catalogue import Catalogue, Listing
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import LogRecord
+from precede.udfs.records.published import lenient_reader
 
 POLL_S = 0.2
 

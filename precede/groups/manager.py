@@ -37,8 +37,8 @@ from precede.udfs.errors import Refused, Rejected
 from precede.udfs.peers.catalogue import Listing
 from precede.udfs.peers.directory import Directory, RowState
 from precede.udfs.peers.views import IN, Standing
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id, LogRecord
+from precede.udfs.records.published import lenient_reader
 
 ANSWER_S = 30.0
 

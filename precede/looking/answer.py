@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from precede.looking.findings import Copy, Refusal
-from precede.udfs.analysis.one_message import AwaitedGap, Wait
+from precede.udfs.one_message import AwaitedGap, Wait
 from precede.udfs.records.messages import Id
 
 End = Literal["delivered", "held", "refused", "abandoned", "missing", "unseen"]

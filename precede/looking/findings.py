@@ -7,9 +7,8 @@ comes out; `Findings` also takes the records of the ordered and the dead-letter 
 import msgspec
 
 from precede.udfs.holdback import Holdback
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id, LogRecord
-from precede.udfs.records.ordered_record import OrderedRecord
+from precede.udfs.records.published import OrderedRecord, lenient_reader
 
 
 class Refusal(msgspec.Struct, kw_only=True):

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import msgspec
 
 from precede.looking.knowledge import Knowledge
-from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
+from precede.udfs.engine.inspection import OpenGap
 from precede.udfs.engine.interfaces import is_closed
 from precede.udfs.engine.snapshot import outline
 from precede.udfs.orders import ORDERS

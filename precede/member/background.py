@@ -25,9 +25,8 @@ from precede.member.publishing import SENT_MAX, MemberPublisher
 from precede.reading.ordered_topic import partitions_of
 from precede.udfs.errors import AccessDenied
 from precede.udfs.partitioner import DEFAULT_PARTITIONER, MURMUR2
-from precede.udfs.records.job_records import GapRecord
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import LogRecord
+from precede.udfs.records.published import GapRecord, lenient_reader
 
 LOOK_S = 0.1
 RETRY_S = 2.0

@@ -22,16 +22,16 @@ from precede.ingest.producer import CONFIRM_S, Publisher
 from precede.ingest.sender_state import Sender, SenderState
 from precede.ingest.signing import public_text
 from precede.udfs.engine.runs import Runs
+from precede.udfs.engine.signers import SERVICE
 from precede.udfs.errors import AccessDenied, Closed, Refused, Unconfirmed
 from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.member.raw_log_trust import read_trusted_clock
-from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.orders import ORDERS, Order
-from precede.udfs.orders.stamps import Stamps
+from precede.udfs.orders.order import Stamps
 from precede.udfs.records.identifiers import id_text
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id
+from precede.udfs.records.published import lenient_reader
 from precede.udfs.records.signatures import sign
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from precede.reading.delivery import Delivery
 from precede.udfs.orders import has_destinations
 from precede.udfs.peers.catalogue import Listing
 from precede.udfs.peers.events import Delivered, Event, RecordRefused, ViewChanged
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id, Message
+from precede.udfs.records.published import lenient_reader
 
 EVENTS_MAX = 200_000
 BYTES_MAX = 64 * 1024 * 1024

@@ -10,7 +10,7 @@ import msgspec
 
 from precede.ingest.extras import need
 from precede.udfs.errors import Refused, Unreachable
-from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX, LetterFields
+from precede.udfs.records.published import EXCERPT_BYTES_MAX, LetterFields
 
 if TYPE_CHECKING:
     from precede.reading.delta_rows import Condition

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from precede.udfs.errors import Refused
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id
-from precede.udfs.records.ordered_record import OrderedRecord
+from precede.udfs.records.published import OrderedRecord, lenient_reader
 from precede.udfs.records.strict import DEPTH_MAX
 
 DIGITS_MAX = 4_000

@@ -9,11 +9,8 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 
 from precede.udfs.errors import Refused
-from precede.udfs.records.dead_letters import LetterFields
-from precede.udfs.records.job_records import GapRecord
-from precede.udfs.records.lenient import lenient_reader
 from precede.udfs.records.messages import Id
-from precede.udfs.records.ordered_record import OrderedRecord
+from precede.udfs.records.published import GapRecord, LetterFields, OrderedRecord, lenient_reader
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

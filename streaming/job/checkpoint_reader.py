@@ -12,12 +12,11 @@ from precede.streaming.job.checkpoint import OrderPart
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.query import shard_of
 from precede.streaming.places.place import LocalPlace, Place
-from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
+from precede.udfs.engine.inspection import OpenGap
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
-from precede.udfs.initial_state import shard_number
-from precede.udfs.shard import ShardState, decode_state
+from precede.udfs.shard import ShardState, decode_state, shard_number
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

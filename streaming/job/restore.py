@@ -12,8 +12,8 @@ from precede.streaming.job import checkpoint, restored_files, spark_files, start
 from precede.streaming.job.restored_files import RestoredFiles
 from precede.streaming.job.settings import Settings
 from precede.streaming.order.sink import Sink
-from precede.udfs.initial_state import RestoredGroup, initial_states
 from precede.udfs.records.state_pieces import StoredState
+from precede.udfs.shard import RestoredGroup, initial_states
 from precede.udfs.state_log import StateSettings
 
 Item = TypeVar("Item")

@@ -16,8 +16,7 @@ from precede.streaming.job.spark_files import NO_BATCH
 from precede.streaming.monitoring.counts import Counts
 from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused
-from precede.udfs.initial_state import decode_file, encode_file
-from precede.udfs.shard import ShardState
+from precede.udfs.shard import ShardState, decode_file, encode_file
 from precede.udfs.steps import NOTHING_WAITS, waiting_of_all
 
 VERSION = 2

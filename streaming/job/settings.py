@@ -20,10 +20,9 @@ from precede.streaming.places import place
 from precede.streaming.places.delta import storage_options
 from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused
-from precede.udfs.limits import Limits
+from precede.udfs.limits import Limits, Patience
 from precede.udfs.orders import ORDERS
 from precede.udfs.partitioner import DEFAULT_PARTITIONER, PARTITIONERS
-from precede.udfs.ticks.patience import Patience
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

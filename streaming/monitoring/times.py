@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import accumulate
 from random import randrange
 
-from precede.udfs.records.ordered_record import read_times
+from precede.udfs.records.published import read_times
 
 DELAY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 HOLD_BOUNDS_S = (0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 86400)

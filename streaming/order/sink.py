@@ -40,8 +40,8 @@ from precede.streaming.order.transaction import (
 )
 from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
-from precede.udfs.records.job_records import JobRecord
 from precede.udfs.records.messages import NAME_BYTES_MAX
+from precede.udfs.records.published import JobRecord
 from precede.udfs.records.signatures import sign
 from precede.udfs.records.state_pieces import PIECE_BYTES_MAX
 from precede.udfs.sizes import WRAPPED_BYTES

@@ -12,14 +12,13 @@ from precede.ingest.state_changes import NewState
 from precede.streaming.monitoring.counts import Counts
 from precede.streaming.order.packed_rows import PackedRow
 from precede.streaming.process.cache import Cache
-from precede.udfs.analysis.inspection import oldest_and_gaps
+from precede.udfs.engine.inspection import oldest_and_gaps
 from precede.udfs.holdback import Holdback
-from precede.udfs.limits import Limits
+from precede.udfs.limits import Limits, Patience
 from precede.udfs.records.state_pieces import StoredState
 from precede.udfs.rules import RULES
 from precede.udfs.state_log import NO_WAITING, StateLog, StateSettings
 from precede.udfs.steps import Records, Row, StateRecord, state_records, steps, waiting_of_all, whole_steps
-from precede.udfs.ticks.patience import Patience
 
 ONLY_SHARD = 0
 """What is counted by shard is counted under this one."""

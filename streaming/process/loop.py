@@ -26,8 +26,8 @@ from precede.streaming.process.groups import Groups
 from precede.streaming.process.raw_reader import TAKE_MAX, RawReader
 from precede.streaming.process.start import beginning
 from precede.streaming.process.state_copy import StateTopic
+from precede.udfs.limits import Patience
 from precede.udfs.steps import Row
-from precede.udfs.ticks.patience import Patience
 
 POLL_S = 0.2
 RECORDS_MAX = 50_000

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from precede.commands.held import table_of_gaps, table_of_held
-from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
+from precede.udfs.engine.inspection import OpenGap
 
 
 def rows(table: Table) -> list[list[str]]:

@@ -10,7 +10,7 @@ from precede.streaming.job import settings
 from precede.streaming.job.settings import Settings
 from precede.streaming.job.watch import REFUSED, reason_of, refusal_in
 from precede.udfs.errors import Refused
-from precede.udfs.ticks.patience import Patience
+from precede.udfs.limits import Patience
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from precede.groups.tables import table_of_listings
 from precede.reading.dead_letter_reader import FoundLetter
 from precede.reading.delivery import Delivery
 from precede.terminal_text import plain, safe_text
-from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
+from precede.udfs.engine.inspection import OpenGap
 from precede.udfs.peers.catalogue import Listing
 from precede.udfs.peers.views import view_of
-from precede.udfs.records.dead_letters import LetterFields
+from precede.udfs.records.published import LetterFields
 from tests.door.command import precede
 
 HOSTILE = {

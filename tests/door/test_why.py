@@ -7,10 +7,10 @@ import pytest
 from precede.looking.answer import Answer
 from precede.looking.findings import Findings, Trace
 from precede.looking.why import put_together
-from precede.udfs.analysis.one_message import known_message
 from precede.udfs.holdback import Holdback
+from precede.udfs.limits import Patience
+from precede.udfs.one_message import known_message
 from precede.udfs.records.messages import Id, LogRecord
-from precede.udfs.ticks.patience import Patience
 
 NOW_MS = 1_000_000
 PATIENCE = Patience(ask_after_ms=2_000, give_up_ms=60_000, silent_ms=30_000)

@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 
 from precede.udfs.engine.held import Held
 from precede.udfs.holdback import Holdback
-from precede.udfs.limits import Limits
+from precede.udfs.limits import Limits, Patience
 from precede.udfs.records.signatures import sign
-from precede.udfs.ticks.patience import Patience
 from tests.signing import private
 
 Id: TypeAlias = tuple[str, int, int]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.engine import abandon as giving_up
 from precede.udfs.engine.senders import Sender
 from precede.udfs.limits import Limits
-from precede.udfs.membership import abandon as giving_up
 from precede.udfs.orders import ORDERS
 from tests.kernel.feeding import Outcome, Taken, Tale, feed, parsed
 from tests.signing import public

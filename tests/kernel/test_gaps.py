@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from precede.udfs import passing_time
 from precede.udfs.engine.repair_timers import NOTICED_MAX
 from precede.udfs.holdback import Holdback
-from precede.udfs.limits import Limits
+from precede.udfs.limits import ASK_AGAIN_MS_MAX, Limits, Patience
 from precede.udfs.orders import ORDERS
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.records.signatures import sign
-from precede.udfs.ticks import tick as passing_time
-from precede.udfs.ticks.patience import ASK_AGAIN_MS_MAX, Patience
 from tests.kernel import traffic
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Tale, feed

@@ -11,8 +11,8 @@ from precede.gateway.log_kernel import LogKernel
 from precede.gateway.publish_queue import PublishQueue
 from precede.ingest.live.live_kernel import KernelState
 from precede.udfs.limits import Limits
-from precede.udfs.records.job_records import GapRecord
 from precede.udfs.records.messages import Id
+from precede.udfs.records.published import GapRecord
 from precede.udfs.records.wire import encode_message, read
 from tests.kernel.gateways import SimulatedLog, World, with_full_gateway
 from tests.kernel.medium import Weather

@@ -85,7 +85,7 @@ def test_the_window_bounds_each_sender_and_not_their_sum() -> None:
 def test_a_short_record_cannot_ask_for_endless_output(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [[f"s{at}", 0, 1, 100_000] for at in range(11)]
     assert Tale().take(kind="abandon", ids=ids).dead == ["seq_jump"]
-    monkeypatch.setattr("precede.udfs.membership.abandon.ABANDONED_MAX", 4)
+    monkeypatch.setattr("precede.udfs.engine.abandon.ABANDONED_MAX", 4)
     assert len(Tale().take(kind="abandon", ids=[["A", 0, 1, 2], ["B", 0, 1, 2]]).out) == 4
     assert Tale().take(kind="abandon", ids=[["A", 0, 1, 2], ["B", 0, 1, 3]]).dead == ["seq_jump"]
 

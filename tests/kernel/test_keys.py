@@ -13,11 +13,10 @@ import pytest
 from precede.udfs.engine.group import Shared
 from precede.udfs.engine.outbox import BytesOutbox
 from precede.udfs.engine.snapshot import restore, snapshot
-from precede.udfs.limits import Limits
+from precede.udfs.limits import Limits, Patience
 from precede.udfs.orders import ORDERS
 from precede.udfs.records.messages import EPOCH_MAX, Options
 from precede.udfs.records.signatures import TAIL_BYTES, sign
-from precede.udfs.ticks.patience import Patience
 from tests.kernel.feeding import Tale, feed, parsed
 from tests.records import conversation
 from tests.signing import private, public, public_bytes, publics

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precede.udfs.records.dead_letters import DeadLetter
-from precede.udfs.records.lenient import lenient_reader
-from precede.udfs.records.ordered_record import OrderedRecord
+from precede.udfs.records.published import DeadLetter, OrderedRecord, lenient_reader
 
 DEEP = b"[" * 1_000 + b"]" * 1_000
 ORDERED = (

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from precede.udfs.analysis.relation import ByNamedIds, BySentStamp, Relation
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
+from precede.udfs.orders.relation import ByNamedIds, BySentStamp, Relation
 from precede.udfs.records.messages import Message, Options
 from precede.udfs.records.wire import encode_message, read
 from tests.kernel.effort import seeds

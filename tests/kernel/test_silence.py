@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.limits import Patience
 from precede.udfs.orders import ORDERS
-from precede.udfs.ticks.patience import Patience
 from tests.kernel.feeding import Tale
 from tests.signing import publics
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from precede.udfs import sizes
-from precede.udfs.limits import Limits
+from precede.udfs.limits import Limits, Patience
 from precede.udfs.orders import ORDERS
 from precede.udfs.records.messages import EPOCH_MAX, NAME_BYTES_MAX
-from precede.udfs.ticks.patience import Patience
 from tests.kernel.feeding import Tale
 
 BROKERS_DEFAULT = 1_048_588

@@ -11,12 +11,20 @@ from precede.ingest.state_topic import StatePieces
 from precede.streaming.order.coverage import Coverage
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
-from precede.udfs.initial_state import RestoredGroup, decode_file, encode_file, initial_states, shard_number
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
-from precede.udfs.shard import Shard, ShardState, decode_state
+from precede.udfs.shard import (
+    RestoredGroup,
+    Shard,
+    ShardState,
+    decode_file,
+    decode_state,
+    encode_file,
+    initial_states,
+    shard_number,
+)
 from precede.udfs.state_log import StateSettings
 from precede.udfs.steps import Records, unpack
 from tests.kernel import traffic

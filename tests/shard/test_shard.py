@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from precede.udfs import shard, steps
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
-from precede.udfs.records.job_records import JobRecord
+from precede.udfs.records.published import JobRecord
 from precede.udfs.records.wire import encode_message
 from precede.udfs.shard import HOME_SHARD, Shard, ShardState, decode_state, encode_state
 from precede.udfs.steps import Records, unpack

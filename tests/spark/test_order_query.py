@@ -12,9 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pa
 
 from precede.streaming.order import query as order_query
 from precede.streaming.order.packed_rows import packed_rows
-from precede.udfs.initial_state import shard_number
 from precede.udfs.limits import Limits
-from precede.udfs.shard import Shard
+from precede.udfs.shard import Shard, shard_number
 from precede.udfs.steps import Records
 from tests.records import Row, by_group, by_kernel, conversation, log
 

@@ -14,7 +14,7 @@ from precede.ingest.kafka.log_readers import open_reader
 from precede.local.embedded_broker import Broker
 from precede.streaming.job.ticker import TICK
 from precede.udfs.holdback import Holdback
-from precede.udfs.ticks.patience import Patience
+from precede.udfs.limits import Patience
 
 
 class Relay:

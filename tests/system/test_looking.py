@@ -11,8 +11,8 @@ import precede as door
 from precede.local.embedded_broker import Broker
 from precede.looking import history, holding
 from precede.looking.knowledge import Knowledge, NoStateError, look
-from precede.udfs.analysis.inspection import OpenGap
 from precede.udfs.engine.held import Held
+from precede.udfs.engine.inspection import OpenGap
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.wire import encode_message

@@ -29,8 +29,7 @@ from precede.streaming.order.notices import NO_MORE_SENTENCES, SENTENCES_MAX
 from precede.streaming.order.sink import Sink
 from precede.streaming.order.transaction import OverdueError, TransactionalProducer, TransactionError
 from precede.udfs.errors import Refused, Unreachable
-from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX
-from precede.udfs.records.job_records import JobRecord, encode_sentence
+from precede.udfs.records.published import EXCERPT_BYTES_MAX, JobRecord, encode_sentence
 from precede.udfs.sizes import DEAD_LETTER_BYTES_MAX, WRAPPED_BYTES, appended_bytes_max, ordered_bytes_max
 from precede.udfs.steps import Records
 from tests.system.door import END_TXN, Door

@@ -19,8 +19,7 @@ from precede.local.embedded_broker import Broker
 from precede.streaming.job import restore
 from precede.streaming.process import cache
 from precede.udfs.errors import TakenOver
-from precede.udfs.initial_state import RestoredGroup, initial_states
-from precede.udfs.shard import ShardState
+from precede.udfs.shard import RestoredGroup, ShardState, initial_states
 from tests.faults.running import Running
 from tests.records import conversation
 from tests.system.stream import Stream, contiguous

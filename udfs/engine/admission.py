@@ -2,14 +2,16 @@
 
 The engine calls this only for a message that is in some way unusual; the usual one has nothing to be checked for but
 what its order says.
+
+Some refusals take an id for ever: in `s_b`, of a message that names itself, or stands in a circle or under one.
 """
 
 from precede.udfs import codes
 from precede.udfs.codes import COPY, Refusal
-from precede.udfs.engine.held import Watch
+from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.interfaces import OrderRules
-from precede.udfs.engine.senders import Sender, fenced
-from precede.udfs.engine.state import GroupState, whose
+from precede.udfs.engine.senders import Sender, fenced, sender_key
+from precede.udfs.engine.state import GroupState, arrival, whose
 from precede.udfs.records.messages import Id, Message
 
 
@@ -78,3 +80,19 @@ def no_room(group: GroupState, sender: Sender, seq: int, value: bytes, *, held: 
     if too_many_runs(group, sender, seq) or sender.refuses_too_many(seq, group.limits.runs_max):
         return runs_refusal(group, sender.name)
     return None
+
+
+def refuse_permanently(group: GroupState, one: HeldMessage, refusal: Refusal) -> None:
+    """Refuse a message and take its id for ever; the messages held under it can never be delivered either."""
+    follower = Refusal(codes.ORPHAN, "What it answers was refused, so it can never be delivered.")
+    if refusal.code == codes.CYCLE:
+        follower = Refusal(codes.CYCLE, "It stands in or under a circle of messages that name each other as parents.")
+    refused = [one]
+    for member in refused:  # grows while it is walked
+        name, epoch, seq = member.id
+        group.senders[sender_key(name, epoch)].refuse(seq)
+        for under in group.take_watchers(member.id):
+            group.take_out(under)
+            refused.append(under)
+    for member in sorted(refused, key=arrival):
+        group.refuse_held(member, refusal if member is one else follower)

@@ -40,16 +40,15 @@ from collections.abc import Callable, Mapping
 from msgspec import UNSET
 
 from precede.udfs.codes import COPY, Refusal
-from precede.udfs.engine.admission import check, runs_refusal, too_many_runs
+from precede.udfs.engine.admission import check, refuse_permanently, runs_refusal, too_many_runs
 from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.interfaces import OrderRules, Release, is_closed
-from precede.udfs.engine.keys import Keyring
 from precede.udfs.engine.outbox import Labels, Outbox
-from precede.udfs.engine.permanent_refusals import refuse_permanently
 from precede.udfs.engine.senders import Sender
 from precede.udfs.engine.state import NO_OPTIONS, GroupState
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import Id, Message, Options
+from precede.udfs.records.signatures import Keyring
 
 
 class Shared:

@@ -1,6 +1,6 @@
 """A held message, inside the kernel and as the outside sees it.
 
-Only types stand here, because msgspec makes them: the functions that are hot stand in other files (watches.py has those
+Only types stand here, because msgspec makes them: the functions that are hot stand in other files (state.py has those
 about watches), so that those files can be compiled.
 """
 
@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from precede.udfs.records.messages import Id, Message, Who
 
 Watch = Id | Who | tuple[()]
-"""What a held message waits for; watches.py says how to tell these apart."""
+"""What a held message waits for; state.py says how to tell these apart."""
 
 if TYPE_CHECKING:
     _Id: TypeAlias = Id

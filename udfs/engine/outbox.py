@@ -14,9 +14,8 @@ from msgspec import UNSET, UnsetType
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage
 from precede.udfs.limits import Limits
-from precede.udfs.records.dead_letters import EXCERPT_BYTES_MAX, DeadLetter, encode_dead_letter
-from precede.udfs.records.job_records import JobRecord, Topic
 from precede.udfs.records.messages import Id, Identity, LogRecord, Message, Record
+from precede.udfs.records.published import EXCERPT_BYTES_MAX, DeadLetter, JobRecord, Topic, encode_dead_letter
 from precede.udfs.records.strict import Malformed
 from precede.udfs.records.wire import SPACE, encode_name, read
 

@@ -1,7 +1,7 @@
 """What a group remembers of the things it has waited for a while: requested gaps, joins, circles, signs of life.
 
-It is kept with the group, and ticks/ acts by it. Nothing is kept while nothing waits long, so the state of a group
-where all is well is as small as ever.
+It is kept with the group, and passing_time.py acts by it. Nothing is kept while nothing waits long, so the state of a
+group where all is well is as small as ever.
 """
 
 import msgspec

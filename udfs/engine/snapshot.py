@@ -16,8 +16,7 @@ from precede.udfs.engine.repair_timers import DumpedRepairTimers
 from precede.udfs.engine.repair_timers import load as load_repair_timers
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.senders import Sender
-from precede.udfs.engine.state import NO_OPTIONS
-from precede.udfs.engine.watches import waits_for_id
+from precede.udfs.engine.state import NO_OPTIONS, waits_for_id
 from precede.udfs.errors import Refused
 from precede.udfs.records.messages import SEQ_MAX, Message, Options
 from precede.udfs.records.wire import read

@@ -2,23 +2,65 @@
 
 Nothing is judged here. Which message is taken is in admission.py, how held messages are let go in release/, and the
 steps that records of the log make are in group.py.
+
+A held message watches one thing:
+
+    an id, (sender, epoch, seq)    until this message is settled
+    a join, (sender, epoch)        until this sender is a member of the closed group
+    QUEUED, the empty tuple        for no single thing: the clocks, or places at destinations, let it go
+
+The kinds are told apart by their length, which costs nothing to build and nothing to keep. Where many are looked at in
+one loop the length is compared in place.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, TypeGuard
 
 from msgspec import UNSET, UnsetType
 
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage, Watch, Watchers
-from precede.udfs.engine.keys import Keyring
 from precede.udfs.engine.outbox import BytesOutbox, Labels, Outbox
 from precede.udfs.engine.repair_timers import RepairTimers
 from precede.udfs.engine.senders import Sender, SenderKey, sender_key
-from precede.udfs.engine.watches import by_arrival
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import Id, Identity, LogRecord, Options, Record, Who, identity_of
+from precede.udfs.records.signatures import Keyring
+
+QUEUED: tuple[()] = ()
+"""The watch of a message that waits for no single id or join."""
+
+ID_PARTS: Final = 3
+"""The length of a watch that is an id."""
+WHO_PARTS: Final = 2
+"""The length of a watch that is a join."""
+
+
+def waits_for_id(watch: Watch | None) -> TypeGuard[Id]:
+    """Whether this watch is the id of a message."""
+    return watch is not None and len(watch) == ID_PARTS
+
+
+def waits_for_join(watch: Watch | None) -> TypeGuard[Who]:
+    """Whether this watch is the join of a sender and epoch."""
+    return watch is not None and len(watch) == WHO_PARTS
+
+
+def arrival(held: HeldMessage) -> tuple[int, int]:
+    """How held messages rank by their arrival."""
+    return held.offset, held.rank
+
+
+def first_of(watchers: Watchers) -> HeldMessage:
+    """The watcher that has waited longest."""
+    return min(watchers.values(), key=arrival) if isinstance(watchers, dict) else watchers
+
+
+def by_arrival(watchers: Watchers) -> list[HeldMessage]:
+    """All watchers of one thing in the order they arrived."""
+    return sorted(watchers.values(), key=arrival) if isinstance(watchers, dict) else [watchers]
+
 
 NO_OPTIONS = Options()
 

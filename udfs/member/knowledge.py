@@ -15,8 +15,8 @@ from precede.udfs.engine.runs import Runs
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.views import IN, View, raise_standing, standings, view_of
-from precede.udfs.records.lenient import raw_fields
 from precede.udfs.records.messages import Create, Id, Who
+from precede.udfs.records.published import raw_fields
 
 MISSING_MAX = 10_000
 """How many ids of missing messages a member keeps."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
+from precede.udfs.engine.signers import SERVICE
 from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
-from precede.udfs.membership.keyring import SERVICE
 from precede.udfs.records.messages import Heartbeat, Join, Message
 from precede.udfs.records.signatures import is_signed_by, read_key, signature_in
 from precede.udfs.records.strict import Malformed

@@ -24,8 +24,7 @@ from precede.udfs import codes
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.search import Look
-from precede.udfs.orders.order import Order
-from precede.udfs.orders.stamps import Stamps
+from precede.udfs.orders.order import Order, Stamps
 from precede.udfs.records.messages import Id, Message
 
 

@@ -23,11 +23,11 @@ from typing import Any
 from msgspec import UNSET
 
 from precede.udfs import codes
-from precede.udfs.analysis.relation import BySentStamp, Relation
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import Watch
-from precede.udfs.engine.watches import QUEUED
+from precede.udfs.engine.state import QUEUED
 from precede.udfs.orders.causal import Causal, CausalStamps
+from precede.udfs.orders.relation import BySentStamp, Relation
 from precede.udfs.records.messages import Id, Message, Options, Who
 from precede.udfs.release.by_destination import ByDestination
 

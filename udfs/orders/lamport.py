@@ -27,11 +27,10 @@ from typing import Any, ClassVar
 from msgspec import UNSET
 
 from precede.udfs import codes
-from precede.udfs.analysis.relation import InSequence, Relation
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage, Watch
-from precede.udfs.orders.order import Order
-from precede.udfs.orders.stamps import Stamps
+from precede.udfs.orders.order import Order, Stamps
+from precede.udfs.orders.relation import InSequence, Relation
 from precede.udfs.records.messages import Id, Message, Options
 from precede.udfs.release.by_clocks import ByClocks, key_of
 

@@ -25,7 +25,7 @@ from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage
 from precede.udfs.engine.search import Look
 from precede.udfs.engine.senders import Sender, sender_key
-from precede.udfs.engine.watches import ID_PARTS, WHO_PARTS
+from precede.udfs.engine.state import ID_PARTS, WHO_PARTS
 from precede.udfs.orders.order import Order
 from precede.udfs.records.messages import Id, Message
 

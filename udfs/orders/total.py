@@ -11,11 +11,11 @@ Stamp: nothing beside the id; seqs may come in any order.
 
 from collections.abc import Sequence
 
-from precede.udfs.analysis.relation import InSequence, Relation
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.search import Look
 from precede.udfs.orders.order import Order
+from precede.udfs.orders.relation import InSequence, Relation
 from precede.udfs.records.messages import Id, Message, Options
 
 

@@ -30,10 +30,10 @@ from typing import Any
 from msgspec import UNSET
 
 from precede.udfs import codes
-from precede.udfs.analysis.relation import ByTwoClocks, Relation
 from precede.udfs.codes import Refusal
 from precede.udfs.orders.lamport import Lamport, LamportStamps
-from precede.udfs.orders.stamps import Stamps
+from precede.udfs.orders.order import Stamps
+from precede.udfs.orders.relation import ByTwoClocks, Relation
 from precede.udfs.records.messages import SEQ_MAX, Id, Message, Options
 from precede.udfs.release.by_both_clocks import ByBothClocks, margin_ms
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from precede.udfs.engine.interfaces import is_closed
-from precede.udfs.membership.keyring import SERVICE
+from precede.udfs.engine.signers import SERVICE
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.directory import GroupInfo
 from precede.udfs.peers.views import View, members, merge, raise_standing, standings, view_of

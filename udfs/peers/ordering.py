@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET
 
+from precede.udfs.engine.abandon import pass_over
 from precede.udfs.engine.held import Held
 from precede.udfs.engine.outbox import TypedOutbox
 from precede.udfs.engine.runs import Runs
@@ -17,7 +18,6 @@ from precede.udfs.engine.senders import sender_key
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import ANY_SIZE, Limits
-from precede.udfs.membership.settled_before import pass_over
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.orders.two_clock import TwoClock
 from precede.udfs.peers.events import Delivered, RecordRefused

@@ -13,7 +13,7 @@ from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import Order
-from precede.udfs.orders.stamps import Stamps
+from precede.udfs.orders.order import Stamps
 from precede.udfs.peers.events import Delivered
 from precede.udfs.peers.ordering import stamps_in
 from precede.udfs.records.messages import Heartbeat, Id, Join, Message, Record

@@ -5,22 +5,24 @@
 
 One delivery frees what watches it, and after every single delivery the next one is chosen among all that is ready:
 depth first, or the one that arrived first, as the order says.
+
+In `causal` and `object` held messages may wait for each other in a circle, so that no message that may still come can
+free them. Such a circle is simply held (contract, section 3); in `s_b` it is refused when it closes, and in the other
+orders there is none. When the group gives up, the message that closed the circle is abandoned, which frees the others.
 """
 
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 from precede.udfs.codes import Refusal
-from precede.udfs.engine.admission import judge, no_room
+from precede.udfs.engine.admission import judge, no_room, refuse_permanently
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.interfaces import Release
-from precede.udfs.engine.permanent_refusals import refuse_permanently
 from precede.udfs.engine.search import Look
 from precede.udfs.engine.senders import Sender, sender_key
-from precede.udfs.engine.watches import ID_PARTS, waits_for_join
+from precede.udfs.engine.state import ID_PARTS, arrival, waits_for_id, waits_for_join
 from precede.udfs.records.messages import Id, Join
-from precede.udfs.release.circles import closing_messages
 
 
 class AtOnce(Release):
@@ -174,3 +176,20 @@ class AtOnce(Release):
 
     def relink(self, held: Iterable[HeldMessage]) -> None:
         self.group.order.relink(held)
+
+
+def closing_messages(group: Group) -> list[HeldMessage]:
+    """Of each circle the message that arrived last, the first of these first."""
+    held = group.held
+    walk_of: dict[Id, int] = {}
+    found: list[HeldMessage] = []
+    for number, start in enumerate(held.values()):
+        one: HeldMessage | None = start
+        path: list[HeldMessage] = []
+        while one is not None and one.id not in walk_of:
+            walk_of[one.id] = number
+            path.append(one)
+            one = held.get(one.watch) if waits_for_id(one.watch) else None
+        if one is not None and walk_of[one.id] == number:  # this walk came back to itself
+            found.append(max((each for each in path[path.index(one) :] if each.value is not None), key=arrival))
+    return sorted(found, key=arrival)

@@ -17,7 +17,7 @@ from precede.udfs.codes import Refusal
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
 from precede.udfs.engine.search import Look
-from precede.udfs.engine.watches import QUEUED
+from precede.udfs.engine.state import QUEUED
 from precede.udfs.records.messages import Heartbeat, Id, Message, Options, Who
 from precede.udfs.release.by_clocks import UNKNOWN, ByClocks, Key
 from precede.udfs.release.fronts import BEYOND, Earliest, Frontier, Fronts

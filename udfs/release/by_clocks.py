@@ -21,11 +21,11 @@ from precede.udfs.codes import Refusal
 from precede.udfs.engine.admission import no_room
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage, Watch
+from precede.udfs.engine.members import speaks
 from precede.udfs.engine.repair_timers import NO_TIMERS
 from precede.udfs.engine.search import Look
 from precede.udfs.engine.senders import Sender, SenderKey, sender_key
-from precede.udfs.engine.watches import QUEUED, WHO_PARTS, first_of, waits_for_join
-from precede.udfs.membership.members import speaks
+from precede.udfs.engine.state import QUEUED, WHO_PARTS, first_of, waits_for_join
 from precede.udfs.records.messages import SEQ_MAX, Heartbeat, Id, Join, Message, Who
 from precede.udfs.release.at_once import AtOnce
 from precede.udfs.release.floors import Floors

@@ -1,7 +1,7 @@
 """Who may speak in a group with keys: the public keys that the log names, and which of them must sign a record.
 
 `create` makes a group one with keys, and from there on nothing unsigned is taken; `join` brings the key of a newcomer,
-or a new key of a member. Which key counts in which epoch is in engine/keys.py.
+or a new key of a member. Which key counts in which epoch, `Keyring` in records/signatures.py knows.
 
 | record | signed by |
 |---|---|
@@ -20,10 +20,9 @@ from msgspec import UNSET
 from precede.udfs import codes
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.group import Group
-from precede.udfs.engine.keys import Keyring
-from precede.udfs.records.job_records import encode_sentence
 from precede.udfs.records.messages import Abandon, Create, Evict, Join, Record
-from precede.udfs.records.signatures import UNFIT_KEY, is_signed_by, read_key, signature_in
+from precede.udfs.records.published import encode_sentence
+from precede.udfs.records.signatures import UNFIT_KEY, Keyring, is_signed_by, read_key, signature_in
 
 SERVICE = "precede"
 

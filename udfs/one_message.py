@@ -4,15 +4,15 @@ from typing import Literal
 
 import msgspec
 
-from precede.udfs.analysis.inspection import OpenGap, open_gaps
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
+from precede.udfs.engine.inspection import OpenGap, open_gaps
 from precede.udfs.engine.search import LISTED_MAX, Look
 from precede.udfs.engine.senders import sender_key
-from precede.udfs.engine.watches import waits_for_id, waits_for_join
+from precede.udfs.engine.state import waits_for_id, waits_for_join
+from precede.udfs.limits import Patience
+from precede.udfs.passing_time import give_up_after_ms
 from precede.udfs.records.messages import SEQ_MAX, Id
-from precede.udfs.ticks.gaps import hope_ends_ms
-from precede.udfs.ticks.patience import Patience
 
 Standing = Literal["held", "settled", "abandoned", "refused", "missing", "unseen"]
 
@@ -113,18 +113,18 @@ def _held(group: Group, one: HeldMessage, known: KnownMessage, patience: Patienc
         known.gaps = [gap for gap in _gaps(group, patience) if any(_covers(gap, id_) for id_ in missing_ids)]
     if waits_for_id(one.watch) and one.watch in group.held:
         known.behind = one.watch
-    hope_ms = hope_ends_ms(group, patience)
-    if hope_ms is not None and (waits_for_join(one.watch) or one in group.release.closing_messages()):
-        known.gives_up_ms = one.arrived_ms + hope_ms
+    after_ms = give_up_after_ms(group, patience)
+    if after_ms is not None and (waits_for_join(one.watch) or one in group.release.closing_messages()):
+        known.gives_up_ms = one.arrived_ms + after_ms
     return known
 
 
 def _gaps(group: Group, patience: Patience) -> list[AwaitedGap]:
-    hope_ms = hope_ends_ms(group, patience)
+    after_ms = give_up_after_ms(group, patience)
     return [
         AwaitedGap(
             **msgspec.structs.asdict(gap),
-            gives_up_ms=None if hope_ms is None else gap.since_ms + hope_ms,
+            gives_up_ms=None if after_ms is None else gap.since_ms + after_ms,
         )
         for gap in open_gaps(group)
     ]

@@ -3,9 +3,15 @@
 A member is known by the largest epoch it joined with and whether it is still in. That is a join-semilattice, (epoch,
 out over in), so a leave of one epoch never undoes the join of a later one. It cures the document's tombstone set, which
 keeps a member out for ever once it has left.
+
+A member's epoch ends with a fence: above the cut nothing counts any more of a sender and epoch that left, was evicted
+or has come back. Several gateways may bring the same record: one that repeats, byte for byte, the last one of its kind
+that took effect is a copy. The kind is taken for the group (`create`), for the name (`join`), or for the member and
+epoch (`leave`, `evict`).
 """
 
 from bisect import bisect_left
+from zlib import crc32
 
 from msgspec import UNSET
 
@@ -13,13 +19,12 @@ from precede.udfs import codes
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
-from precede.udfs.engine.keys import Keyring
-from precede.udfs.engine.senders import Sender, sender_key
-from precede.udfs.engine.watches import by_arrival
+from precede.udfs.engine.senders import Sender, fenced, sender_key
+from precede.udfs.engine.signers import SERVICE, take_key, unfit
+from precede.udfs.engine.state import MembershipKind, arrival, by_arrival
 from precede.udfs.limits import DIGESTS_MAX
-from precede.udfs.membership.fences import close, fence
-from precede.udfs.membership.keyring import SERVICE, take_key, unfit
-from precede.udfs.records.messages import SEQ_MAX, Create, Evict, Join, Leave
+from precede.udfs.records.messages import SEQ_MAX, Create, Evict, Heartbeat, Join, Leave, Record
+from precede.udfs.records.signatures import Keyring
 
 
 def create(group: Group, record: Create) -> Refusal | None:
@@ -150,3 +155,84 @@ def _fence_older(group: Group, name: str, epoch: int) -> None:
             cut = 0 if group.closed and ending > joined else sender.highest
             ended += close(group, name, ending, cut)
     group.release.withdraw(ended, Refusal(codes.FENCED, f"{name!r} has come back with epoch {epoch}."))
+
+
+CREATE, JOIN, LEAVE, EVICT = range(4)
+
+
+def is_copy(group: Group, record: Record, value: bytes) -> bool:
+    """Whether the last record of this kind that took effect had the same bytes."""
+    kind = _kind_of(record)
+    return kind is not None and group.took_effect.get(kind) == crc32(value)
+
+
+def note_effect(group: Group, record: Record, value: bytes) -> None:
+    """This record took effect."""
+    kind = _kind_of(record)
+    if kind is not None:
+        group.took_effect[kind] = crc32(value)
+
+
+def _kind_of(record: Record) -> MembershipKind | None:
+    match record:
+        case Create():
+            return CREATE, "", 0
+        case Join():
+            return JOIN, record.sender, 0
+        case Leave():
+            return LEAVE, record.sender, record.epoch
+        case Evict():
+            return EVICT, *record.member
+    return None
+
+
+def fence(group: Group, name: str, epoch: int, cut: int, why: str) -> None:
+    """Let no seq above the cut count any more; the messages held above it become dead letters now."""
+    group.release.withdraw(close(group, name, epoch, cut), Refusal(codes.FENCED, why))
+
+
+def close(group: Group, name: str, epoch: int, cut: int) -> list[HeldMessage]:
+    """Let no seq above the cut count any more; the messages held above it are returned, to be withdrawn."""
+    sender = group.senders.get(sender_key(name, epoch))
+    if sender is None:
+        return []
+    sender.fence = min(sender.fence, cut)
+    group.release.fence(name, epoch)
+    return _held_above(group, sender, cut)
+
+
+def _held_above(group: Group, sender: Sender, cut: int) -> list[HeldMessage]:
+    """The held messages of a sender above a seq: found by its open seqs, or among all held where these are fewer."""
+    name, epoch, held = sender.name, sender.epoch, group.held
+    if group.closed and not group.has_member(name, epoch):  # then all of them wait for the join
+        return [one for one in by_arrival(group.waiting.get((name, epoch), {})) if one.id[2] > cut]
+    if sender.missing_count(cut + 1, sender.highest) > len(held):
+        found = [one for one in held.values() if one.id[0] == name and one.id[1] == epoch and one.id[2] > cut]
+    else:
+        ids = ((name, epoch, seq) for seq in sender.missing(cut + 1, sender.highest))
+        found = [held[id_] for id_ in ids if id_ in held]
+    return sorted(found, key=arrival)
+
+
+def receive_heartbeat(group: Group, record: Heartbeat, offset: int, now_ms: int) -> Refusal | None:
+    """Take note of the sender and of what it promises; it is judged as the message that it announces would be."""
+    following: int = record.seq
+    release = group.release
+    sender = group.senders.get(sender_key(record.sender, record.epoch))
+    if sender is None:
+        sender = group.new_sender(record.sender, record.epoch)
+    if following > sender.fence or release.is_over(sender):
+        return fenced(sender)
+    refusal = release.fault_of_heartbeat(record)
+    if refusal is not None:
+        return refusal
+    if following > sender.highest + group.window:
+        past = f"more than {group.window} past {sender.highest}, the highest seen"
+        return Refusal(codes.SEQ_JUMP, f"The heartbeat's next seq {following} is {past}.")
+    refusal = release.heartbeat(record, now_ms)
+    if refusal is not None:
+        return refusal
+    group.add_sender(sender)
+    group.begun = True
+    release.advance(offset, now_ms)
+    return None

@@ -3,6 +3,10 @@
 A stand-in takes the place of each abandoned message, as if that message had arrived with nothing to wait for except, in
 orders that keep each sender's order, its turn. So no order needs a rule of its own for messages that will never come:
 an order that once jumped a clock to forgive a loss delivered b:4 before b:2.
+
+A peer that comes late to a segment is told, by runs of seqs, what the others have settled and forgotten. `pass_over`
+takes that over, so that nothing waits for it: these messages get no position and no stand-in here, and a copy of one
+that comes after all is dropped.
 """
 
 from bisect import bisect_right
@@ -15,9 +19,9 @@ from precede.udfs.engine.admission import runs_refusal
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
 from precede.udfs.engine.outbox import stand_in_head
-from precede.udfs.engine.runs import merged
+from precede.udfs.engine.runs import Runs, merged
 from precede.udfs.engine.senders import Sender, sender_key
-from precede.udfs.engine.watches import waits_for_join
+from precede.udfs.engine.state import ID_PARTS, waits_for_join
 from precede.udfs.records.messages import SEQ_MAX, Abandon, Id, Who
 
 ABANDONED_MAX = 1_000_000
@@ -148,3 +152,69 @@ def _abandon(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_
     sender.abandon(id_[2], group.limits.runs_max)
     stand_in = HeldMessage(offset, now_ms, rank, None, id_)
     group.release.abandon(stand_in, held, refusal, offset, now_ms)
+
+
+STAND_INS_AT_ONCE = 10_000
+"""Where stand-ins are needed, so many are made in one step."""
+
+
+def pass_over(group: Group, name: str, epoch: int, runs: Runs, offset: int, now_ms: int) -> list[tuple[int, int]]:
+    """Settle those of these seqs that are not here, and return them; those that are held stay held.
+
+    Where each sender's order is kept, only what leaves no gap below counts: the rest has to be told again later.
+    """
+    sender = group.senders.get(sender_key(name, epoch)) or group.new_sender(name, epoch)
+    held = Runs()
+    for seq in sorted(id_[2] for id_ in group.held if id_[:2] == (name, epoch)):
+        held.add(seq)
+    open_ = [
+        stretch
+        for low, high in runs.runs()
+        for first, last in sender.gaps(low, high)
+        for stretch in held.gaps(first, last)
+    ]
+    if group.order.in_turn or group.release.needs_stand_ins:
+        open_ = _without_gap(sender, held, open_)
+    if not open_:
+        return []
+    group.begun = True
+    group.add_sender(sender)
+    sender.highest = max(sender.highest, open_[-1][1])
+    if group.release.needs_stand_ins:
+        _stand_in_for(group, name, epoch, open_, offset, now_ms)
+        return open_
+    for low, high in open_:
+        sender.add_range(low, high)
+    group.release.stood_in((name, epoch, sender.prefix))
+    waited: list[Id] = [
+        (name, epoch, watch[2]) for watch in group.waiting if len(watch) == ID_PARTS and watch[:2] == (name, epoch)
+    ]
+    for id_ in sorted(waited):
+        if id_[2] in sender and id_ in group.waiting:
+            group.release.happened(id_, offset, now_ms)
+    group.release.advance(offset, now_ms)
+    return open_
+
+
+def _without_gap(sender: Sender, held: Runs, stretches: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches up to the first one below which something is neither settled nor held."""
+    here = Runs()
+    for low, high in chain(sender.runs(), held.runs()):
+        here.add_range(low, high)
+    taken: list[tuple[int, int]] = []
+    for low, high in stretches:
+        if next(here.gaps(1, low - 1), None) is not None:
+            break
+        here.add_range(low, high)
+        taken.append((low, high))
+    return taken
+
+
+def _stand_in_for(group: Group, name: str, epoch: int, ranges: list[tuple[int, int]], offset: int, now_ms: int) -> None:
+    """By stand-ins, which take positions; the caller passes them over."""
+    for low, high in ranges:
+        for first in range(low, high + 1, STAND_INS_AT_ONCE):
+            last = min(high, first + STAND_INS_AT_ONCE - 1)
+            receive_abandon(
+                group, Abandon(group=group.name, kind="abandon", ids=[(name, epoch, first, last)]), offset, now_ms
+            )

@@ -1,12 +1,19 @@
-"""Gaps: what is missing is requested, again and again, until it comes or hope ends.
+"""What time does to a group, on reading a `tick`: the log's clock advances even where no messages come.
 
-A gap is a stretch of seqs of one sender and epoch that held messages wait for and that are not here. Younger than
-`ask_after_ms` it is only disorder on the way. Older, it is noticed: the sender is asked to publish it again, then any
-member that has it, with pauses that double. When hope ends an `abandon` goes into the log, and acts when it is read
-there.
+First the clocks let go what they can. Then gaps and silent members are looked after, in the state that this leaves.
+All of it goes by the time that the log gave the tick, and looks at nothing but the group: the same log asks, abandons
+and evicts at the same places, in any batches.
 
-All this happens on reading a `tick`, by the time the log gave it, and looks at nothing but the group: the same log asks
-and abandons at the same places, in any batches.
+**Gaps** are requested, again and again, until what is missing comes or the group gives up. A gap is a stretch of seqs
+of one sender and epoch that held messages wait for and that are not here. Younger than `ask_after_ms` it is only
+disorder on the way. Older, it is noticed: the sender is asked to publish it again, then any member that has it, with
+pauses that double. When the group gives up, an `abandon` goes into the log, and acts when it is read there.
+
+**Silent members** are evicted where messages wait for every member, in `lamport` and `two_clock`. In every other order
+silence holds nothing back. A member is silent when three things are true: the message that has waited longest waits for
+its word; nothing of it is known to be missing (otherwise that is a gap); and since that message came it gave no sign of
+life for `silent_ms` of the log's time. Then an `evict` goes into the log, with the last seq up to which everything is
+here.
 """
 
 from bisect import bisect_left
@@ -16,22 +23,56 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from precede.udfs.engine.abandon import most_at_once
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
-from precede.udfs.engine.missing import Gap, first_opened_ms, gaps_of, is_here, strangers
+from precede.udfs.engine.inspection import Gap, first_opened_ms, gaps_of, is_here, strangers
 from precede.udfs.engine.repair_timers import NO_TIMERS, NOTICED_MAX, NoticedGap
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.search import LISTED_MAX, Look
 from precede.udfs.engine.senders import Sender, sender_key
-from precede.udfs.engine.watches import by_arrival, first_of
-from precede.udfs.membership.abandon import most_at_once
-from precede.udfs.membership.keyring import believes_the_job, is_service, say_which_key_is_missing
-from precede.udfs.records.job_records import GapRecord, encode_abandon, encode_gap
+from precede.udfs.engine.signers import believes_the_job, is_service, say_which_key_is_missing
+from precede.udfs.engine.state import by_arrival, first_of
+from precede.udfs.limits import ASK_AGAIN_MS_MAX, Patience
 from precede.udfs.records.messages import SEQ_MAX, Id, Who
-from precede.udfs.ticks.patience import ASK_AGAIN_MS_MAX, Patience
+from precede.udfs.records.published import GapRecord, encode_abandon, encode_evict, encode_gap
 
 
-def hope_ends_ms(group: Group, patience: Patience) -> int | None:
+def deadline_ms(group: Group, patience: Patience) -> int | None:
+    """The time of the log from which a tick may do something here; None where no tick ever will.
+
+    It is looked up once and kept until a record changes what is held or waited for, because ticks may come as often as
+    they like. What is delivered at once shows in the position; whatever else happens forgets the deadline.
+    """
+    known = group.deadline
+    if known is None or known[0] != group.position:
+        known = group.deadline = group.position, _look_for_deadline_ms(group, patience)
+    return known[1]
+
+
+def _look_for_deadline_ms(group: Group, patience: Patience) -> int | None:
+    if not group.held and group.repair_timers is None:
+        return None
+    release_ms = group.release.deadline_ms()
+    deadlines = release_ms, _gaps_due_ms(group, patience), _silence_due_ms(group, patience)
+    return min((due_ms for due_ms in deadlines if due_ms is not None), default=None)
+
+
+def pass_time(group: Group, patience: Patience, offset: int, now_ms: int) -> None:
+    """One step: the log took a tick at this time."""
+    if _is_due(group.release.deadline_ms(), now_ms):
+        group.release.pass_time(offset, now_ms)
+    if _is_due(_gaps_due_ms(group, patience), now_ms):
+        _look_after_gaps(group, patience, offset, now_ms)
+    _evict_silent(group, patience, offset, now_ms)
+    group.deadline = None
+
+
+def _is_due(due_ms: int | None, now_ms: int) -> bool:
+    return due_ms is not None and due_ms <= now_ms
+
+
+def give_up_after_ms(group: Group, patience: Patience) -> int | None:
     """How long after it opened a gap is abandoned; None: never."""
     options = group.options
     loss = options.loss if isinstance(options.loss, str) else patience.loss
@@ -40,15 +81,15 @@ def hope_ends_ms(group: Group, patience: Patience) -> int | None:
 
 
 def ask_after_ms(group: Group, patience: Patience) -> int:
-    """Age at which a gap is first requested: in any case before hope ends."""
-    hope = hope_ends_ms(group, patience)
-    return patience.ask_after_ms if hope is None else min(patience.ask_after_ms, hope // 2)
+    """Age at which a gap is first requested: in any case before the group gives up."""
+    given_up_ms = give_up_after_ms(group, patience)
+    return patience.ask_after_ms if given_up_ms is None else min(patience.ask_after_ms, given_up_ms // 2)
 
 
 # ── what is due ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def deadline_ms(group: Group, patience: Patience) -> int | None:
+def _gaps_due_ms(group: Group, patience: Patience) -> int | None:
     """The time of the log from which there is something to do about a gap; None where there never will be."""
     timers = group.repair_timers or NO_TIMERS
     noticed, joins, circles = timers.gaps, timers.joins, timers.circles
@@ -63,10 +104,12 @@ def deadline_ms(group: Group, patience: Patience) -> int | None:
             if not all(_is_noticed(id_, noticed) for id_ in group.release.missing(one, look)):
                 due.append(one.arrived_ms + after)
                 break
-    hope = hope_ends_ms(group, patience)
-    if hope is not None:
-        due += [first_of(one).arrived_ms + hope if who not in joins else joins[who] for who, one in strangers(group)]
-        due += [circles.get(one.id, one.arrived_ms + hope) for one in group.release.closing_messages()]
+    given_up_ms = give_up_after_ms(group, patience)
+    if given_up_ms is not None:
+        due += [
+            first_of(one).arrived_ms + given_up_ms if who not in joins else joins[who] for who, one in strangers(group)
+        ]
+        due += [circles.get(one.id, one.arrived_ms + given_up_ms) for one in group.release.closing_messages()]
     return min(due, default=None)
 
 
@@ -83,12 +126,12 @@ def _has_ended(group: Group, id_: Id) -> bool:
 # ── what is done ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def look_after(group: Group, patience: Patience, offset: int, now_ms: int) -> None:
+def _look_after_gaps(group: Group, patience: Patience, offset: int, now_ms: int) -> None:
     """What a tick does about the gaps of one group: tell which ended, notice new ones, ask, abandon."""
-    _Care(group, patience, offset, now_ms).run()
+    _GapPass(group, patience, offset, now_ms).run()
 
 
-class _Care:
+class _GapPass:
     """The work on the gaps of a group at one record of the log."""
 
     def __init__(self, group: Group, patience: Patience, offset: int, now_ms: int) -> None:
@@ -96,7 +139,7 @@ class _Care:
         self.offset = offset
         self.now_ms = now_ms
         self.ask_after_ms = ask_after_ms(group, patience)
-        self.hope_ms = hope_ends_ms(group, patience)
+        self.give_up_after_ms = give_up_after_ms(group, patience)
         self.may_decide = is_service(group, patience.service_key)
         self.is_told = False
         """Whether this look has said already that the job may not decide."""
@@ -198,11 +241,11 @@ class _Care:
         """Ask, or abandon."""
         sender = self.group.senders.get(sender_key(gap.name, gap.epoch))
         fenced = sender is not None and gap.last > sender.fence  # it would be refused if it came
-        hope_ends_ms = SEQ_MAX if self.hope_ms is None else gap.opened_ms + self.hope_ms
-        hopeless = self.hope_ms is not None and (fenced or (gap.asked and self.now_ms >= hope_ends_ms))
-        if hopeless:
+        gives_up_at_ms = SEQ_MAX if self.give_up_after_ms is None else gap.opened_ms + self.give_up_after_ms
+        gives_up = self.give_up_after_ms is not None and (fenced or (gap.asked and self.now_ms >= gives_up_at_ms))
+        if gives_up:
             self._abandon_gap(gap, sender, waiting)
-        if hopeless and (fenced or self.may_decide):
+        if gives_up and (fenced or self.may_decide):
             gap.next_ms = self.now_ms + ASK_AGAIN_MS_MAX  # the log may refuse it, or take long to reach it
         elif fenced:
             gap.next_ms = SEQ_MAX
@@ -211,8 +254,8 @@ class _Care:
             gap.asked += 1
             gap.asked_ms = self.now_ms
             gap.next_ms = self.now_ms + pause_ms
-            if hope_ends_ms > self.now_ms:
-                gap.next_ms = min(gap.next_ms, hope_ends_ms)
+            if gives_up_at_ms > self.now_ms:
+                gap.next_ms = min(gap.next_ms, gives_up_at_ms)
             self._tell(gap, gap.first, gap.last, "ask")
 
     def _abandon_gap(self, gap: NoticedGap, sender: Sender | None, waiting: list[HeldMessage]) -> None:
@@ -239,10 +282,10 @@ class _Care:
         """In a closed group, abandon the messages of senders that did not join in time."""
         before = (self.group.repair_timers or NO_TIMERS).joins
         after: dict[Who, int] = {}
-        for who, watchers in [] if self.hope_ms is None else strangers(self.group):
+        for who, watchers in [] if self.give_up_after_ms is None else strangers(self.group):
             waiting = Runs()
             for one in by_arrival(watchers):
-                if one.arrived_ms + self.hope_ms <= self.now_ms:  # type: ignore[operator]
+                if one.arrived_ms + self.give_up_after_ms <= self.now_ms:  # type: ignore[operator]
                     waiting.add(one.id[2])
             if waiting.run_count() and before.get(who, 0) <= self.now_ms:
                 for first, last in islice(waiting.runs(), NOTICED_MAX):
@@ -257,12 +300,12 @@ class _Care:
         """Of messages that wait for each other, abandon the one that closed the circle."""
         before = (self.group.repair_timers or NO_TIMERS).circles
         after: dict[Id, int] = {}
-        for one in [] if self.hope_ms is None else self.group.release.closing_messages()[:NOTICED_MAX]:
-            due_ms = before.get(one.id, one.arrived_ms + self.hope_ms)  # type: ignore[operator]
+        for one in [] if self.give_up_after_ms is None else self.group.release.closing_messages()[:NOTICED_MAX]:
+            due_ms = before.get(one.id, one.arrived_ms + self.give_up_after_ms)  # type: ignore[operator]
             if due_ms <= self.now_ms:
                 self._abandon(*one.id, one.id[2])
                 due_ms = self.now_ms + ASK_AGAIN_MS_MAX
-            if one.id in before or due_ms > one.arrived_ms + self.hope_ms:  # type: ignore[operator]
+            if one.id in before or due_ms > one.arrived_ms + self.give_up_after_ms:  # type: ignore[operator]
                 after[one.id] = due_ms
         if before or after:
             self.group.timers_to_write().circles = after
@@ -273,3 +316,25 @@ def _overlaps(gap: Gap, noticed: list[NoticedGap]) -> bool:
         (known.name, known.epoch) == (gap.name, gap.epoch) and known.first <= gap.last and gap.first <= known.last
         for known in noticed
     )
+
+
+def _silence_due_ms(group: Group, patience: Patience) -> int | None:
+    """The time of the log from which a member is silent too long; None where no member is waited for."""
+    if not patience.silent_ms or not believes_the_job(group):
+        return None
+    return min((since_ms + patience.silent_ms for _, since_ms in group.release.awaited()), default=None)
+
+
+def _evict_silent(group: Group, patience: Patience, offset: int, now_ms: int) -> None:
+    """Put an `evict` into the log for each member that is silent too long."""
+    if not patience.silent_ms or not believes_the_job(group):
+        return
+    silent = [who for who, since_ms in group.release.awaited() if since_ms + patience.silent_ms <= now_ms]
+    may_decide = is_service(group, patience.service_key)
+    if silent and not may_decide:
+        say_which_key_is_missing(group, offset)
+    for name, epoch in silent:
+        if may_decide:
+            cut = group.release.entered_up_to(name, epoch)
+            group.outbox.say("raw", group.key, encode_evict(group.name, name, epoch, cut), offset)
+        group.note_sign_of_life(name, epoch, now_ms)  # not again before as long a time has passed once more

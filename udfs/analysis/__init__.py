@@ -1,1 +1,0 @@
-"""Analyses of groups and orders: what an order promises, what is held and why."""

@@ -1,1 +1,0 @@
-"""Who belongs to a group, who may speak in it, and the records that change it or abandon missing messages."""

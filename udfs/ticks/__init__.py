@@ -1,1 +1,0 @@
-"""What passing time does: gaps are requested or abandoned, silent members are evicted."""
