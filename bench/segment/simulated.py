@@ -188,9 +188,9 @@ def _request_bytes(history: int) -> tuple[int, int, int]:
     keeps = Synchroniser("ann", 1, GROUP)
     for number in range(history):
         id_ = (f"member-{number % 4}", 1, number // 4 + 1)
-        keeps.store(id_, encode_message(GROUP, *id_, after=[], data="x" * 40))
+        keeps.kept.store(id_, encode_message(GROUP, *id_, after=[], data="x" * 40))
     encode = msgspec.msgpack.encode
-    return len(encode(keeps.ask())), len(encode(list(keeps.messages))), len(encode(list(keeps.messages.items())))
+    return len(encode(keeps.ask())), len(encode(list(keeps.kept.messages))), len(encode(list(keeps.kept.messages.items())))
 
 
 def discovering(quick: bool) -> Lookup:

@@ -55,7 +55,7 @@ def test_random_and_changed_payloads_harm_no_one() -> None:
         (ANNOUNCEMENT, notes.encode(notes.Announcement("eve", False, True, [notes.GroupNote("H", None, {})]))),
         (ANNOUNCEMENT, notes.encode(notes.JoinAnswer(GROUP, "bob", 2, "eve", 10**15))),
         (ANNOUNCEMENT, notes.encode(notes.InLog(GROUP, "eve", b"{}", []))),
-        (SYNC, notes.encode(segments["bob"].groups[GROUP].sync_schedule.kept.ask())),
+        (SYNC, notes.encode(segments["bob"].groups[GROUP].sync_schedule.synchroniser.ask())),
         (PAGE, b"\x80"),
     ]
     said = []
@@ -166,7 +166,7 @@ def test_made_up_senders_and_gaps_are_bounded_so_that_a_request_can_name_all_and
         segments.run(1)
     segments.run(10_000)
     assert "backpressure" in segments.refused("bob")
-    assert len(notes.encode(segments["bob"].groups[GROUP].sync_schedule.kept.ask())) < 30_000
+    assert len(notes.encode(segments["bob"].groups[GROUP].sync_schedule.synchroniser.ask())) < 30_000
     late = segments.say("ann", "late", after=[first])
     segments.run(500)
     assert {first, late} <= set(segments.delivered("bob"))

@@ -27,7 +27,7 @@ M1, M2, M3 = ("M", 0, 1), ("M", 0, 2), ("M", 0, 3)
 def member(name: str, *ids: Id, epoch: int = 0, **more: int) -> Synchroniser:
     one = Synchroniser(name, epoch, "G", **more)
     for id_ in ids:
-        one.store(id_, text(id_))
+        one.kept.store(id_, text(id_))
     return one
 
 
@@ -64,7 +64,7 @@ def test_the_illustration_of_the_document_goes_as_the_vector_msp_1_says() -> Non
     assert b.deadline_ms() is None
     assert b.due(30) == [], "nothing is left, so B stays silent"
 
-    assert M2 not in c.messages, "C still lacks M2 ..."
+    assert M2 not in c.kept.messages, "C still lacks M2 ..."
     assert ids(c.receive_answer(from_a, now_ms=20)) == [M2], "... and takes it from an answer to another member"
 
 
@@ -142,13 +142,13 @@ def test_who_hears_of_something_it_lacks_is_told_so_and_may_ask_in_turn() -> Non
     (from_a,), (from_d,) = a.due(0), d.due(0)
     assert ids(d.receive_answer(from_a, now_ms=0)) == [M1]
     assert ids(a.receive_answer(from_d, now_ms=0)) == [M2]
-    assert set(a.messages) == set(d.messages)
+    assert set(a.kept.messages) == set(d.kept.messages)
 
 
 def test_a_heardthat_was_forgotten_is_neither_asked_for_nor_sent() -> None:
     # As printed, a copy without its text removes the id from all notes, and no member sends the message.
     a, d = member("A", M1, M2), member("D")
-    a.forget(M1)
+    a.kept.forget(M1)
     a.receive_request(d.ask(), now_ms=0, wait_ms=0)
     assert [ids(answer.messages) for answer in a.due(0)] == [[M2]]
     b = member("B", M1, M2)
@@ -167,7 +167,7 @@ def test_a_message_is_handed_over_once_however_many_send_it() -> None:
     request = d.ask()
     for name in ("A", "B"):
         d.receive_answer(SyncAnswer(name, request.id, [(M1, text(M1))]), now_ms=0)
-    assert list(d.messages) == [M1]
+    assert list(d.kept.messages) == [M1]
     assert d.receive_answer(SyncAnswer("C", request.id, [(M1, text(M1)), (M2, text(M2))]), now_ms=0) == [(M2, text(M2))]
 
 
@@ -205,22 +205,22 @@ def test_a_large_answer_goes_out_in_pages_in_the_order_the_messages_are_here(mon
 
 def test_what_is_forgotten_is_named_and_no_longer_waited_for() -> None:
     a, d = member("A", M1, M2, M3, bytes_max=2 * (len(text(M1)) + 300)), member("D")
-    a.forget_old(lambda id_: True)
-    assert list(a.messages) == [M2, M3]
+    a.kept.forget_old(lambda id_: True)
+    assert list(a.kept.messages) == [M2, M3]
     a.receive_request(d.ask(), now_ms=0, wait_ms=0)
     (page,) = a.due(0)
     d.receive_answer(page, now_ms=0)
     assert (ids(page.messages), page.settled) == ([M2, M3], [("M", 0, 1)])
-    d.note_gone(("M", 0), 1, 1)
-    assert d.has(M1)
+    d.kept.note_gone(("M", 0), 1, 1)
+    assert d.kept.has(M1)
     a.receive_request(d.ask(), now_ms=0, wait_ms=0)
     assert a.due(0) == [], "D knows all there is to know"
 
 
 def test_what_waits_for_its_turn_is_not_forgotten() -> None:
     a = member("A", M1, M2, M3, bytes_max=1)
-    a.forget_old(lambda id_: id_ != M2)
-    assert list(a.messages) == [M2]
+    a.kept.forget_old(lambda id_: id_ != M2)
+    assert list(a.kept.messages) == [M2]
     assert a.ask().have == [("M", 0, 3)]
 
 
@@ -242,8 +242,8 @@ def test_a_newcomer_is_told_the_membership_records_even_if_there_are_no_messages
 
 def test_what_is_on_its_way_anyway_is_not_sent_at_once() -> None:
     a, d = Synchroniser("A", 0, "G", grace_ms=300), member("D")
-    a.store(M1, text(M1), now_ms=0)
-    a.store(M2, text(M2), now_ms=200)
+    a.kept.store(M1, text(M1), now_ms=0)
+    a.kept.store(M2, text(M2), now_ms=200)
     a.receive_request(d.ask(), now_ms=300, wait_ms=0)
     assert [ids(answer.messages) for answer in a.due(300)] == [[M1]]
 
@@ -323,7 +323,7 @@ def test_hearing_the_others_answer_keeps_nearly_all_from_sending_the_same() -> N
     def sent(wait_ms: int) -> int:
         peers = [member(f"P{at}", *everything) for at in range(20)] + [member("D")]
         found = len(synchronise(peers, "D", Random(1), wait_ms=wait_ms))
-        assert set(peers[-1].messages) == set(everything)
+        assert set(peers[-1].kept.messages) == set(everything)
         return found
 
     assert sent(wait_ms=2_000) <= 2 * 50
@@ -336,14 +336,14 @@ def test_afterwards_the_requester_has_all_that_any_of_them_had_and_nothing_it_ha
     senders = [("A", 0), ("B", 1), ("C", 0)]
     universe = [(*who, seq) for who in senders for seq in range(1, random.randint(2, 8))]
     peers = [member(name, *(one for one in universe if random.random() < 0.6)) for name in ("P", "Q", "R", "D")]
-    before = [set(peer.messages) for peer in peers]
+    before = [set(peer.kept.messages) for peer in peers]
     sent = synchronise(peers, "D", random, wait_ms=100)
-    assert set(peers[-1].messages) == set().union(*before)
+    assert set(peers[-1].kept.messages) == set().union(*before)
     assert set(sent) == set().union(*before) - before[-1]
     for peer in peers:
         for who in senders:
             runs = Runs()
-            for id_ in peer.messages:
+            for id_ in peer.kept.messages:
                 if id_[:2] == who:
                     runs.add(id_[2])
             dumped = {(name, epoch): one for name, epoch, one in peer.ask().have}
@@ -355,11 +355,11 @@ def test_on_a_medium_that_loses_asking_again_and_again_comes_to_the_same() -> No
     for seed in seeds(40):  # real randomness: a medium that loses everything, as hypothesis may draw, tests nothing
         random = Random(seed)
         peers = [member(name, *(one for one in universe if random.random() < 0.5)) for name in ("P", "Q", "D")]
-        everything = set().union(*(peer.messages for peer in peers))
+        everything = set().union(*(peer.kept.messages for peer in peers))
         for _ in range(60):
             for peer in peers:
                 synchronise(peers, peer.name, random, wait_ms=50, loss=0.3)
-            if all(set(peer.messages) == everything for peer in peers):
+            if all(set(peer.kept.messages) == everything for peer in peers):
                 break
         else:
             raise AssertionError(f"with seed {seed} they never came to have the same messages")
@@ -384,11 +384,11 @@ def test_a_late_joiner_orders_what_it_gets_and_sees_every_answer_under_its_quest
     for peer in peers[:-1]:
         said = [one for one in CHAT if random.random() < 0.8 or peer.name == "A"]
         for id_, value in random.sample(said, len(said)):
-            peer.store(id_, value)
+            peer.kept.store(id_, value)
     late = peers[-1]
     synchronise(peers, "E", random, wait_ms=100)
     kernel = Holdback()
-    for at, heard in enumerate(value for _, value in late.messages.items()):
+    for at, heard in enumerate(value for _, value in late.kept.messages.items()):
         kernel.receive(heard, b"G", 0, at, at)
     place = {id_of(one): at for at, one in enumerate(parsed(kernel.ordered))}
     assert place.keys() == dict(CHAT).keys()
@@ -397,7 +397,7 @@ def test_a_late_joiner_orders_what_it_gets_and_sees_every_answer_under_its_quest
         assert all(place[tuple(parent)] < place[id_of(one)] for parent in one["after"])
 
     # Earlier messages come again with the next answers, and the ordering drops them.
-    for at, heard in enumerate((value for _, value in late.messages.items()), start=100):
+    for at, heard in enumerate((value for _, value in late.kept.messages.items()), start=100):
         kernel.receive(heard, b"G", 0, at, at)
     assert (len(kernel.ordered), kernel.duplicates) == (len(CHAT), len(CHAT))
 
@@ -408,7 +408,7 @@ def test_the_whole_ordered_log_is_the_best_answer_a_late_joiner_sees_the_sequenc
         first.receive(value, b"G", 0, at, at)
     said = dict(CHAT)
     late = Synchroniser("E", 0, "G")
-    late.store(*CHAT[2])
+    late.kept.store(*CHAT[2])
     whole = [(id_of(one), said[id_of(one)]) for one in parsed(first.ordered)]
     fresh = late.receive_answer(SyncAnswer("log", late.ask().id, whole), now_ms=0)
     assert ids(fresh) == [id_ for id_ in ids(whole) if id_ != ("C", 0, 2)]
@@ -425,11 +425,11 @@ def test_what_was_forgotten_in_more_runs_than_an_answer_names_is_told_the_next_t
     a = member("A")
     for name, end in (("M", 30), ("N", 4)):
         for seq in range(2, end, 2):
-            a.store((name, 0, seq), b"x")
-            a.forget((name, 0, seq))
+            a.kept.store((name, 0, seq), b"x")
+            a.kept.forget((name, 0, seq))
     told: dict[tuple[str, int], Runs] = {}
     for _ in range(2):
-        for name, epoch, runs in a.gone_and_not_in(told):
+        for name, epoch, runs in a.kept.gone_and_not_in(told):
             told.setdefault((name, epoch), Runs()).add_ranges(runs_of(runs).runs())
     assert {who: list(runs.missing(1, 30)) for who, runs in told.items()} == {
         ("M", 0): [*range(1, 31, 2), 30],

@@ -228,7 +228,7 @@ class Intake:
             if len(self._early) < EARLY_MAX and not knowledge.is_out(record.sender, record.epoch):
                 self._early[record.sender] = value, record
         elif self._feed(value, record, now_ms) is None and record.time is not UNSET:
-            self.sync_schedule.kept.note_heartbeat(record.sender, (record.epoch, record.seq, record.time), value)
+            self.sync_schedule.synchroniser.note_heartbeat(record.sender, (record.epoch, record.seq, record.time), value)
 
     def _take_control(self, value: bytes, record: ControlRecord, now_ms: float, *, is_page: bool) -> bool:
         if self.records.has(record, value):
@@ -298,7 +298,7 @@ class Intake:
                 self.records.keep(record, value)  # newcomers may need it to know what was said under it
             return False
         self.records.keep(record, value)
-        self.sync_schedule.kept.set_controls(self.records.all())
+        self.sync_schedule.synchroniser.set_controls(self.records.all())
         if self.speaking.learn(value):
             self.events.append(ViewChanged(self.group, self.members))
         if isinstance(record, Create):
@@ -345,7 +345,7 @@ class Intake:
             for one in delivered:
                 self.speaking.delivered(one)
                 self.speaking.accepted(one.record, now_ms)
-            self.sync_schedule.kept.time = self.speaking.knowledge.time
+            self.sync_schedule.synchroniser.time = self.speaking.knowledge.time
         if self.handed_over_before:
             delivered = [one for one in delivered if not _is_in(one.record, self.handed_over_before)]
         self.events += delivered
@@ -355,7 +355,7 @@ class Intake:
             self.speaking.delivered(one)
             if not self.handed_over_before or not _is_in(one.record, self.handed_over_before):
                 self.events.append(one)
-        self.sync_schedule.kept.time = self.speaking.knowledge.time
+        self.sync_schedule.synchroniser.time = self.speaking.knowledge.time
 
     def _adopt_order(self) -> None:
         """The `create` record says what the order is."""
@@ -395,7 +395,7 @@ class Intake:
             record = read(value, ANY_SIZE)
             if isinstance(record, Create | Join | Leave | Evict | Abandon):
                 self.records.keep(record, value)
-        self.sync_schedule.kept.set_controls(self.records.all())
+        self.sync_schedule.synchroniser.set_controls(self.records.all())
 
 
 def _follows(record: Record | None, last: Message) -> bool:

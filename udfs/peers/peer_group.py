@@ -89,8 +89,7 @@ class PeerGroup(Intake):
     def begin_epoch(self, epoch: int) -> None:
         """Say everything in a larger epoch from here on."""
         self.speaking.begin_epoch(epoch)
-        kept = self.sync_schedule.kept
-        kept.epoch, kept.number = epoch, 0
+        self.sync_schedule.synchroniser.begin_epoch(epoch)
 
     def create(self, options: dict[str, Any], now_ms: float) -> None:
         """Begin the group by its `create` record."""

@@ -20,7 +20,7 @@ def dump_group(peer: PeerGroup) -> dict[str, Any]:
         "controls": peer.records.all(),
         "have": kept.have(),
         "own": own,
-        "number": kept.number,
+        "number": peer.sync_schedule.synchroniser.number,
         "unlogged": peer.log_coverage.lacking,
         "has_log": peer.log_coverage.is_known,
         "told_before": [(*who, runs.dump()) for who, runs in peer.handed_over_before.items()],
@@ -36,7 +36,7 @@ def load_group(peer: PeerGroup, dumped: dict[str, Any], now_ms: float, *, new_ep
     peer.speaking.adopt_order(peer.ordering.order)
     peer.speaking.load(dumped["speaking"])
     kept = peer.sync_schedule.kept
-    kept.number = dumped["number"]
+    peer.sync_schedule.synchroniser.number = dumped["number"]
     unlogged = {tuple(id_) for id_ in dumped["unlogged"]}
     peer.log_coverage.is_known = dumped.get("has_log", False)
     for name, epoch, seq, value in dumped["own"]:

@@ -54,7 +54,8 @@ class SyncSchedule:
     """One peer's questions and answers in one group."""
 
     def __init__(self, name: str, epoch: int, group: str, chance: Chance, *, bytes_max: int = KEPT_BYTES_MAX) -> None:
-        self.kept = Synchroniser(name, epoch, group, grace_ms=GRACE_MS, bytes_max=bytes_max)
+        self.synchroniser = Synchroniser(name, epoch, group, grace_ms=GRACE_MS, bytes_max=bytes_max)
+        self.kept = self.synchroniser.kept
         self._chance = chance
         self.ask_ms: float | None = None
         """When to ask next."""
@@ -97,13 +98,13 @@ class SyncSchedule:
     def deadline_ms(self, *, is_waiting: bool) -> float | None:
         """When to call `due`, and `forgotten` where messages wait for others."""
         look_ms = self._look_ms if is_waiting and self.synced and (self._forgotten or self._forgotten_since) else None
-        times = [time for time in (self.ask_ms, self.kept.deadline_ms(), look_ms) if time is not None]
+        times = [time for time in (self.ask_ms, self.synchroniser.deadline_ms(), look_ms) if time is not None]
         return min(times, default=None)
 
     def due(self, now_ms: float) -> tuple[list[Out], bool]:
         """What to send now, and whether this peer has just become synced."""
         out: list[Out] = []
-        for answer in self.kept.due(now_ms, self._room_of):
+        for answer in self.synchroniser.due(now_ms, self._room_of):
             asker = self._askers.get(answer.id.name)
             if asker is None or asker.page_credit < ANSWER_BYTES_MIN:
                 continue
@@ -122,7 +123,7 @@ class SyncSchedule:
                 if self._padding:
                     out.append((PADDING, bytes(self._padding)))
                     self._padding = 0
-                out.append((SYNC, encode(self.kept.ask())))
+                out.append((SYNC, encode(self.synchroniser.ask())))
         return out, became_synced
 
     def _room_of(self, name: str) -> float:
@@ -144,7 +145,7 @@ class SyncSchedule:
             wait_ms = self._chance.uniform(0, ANSWER_AGAIN_MS)
         theirs = {(name, epoch): runs for name, epoch, runs in request.have}
         has_all = theirs == {(name, epoch): runs for name, epoch, runs in self.kept.have()}
-        if self.kept.receive_request(request, now_ms=now_ms, wait_ms=wait_ms):
+        if self.synchroniser.receive_request(request, now_ms=now_ms, wait_ms=wait_ms):
             self.lacks(now_ms)
         elif has_all and self.synced:
             self.ask_ms = now_ms + self._chance.uniform(*PERIOD_MS)  # this peer would have said the same
@@ -154,16 +155,16 @@ class SyncSchedule:
     ) -> None:
         """A page came: `take` is called for each record, and says whether it is new. Raises PeerFault."""
         told = read_have(answer.settled, answer.name, runs_max=2 * SETTLED_MAX)
-        if not self.kept.strike(answer, now_ms=now_ms):
+        if not self.synchroniser.strike(answer, now_ms=now_ms):
             return
-        is_mine = answer.id.name == self.kept.name
+        is_mine = answer.id.name == self.synchroniser.name
         if not is_mine and answer.id.name in self._askers:
             self._askers[answer.id.name].page_credit -= size
         if self._last_answered == answer.id.name:
             self._last_answered = None
         if not self.synced:
             self.reached_time = min(max(self.reached_time, answer.time), SEQ_MAX)
-        here = self.kept.known_controls
+        here = self.synchroniser.known_controls
         news = sum([take(value) for value in answer.controls if value not in here])
         news += sum([take(value) for _, value in answer.messages])
         self.knows_joins |= is_mine and answer.time > 0  # before the first answer, this peer had none of the records
@@ -215,7 +216,7 @@ class SyncSchedule:
         return lacking
 
     def _lacks(self, who: Who, runs: Runs) -> bool:
-        return who != (self.kept.name, self.kept.epoch) and self.kept.lacks_any_of({who: runs})
+        return who != (self.synchroniser.name, self.synchroniser.epoch) and self.kept.lacks_any_of({who: runs})
 
     def passed(self, passed: list[tuple[Who, int, int]]) -> None:
         """These are not waited for any more."""

@@ -69,7 +69,7 @@ class _Notes(msgspec.Struct):
     forget_ms: float
 
 
-class Synchroniser(KeptMessages):
+class Synchroniser:
     """One member's part of MSP for one group.
 
     The caller must send every result to all members, call `due` at `deadline_ms`, and draw `wait_ms` at random from a
@@ -86,7 +86,7 @@ class Synchroniser(KeptMessages):
         grace_ms: int = 0,
         bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
-        super().__init__(grace_ms=grace_ms, bytes_max=bytes_max)
+        self.kept = KeptMessages(grace_ms=grace_ms, bytes_max=bytes_max)
         self.name = name
         self.epoch = epoch
         self.group = group
@@ -105,6 +105,10 @@ class Synchroniser(KeptMessages):
         self._notes: dict[str, _Notes] = {}
         """By name of the requester; no entry once all is done."""
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Ask in a larger epoch from here on."""
+        self.epoch, self.number = epoch, 0
+
     def set_controls(self, controls: list[bytes]) -> None:
         """These are the membership records that every answer carries from here on."""
         self.controls = controls
@@ -122,7 +126,7 @@ class Synchroniser(KeptMessages):
         """Ask everyone for what is not here."""
         self.number += 1
         id_ = SyncId(self.name, self.epoch, self.group, self.number)
-        return SyncRequest(id_, self.have(), self._checksum)
+        return SyncRequest(id_, self.kept.have(), self._checksum)
 
     # ── answering ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -135,30 +139,30 @@ class Synchroniser(KeptMessages):
         if id_.group != self.group or id_.name == self.name:
             return False
         have = read_have(request.have, id_.name)
-        self.grow_old(now_ms)
+        self.kept.grow_old(now_ms)
         latest = self._latest.get(id_.name)
         if latest is None or is_later(id_, latest):
-            self._note(id_, set(islice(self.not_in(have), NOTES_MAX)), have, now_ms, due_ms=now_ms + wait_ms)
+            self._note(id_, set(islice(self.kept.not_in(have), NOTES_MAX)), have, now_ms, due_ms=now_ms + wait_ms)
         elif id_ == latest:
             notes = self._notes.get(id_.name)
             if notes is None or notes.due_ms is not None:
                 return False  # a copy: its counter is running, or all is done
-            notes.ids.intersection_update(self.not_in(have))
+            notes.ids.intersection_update(self.kept.not_in(have))
             notes.have = have
             notes.due_ms = now_ms + wait_ms
         else:
             return False
         if id_.name in self._notes:
             differs = bool(self.controls) and request.controls != self._checksum
-            self._notes[id_.name].tells_more = differs or bool(self.gone_and_not_in(have))
+            self._notes[id_.name].tells_more = differs or bool(self.kept.gone_and_not_in(have))
         self._drop_empty(id_.name)
-        return self.lacks_any_of(have)
+        return self.kept.lacks_any_of(have)
 
     def receive_answer(self, answer: SyncAnswer, *, now_ms: float) -> list[tuple[Id, bytes]]:
         """Take in an answer of another member; returns the messages that are new here, to be ordered and delivered."""
         if not self.strike(answer, now_ms=now_ms):
             return []
-        return [(one, value) for one, value in answer.messages if self.store(one, value, now_ms=now_ms)]
+        return [(one, value) for one, value in answer.messages if self.kept.store(one, value, now_ms=now_ms)]
 
     def strike(self, answer: SyncAnswer, *, now_ms: float) -> bool:
         """Strike what another member sent from the own notes; returns whether the answer is one of this group."""
@@ -169,7 +173,7 @@ class Synchroniser(KeptMessages):
             latest = self._latest.get(id_.name)
             sent = {one for one, _ in answer.messages}
             if latest is None or is_later(id_, latest):
-                self._note(id_, set(islice(self.not_in({}), NOTES_MAX)) - sent, {}, now_ms, due_ms=None)
+                self._note(id_, set(islice(self.kept.not_in({}), NOTES_MAX)) - sent, {}, now_ms, due_ms=None)
             elif id_ == latest and id_.name in self._notes:
                 self._notes[id_.name].ids -= sent
                 if self.known_controls <= frozenset(answer.controls):
@@ -216,7 +220,7 @@ class Synchroniser(KeptMessages):
             del self._notes[name]
 
     def _answers(self, notes: _Notes, room: float) -> list[SyncAnswer]:
-        settled = self.gone_and_not_in(notes.have)
+        settled = self.kept.gone_and_not_in(notes.have)
         controls = self.controls + [value for _, value in self._heartbeats.values()]
         room -= ANSWER_COST + sum(map(len, controls)) + RUN_COST * len(settled)
         if room < 0:
@@ -224,7 +228,7 @@ class Synchroniser(KeptMessages):
         page: list[tuple[Id, bytes]] = []
         has_more = len(notes.ids) == NOTES_MAX
         left = min(room, PAGE_BYTES_MAX)
-        for id_, value in self.messages.items():
+        for id_, value in self.kept.messages.items():
             if id_ not in notes.ids:
                 continue
             if len(value) > (left if page else room) or len(page) >= PAGE_MESSAGES_MAX:
