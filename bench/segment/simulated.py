@@ -189,8 +189,8 @@ def _request_bytes(history: int) -> tuple[int, int, int]:
     for number in range(history):
         id_ = (f"member-{number % 4}", 1, number // 4 + 1)
         keeps.kept.store(id_, encode_message(GROUP, *id_, after=[], data="x" * 40))
-    encode = msgspec.msgpack.encode
-    return len(encode(keeps.ask())), len(encode(list(keeps.kept.messages))), len(encode(list(keeps.kept.messages.items())))
+    encode, messages = msgspec.msgpack.encode, keeps.kept.messages
+    return len(encode(keeps.ask())), len(encode(list(messages))), len(encode(list(messages.items())))
 
 
 def discovering(quick: bool) -> Lookup:

@@ -27,7 +27,6 @@ from precede.ingest.files import locked, replace_file
 from precede.ingest.sender_state import default_file
 from precede.udfs.errors import Refused
 from precede.udfs.peers.handed_over import HandedOver
-from precede.udfs.peers.segment_state import decode_state, encode_state
 
 VERSION = 1
 IN_USE = (
@@ -70,7 +69,7 @@ class PeerState:
         self._name = name
         found = self._read()
         self._number = 0 if found is None else found.said
-        self.dumped: dict[str, Any] | None = None if found is None else decode_state(found.dumped)
+        self.dumped: dict[str, Any] | None = None if found is None else msgspec.msgpack.decode(found.dumped)
         """What `Segment.dump` returned when it was written last."""
         self.epoch = 0 if found is None else found.epoch
         """The largest epoch that was used so far; the caller keeps it up to date."""
@@ -172,7 +171,7 @@ class PeerState:
     def save(self, dumped: dict[str, Any], *, is_complete: bool = False) -> None:
         """Write what was dumped when `begin_next` was called, or, if it is complete, at the end. Raises Refused."""
         try:
-            self._write(encode_state(dumped), is_complete=is_complete)
+            self._write(msgspec.msgpack.encode(dumped), is_complete=is_complete)
         except OSError as error:
             raise Refused(f"The state file {self.path} cannot be written: {error.strerror}.") from error
         for number, path in self._said_files():
@@ -212,7 +211,7 @@ class PeerState:
         away = f"move it away, and {self._name} goes on with a new epoch"
         try:
             found = msgspec.msgpack.decode(self.path.read_bytes(), type=_File)
-            decode_state(found.dumped)
+            msgspec.msgpack.decode(found.dumped)
         except FileNotFoundError:
             return None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -196,7 +196,7 @@ def test_made_up_joins_and_groups_are_bounded() -> None:
     segments.run(20_000)
     peer = segments["ann"].groups[GROUP]
     assert len(peer.records.all()) <= 20
-    assert len(peer._deferred) <= 1_000
+    assert len(peer.waiting._deferred) <= 1_000
     assert len(segments["ann"].directory.rows) <= 10_000
     assert len(segments["ann"].announcing._told) <= 10_000
 

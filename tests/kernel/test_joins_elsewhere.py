@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from precede.udfs.peers import intake
+from precede.udfs.peers import membership_records
 from precede.udfs.records.messages import Id
 from tests.kernel.gateways import World
 from tests.kernel.medium import Weather
@@ -149,11 +149,11 @@ def test_who_was_away_when_somebody_joined_delivers_the_same_sequence(seed: int)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("heard_bytes_max", [intake.HEARD_BYTES_MAX, 1_500])
+@pytest.mark.parametrize("heard_bytes_max", [membership_records.HEARD_BYTES_MAX, 1_500])
 def test_who_comes_soon_after_somebody_came_back_has_what_that_one_said_before(
     seed: int, heard_bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "HEARD_BYTES_MAX", heard_bytes_max)
+    monkeypatch.setattr(membership_records, "HEARD_BYTES_MAX", heard_bytes_max)
     one = OneSegment(seed)
     one.talk(1_500)
     one.of.run(1_000)

@@ -6,6 +6,7 @@ import json
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,6 @@ from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.events import Delivered, Event, MessageHeld, ViewChanged
-from precede.udfs.peers.segment_state import decode_state, encode_state
 from precede.udfs.records.messages import Id, Message
 from tests.kernel.effort import effort
 from tests.kernel.medium import Weather
@@ -254,7 +254,7 @@ def test_a_clean_state_is_gone_on_with_and_an_old_one_takes_a_new_epoch(order: s
     segments.together("ann", "bob", order=order)
     first = segments.say("bob", 1)
     segments.run(300)
-    state = decode_state(encode_state(segments["bob"].dump()))
+    state = msgspec.msgpack.decode(msgspec.msgpack.encode(segments["bob"].dump()))
     segments.medium.crash("bob")
     segments.say("ann", "while bob is away")
     segments.run(100)

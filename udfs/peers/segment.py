@@ -27,7 +27,6 @@ from precede.udfs.peers.hearing import Hearing
 from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, PeerFault, RefusedByLog
 from precede.udfs.peers.ordering import DEFAULT_ORDER, check_group, check_order
 from precede.udfs.peers.peer_group import PeerGroup
-from precede.udfs.peers.segment_state import dump_group, load_group
 from precede.udfs.peers.views import IN, merge
 from precede.udfs.records.messages import Id
 
@@ -48,7 +47,7 @@ class SegmentProtocol(Hearing):
 
     def _restore(self, group: str, dumped: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
         peer = self._add(group, dumped.get("default_order", DEFAULT_ORDER))
-        load_group(peer, dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
+        peer.load(dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
         view = peer.speaking.knowledge.view
         info = GroupInfo(group, peer.default_order, view, peer.records.create)
         if peer.own_join.left:
@@ -243,7 +242,7 @@ class SegmentProtocol(Hearing):
         A group that was left is in it only while the log lacks what was said there.
         """
         self._take_said()
-        groups = {group: dump_group(peer) for group, peer in self.groups.items() if _is_needed(peer)}
+        groups = {group: peer.dump() for group, peer in self.groups.items() if _is_needed(peer)}
         return {"v": 1, "name": self.name, "limits": self.limits.lists, "groups": groups}
 
     def _peer(self, group: str) -> PeerGroup:
