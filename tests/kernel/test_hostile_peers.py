@@ -15,8 +15,8 @@ from precede.udfs.peers.directory import MEMBERS_MAX
 from precede.udfs.peers.events import RecordRefused
 from precede.udfs.peers.fragments import cut
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PAGE, SYNC, Codec, frame_bytes, make_origin
-from precede.udfs.peers.hearing import OFFERED_BYTES_MAX
 from precede.udfs.peers.notes import Announcement, GroupNote, Have, SyncAnswer, SyncId, SyncRequest
+from precede.udfs.peers.segment import OFFERED_BYTES_MAX
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP, KEY, Segments
 

@@ -10,7 +10,7 @@ The life of a group at its peer. A gateway attends: it is never a member, so it 
               |                                  |                               |
               v         `enter`                  v                               v
           beginning ------------------------> catching up <----------------------+
-              |    nobody else can have      | asks for pages; its own join, and all joins but the first of
+              |    no one else can have      | asks for pages; its own join, and all joins but the first of
               |    anything of it            | each member, wait for the history
               |                              v
               |                            synced: whoever is present has told all that it keeps
