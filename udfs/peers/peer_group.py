@@ -4,26 +4,27 @@ a record of the broadcast or of a page   -> `hear`, `take` -> kernel -> events
 what the application says                -> `send` -> stamped, signed -> `take`, and out to all
 time                                     -> `due` -> heartbeats, questions, pages, records that waited
 
-The life of a group at its peer. A gateway attends: it is never a member, so it only catches up.
+The life of a group at its peer; a gateway attends, which ends at SYNCED, as it is never a member:
 
-            create                             join                       attend (a gateway)
-              |                                  |                               |
-              v         `enter`                  v                               v
-          beginning ------------------------> catching up <----------------------+
-              |    no one else can have      | asks for pages; its own join, and all joins but the first of
-              |    anything of it            | each member, wait for the history
-              |                              v
-              |                            synced: whoever is present has told all that it keeps
-              v                              |
-          own join said, and repeated <------+
-              |    in orders by clocks every present member answers it; else it counts at once
-              v
-          JOINED: may send, answers those that join <-------------------+
-              |         |                                               |
-              |         +-- another `create` stands (`adopt`): all is ordered again under it; where that refuses own
-              |             messages, a new epoch begins and its join is said
-              v
-          LEFT: says nothing, and answers for what it said until that is in the log and the group is forgotten
+      create                  join, or a start from `dump`         attend
+        | `enter`: the join     | `enter`: the join is said          |
+        | is said               v                                    v
+        |                     CATCHING UP: asks page by page. Its own join, and all joins but the first of
+        |                       |          each member, wait for the history (WaitingRecords)
+        |                       | no one sends more
+        v                       v
+      SYNCED: knows all that the others keep. Says now and then what it has, asks for what it lacks
+        | the own join is repeated until it counts: in orders by clocks all members that are present have
+        | to answer it, in others it counts at once (OwnJoin)
+        v
+      JOINED: may send; answers those that join
+        |  ^
+        |  | another `create` stands (`adopt`): all is ordered again under it. Where that refuses own messages,
+        |  | a new epoch begins, whose join is said
+        +--+
+        | `leave`
+        v
+      LEFT: says nothing, and is kept until the log has what it said and the segment forgets it
 
 A start that goes on from `dump` begins at catching up: joined as before if the end before was clean, and else in a new
 epoch, whose join is said.
