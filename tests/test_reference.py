@@ -18,7 +18,7 @@ from precede.streaming.history.tables import COLUMNS
 from precede.streaming.job.settings import OTHER_VARIABLES
 from precede.udfs.codes import CODES
 from precede.udfs.limits import Limits
-from precede.udfs.one_message import AwaitedMember, Wait
+from precede.udfs.one_message import AwaitedAt, AwaitedMember
 from precede.udfs.records.messages import KINDS, Create, Message, Options
 from precede.udfs.records.published import DeadLetter
 from tests.test_tidy import ROOT
@@ -114,7 +114,7 @@ def test_the_page_of_records_names_every_field_of_an_answer() -> None:
     text = section(page("records"), "## Answers of `precede why`")
     assert first_cells(text) == set(precede.Answer.__struct_fields__)
     named = set(re.findall(r"`(\w+)`", text))
-    for part in (Delivery, Cause, Refusal, Copy, Wait, AwaitedMember):
+    for part in (Delivery, Cause, Refusal, Copy, AwaitedAt, AwaitedMember):
         assert named >= set(part.__struct_fields__)
 
 

@@ -251,9 +251,7 @@ def test_what_an_order_is_is_asked_of_its_flags_and_not_of_its_name() -> None:
 
 def test_every_file_of_an_order_is_registered() -> None:
     files = (ROOT / "udfs" / "orders").glob("*.py")
-    assert {path.stem for path in files if re.search(r"^    after_seed = ", path.read_text(), re.MULTILINE)} == set(
-        ORDERS
-    )
+    assert {path.stem for path in files if re.search(r"^    paper = ", path.read_text(), re.MULTILINE)} == set(ORDERS)
 
 
 @pytest.mark.parametrize("order", ORDERS)

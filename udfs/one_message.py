@@ -34,7 +34,7 @@ class AwaitedMember(msgspec.Struct, kw_only=True):
     """When the job evicts it if it stays silent; None where it never does."""
 
 
-class Wait(msgspec.Struct, kw_only=True):
+class AwaitedAt(msgspec.Struct, kw_only=True):
     """What a held message waits for, at one destination or at all."""
 
     destination: str | None
@@ -59,7 +59,7 @@ class KnownMessage(msgspec.Struct, kw_only=True):
     """No seq of this sender and epoch above this counts; None where none is fenced."""
     arrived_ms: int | None = None
     offset: int | None = None
-    waits: list[Wait] = []
+    waits: list[AwaitedAt] = []
     """Where it is held: what for."""
     gaps: list[AwaitedGap] = []
     """Where it is held: the gaps it waits for. Where it is missing and waited for: the gap it lies in."""
@@ -107,7 +107,7 @@ def _held(group: Group, one: HeldMessage, known: KnownMessage, patience: Patienc
     for destination, blockers in group.release.blockers(one, Look(group)):
         missing = [id_ for id_ in blockers if id_ not in group.held]
         joins = sorted({id_[0] for id_ in blockers if id_ in group.held})
-        known.waits.append(Wait(destination=destination, missing=missing, joins=joins, silent=silent))
+        known.waits.append(AwaitedAt(destination=destination, missing=missing, joins=joins, silent=silent))
     missing_ids = {id_ for wait in known.waits for id_ in wait.missing}
     if missing_ids:
         known.gaps = [gap for gap in _gaps(group, patience) if any(_covers(gap, id_) for id_ in missing_ids)]

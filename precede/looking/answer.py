@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from precede.looking.findings import Copy, Refusal
-from precede.udfs.one_message import AwaitedGap, Wait
+from precede.udfs.one_message import AwaitedAt, AwaitedGap
 from precede.udfs.records.messages import Id
 
 End = Literal["delivered", "held", "refused", "abandoned", "missing", "unseen"]
@@ -56,7 +56,7 @@ class Answer(msgspec.Struct, kw_only=True):
     arrived_ms: int | None = None
     """Where it is held: when it arrived, and at which offset of the raw topic."""
     offset: int | None = None
-    waits: list[Wait] = []
+    waits: list[AwaitedAt] = []
     """Where it is held: what for."""
     behind: Id | None = None
     """Where it is held: the held message that has to go before it."""

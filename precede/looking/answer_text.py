@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from precede.looking.answer import Answer, Cause, Delivery
 from precede.looking.times import ago, ahead, lasting, times
-from precede.udfs.one_message import AwaitedGap, AwaitedMember, Wait
+from precede.udfs.one_message import AwaitedAt, AwaitedGap, AwaitedMember
 from precede.udfs.orders import has_destinations
 from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id
@@ -129,7 +129,7 @@ class _Telling:
             return "It did not have to wait."
         return f"It had waited {lasting(held_ms)} for {_cause(one.cause, one.released_offset)}."
 
-    def _wait(self, wait: Wait) -> Iterator[str]:
+    def _wait(self, wait: AwaitedAt) -> Iterator[str]:
         place = "It waits" if wait.destination is None else f"For {wait.destination} it waits"
         if wait.missing:
             yield f"{place} for {_ids(wait.missing)}."

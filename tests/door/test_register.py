@@ -21,7 +21,7 @@ class Pairs(precede.Order):
     \"\"\"Each even seq waits for the odd one before it, and nothing else waits.\"\"\"
 
     name = "pairs"
-    after_seed = "none"
+    paper = "none"
 
     def wait(self, id_, message):
         sender, epoch, seq = id_

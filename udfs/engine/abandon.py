@@ -185,7 +185,7 @@ def pass_over(group: Group, name: str, epoch: int, runs: Runs, offset: int, now_
         return open_
     for low, high in open_:
         sender.add_range(low, high)
-    group.release.stood_in((name, epoch, sender.prefix))
+    group.release.stand_in_settled((name, epoch, sender.prefix))
     waited: list[Id] = [
         (name, epoch, watch[2]) for watch in group.waiting if len(watch) == ID_PARTS and watch[:2] == (name, epoch)
     ]

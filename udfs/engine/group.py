@@ -23,7 +23,7 @@ A message goes through these states. Beside each arrow is the function that make
        v           Release.take or AtOnce.watch: it waits for no single id any more
     QUEUED, by clocks or for its destinations
        |
-       +---------> SETTLED       ByClocks.let_go: the clocks let it go; ByDestination._end: all have got it
+       +---------> SETTLED       ByClocks.release_ready: the clocks let it go; ByDestination._end: all have got it
 
     HELD, QUEUED   -> REFUSED    Release.withdraw: it lies above a fence, or a new key makes it forged
     HELD, QUEUED,  -> ABANDONED  Release.abandon: a dead letter for what was held, and a stand-in in its place, which is

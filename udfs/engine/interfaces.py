@@ -105,7 +105,7 @@ class Release:
         """Put a stand-in where a message is missing or held, and deliver what that lets go."""
         raise NotImplementedError
 
-    def stood_in(self, id_: Id) -> None:
+    def stand_in_settled(self, id_: Id) -> None:
         """The stand-in of this id is settled."""
 
     def catch_up(self, time: int) -> None:

@@ -34,7 +34,7 @@ class Causal(Order):
     __slots__ = ()
 
     name = "causal"
-    after_seed = "001, 2.1"
+    paper = "Birman, Schiper and Stephenson; lecture notes on message ordering, 2.1"
     takes_apart = True
     in_turn = True
 

@@ -44,7 +44,7 @@ class CausalPointToPoint(Causal):
     __slots__ = ()
 
     name = "causal_p2p"
-    after_seed = "001, 2.2"
+    paper = "Schiper, Eggli and Sandoz; lecture notes on message ordering, 2.2"
     has_destinations = True
     takes_to = True
     takes_apart = True

@@ -22,7 +22,7 @@ class Fifo(Order):
     __slots__ = ()
 
     name = "fifo"
-    after_seed = "001, 1"
+    paper = "lecture notes on message ordering, 1: FIFO channels"
     in_turn = True
     waits_once = True
 

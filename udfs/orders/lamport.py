@@ -47,7 +47,7 @@ class LeastKey(ByClocks):
         lowest = self.floors.lowest()
         return top[1] if lowest is None or lowest > top[0][:3] else None
 
-    def lets_go(self, one: HeldMessage, now_ms: int) -> bool:
+    def frees_something(self, one: HeldMessage, now_ms: int) -> bool:
         top = self.top()
         least = key_of(one) if top is None else min(key_of(one), top[0])
         others = (floor for floor in self.floors.items() if floor[0] != one.id[:2])
@@ -63,7 +63,7 @@ class Lamport(Order):
     __slots__ = ()
 
     name = "lamport"
-    after_seed = "001, 3.2; 000, II"
+    paper = "lecture notes on message ordering, 3.2; Bhavanasi and Iyer, S_b, II"
     in_turn = True
     waits_for_members = True
     release_type: ClassVar[type[ByClocks]] = LeastKey

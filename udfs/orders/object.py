@@ -37,7 +37,7 @@ class ObjectBased(Order):
     __slots__ = ()
 
     name = "object"
-    after_seed = "004, 3 and 4"
+    paper = "Timura, Tanaka and Takizawa, Group Protocol for Object-based Ordered Delivery, 3 and 4"
     takes_to = True
     uses_conflicts = True
     takes_apart = True

@@ -84,8 +84,8 @@ class Order:
     __slots__ = ("group", "release")
 
     name: ClassVar[str]
-    after_seed: ClassVar[str]
-    """The document and section the order comes from."""
+    paper: ClassVar[str]
+    """The document that the order comes from, by authors and section."""
 
     release_type: ClassVar[type[Release]] = AtOnce
     """How what waits goes out: at once when its id is settled, by clocks, or by destination."""

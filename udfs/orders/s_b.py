@@ -35,7 +35,7 @@ class SemanticallyBefore(Order):
 
     __slots__ = ()
     name = "s_b"
-    after_seed = "000, III to VI; 003, 4"
+    paper = "Bhavanasi and Iyer, S_b, III to VI; Bhavanasi, M2MC, 4"
     depth_first = True
     waits_once = True
     takes_id = frozenset({codes.SELF_PARENT, codes.CYCLE, codes.ORPHAN})

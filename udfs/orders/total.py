@@ -25,7 +25,7 @@ class Total(Order):
     __slots__ = ()
 
     name = "total"
-    after_seed = "001, 3.1"
+    paper = "lecture notes on message ordering, 3.1"
     needs_log = True
 
     def arrive(self, id_: Id, message: Message) -> Watch | Refusal | None:

@@ -44,7 +44,7 @@ class TwoClock(Lamport):
     __slots__ = ()
 
     name = "two_clock"
-    after_seed = "002"
+    paper = "Tsuneizumi, Aikebaier, Enokido and Takizawa, Reduction of Messages Unnecessarily Ordered"
     release_type = ByBothClocks
 
     def fault(self, message: Message) -> Refusal | None:

@@ -100,7 +100,7 @@ class AtOnce(Release):
             one = heappop(ranked)[2]
             group.settle(one, offset, now_ms)
             if one.value is None:
-                self.stood_in(one.id)
+                self.stand_in_settled(one.id)
             if one.id in group.waiting:
                 for freed_one in self.woken_by(one.id):
                     heappush(ranked, (freed_one.offset, freed_one.rank, freed_one))

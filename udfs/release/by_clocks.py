@@ -7,10 +7,12 @@ whose floor is too low.
 
 A floor ends when everything has entered that still counts of its sender and epoch: after a leave, an eviction, a new
 epoch.
+
+A heartbeat that comes before the messages it covers is a promise, and kept until these are there.
 """
 
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace, nlargest
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -28,8 +30,86 @@ from precede.udfs.engine.senders import Sender, SenderKey, sender_key
 from precede.udfs.engine.state import QUEUED, WHO_PARTS, first_of, waits_for_join
 from precede.udfs.records.messages import SEQ_MAX, Heartbeat, Id, Join, Message, Who
 from precede.udfs.release.at_once import AtOnce
-from precede.udfs.release.floors import Floors
-from precede.udfs.release.promises import Promises
+
+SPARE = 64
+"""How many outdated entries the heap may keep until they come to its top, beside as many as there are members."""
+
+
+class Floors(dict[Who, int]):
+    """Of each member and epoch the least that may still come from it."""
+
+    __slots__ = ("_lowest",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lowest: list[tuple[int, str, int]] = []
+        """The floors as a heap, perhaps as they were earlier: they only rise, so a look at the top is enough."""
+
+    def begin(self, who: Who, floor: int) -> None:
+        """A member from here on."""
+        self[who] = floor
+        heappush(self._lowest, (floor, *who))
+        if len(self._lowest) > 2 * len(self) + SPARE:  # more entries are outdated than not
+            self._lowest = [(its, *other) for other, its in self.items()]
+            heapify(self._lowest)
+
+    def clear(self) -> None:
+        """No members."""
+        super().clear()
+        self._lowest.clear()
+
+    def lowest(self) -> tuple[int, str, int] | None:
+        """The floor that holds back most, and its member."""
+        heap = self._lowest
+        while heap:
+            floor, name, epoch = heap[0]
+            now = self.get((name, epoch))
+            if now == floor:
+                return heap[0]
+            if now is None:
+                heappop(heap)
+            else:
+                heapreplace(heap, (now, name, epoch))
+        return None
+
+
+PROMISES_MAX = 100
+"""How many promises of one sender and epoch are kept. Beyond that the last but one is forgotten: the first ones count
+first, and the last one, which says how far the sender has got, promises for both."""
+
+Promise = tuple[int, int]
+"""(time, clock_ms): no later message carries less of either."""
+
+
+class Promises(dict[Who, dict[int, Promise]]):
+    """By sender and epoch, and by the seq that follows on what the heartbeat covers: what it promises."""
+
+    __slots__ = ()
+
+    def add(self, who: Who, following: int, promise: Promise) -> None:
+        """Keep a promise until everything below `following` is there."""
+        promises = self.setdefault(who, {})
+        _add_promise(promises, following, promise)
+        if len(promises) > PROMISES_MAX:
+            last, forgotten = nlargest(2, promises)
+            _add_promise(promises, last, promises.pop(forgotten))
+
+    def take(self, who: Who, following: int) -> Promise | None:
+        """The promise that counts now that everything below `following` is there."""
+        promises = self.get(who)
+        if promises is None or following not in promises:
+            return None
+        promise = promises.pop(following)
+        if not promises:
+            del self[who]
+        return promise
+
+
+def _add_promise(promises: dict[int, Promise], following: int, promise: Promise) -> None:
+    """A sender that may say no less than two promises for one seq may say no less than the larger of each part."""
+    before = promises.get(following, promise)
+    promises[following] = max(before[0], promise[0]), max(before[1], promise[1])
+
 
 Key = tuple[int, str, int, int]
 """(time, sender, epoch, seq): how messages rank."""
@@ -70,7 +150,7 @@ class ByClocks(AtOnce):
         """The next message that the clocks let go at this time of the log; it stays queued until it is `delivered`."""
         raise NotImplementedError
 
-    def lets_go(self, one: HeldMessage, now_ms: int) -> bool:
+    def frees_something(self, one: HeldMessage, now_ms: int) -> bool:
         """Whether a message that may enter lets one go at once: then there is room for it, however full the group."""
         raise NotImplementedError
 
@@ -180,7 +260,7 @@ class ByClocks(AtOnce):
         group = self.group
         assert one.value is not None
         refusal = no_room(group, sender, one.id[2], one.value, held=len(group.held))
-        if refusal is not None and not (watch == QUEUED and self.lets_go(one, now_ms)):
+        if refusal is not None and not (watch == QUEUED and self.frees_something(one, now_ms)):
             return refusal
         group.accept(sender, one.id)
         group.hold(one, watch)
@@ -291,12 +371,12 @@ class ByClocks(AtOnce):
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self, offset: int, now_ms: int) -> None:
-        self.let_go(offset, now_ms)
+        self.release_ready(offset, now_ms)
 
     def pass_time(self, offset: int, now_ms: int) -> None:
-        self.let_go(offset, now_ms)
+        self.release_ready(offset, now_ms)
 
-    def let_go(self, offset: int, now_ms: int) -> None:
+    def release_ready(self, offset: int, now_ms: int) -> None:
         """Let messages enter whose turn has come, then deliver what the clocks let go, one by one."""
         group = self.group
         while True:
@@ -322,7 +402,7 @@ class ByClocks(AtOnce):
         self.last = max(self.last, (one.message.time, *one.id))  # type: ignore[assignment]
         self._leaves(*one.id)
 
-    def stood_in(self, id_: Id) -> None:
+    def stand_in_settled(self, id_: Id) -> None:
         """A stand-in whose turn had come already was delivered without entering first."""
         self._leaves(*id_)
         self._follow_up(*id_)
