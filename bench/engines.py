@@ -12,7 +12,7 @@ from bench.peers.ground import Ground
 from bench.peers.measures import Backlog, Steady, backlog, killed, steady
 from bench.peers.reference import Sequences
 from bench.stage import Stage
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 
 MANY = 100_000
 GROUPS = 1_000

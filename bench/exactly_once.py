@@ -8,9 +8,9 @@ from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
 from precede.ingest.kafka.topics import describe
-from precede.streaming.job.settings import Settings
-from precede.streaming.order import query as order_query
 from precede.streaming.order.sink import Sink
+from precede.streaming.settings import Settings
+from precede.streaming.spark import query as order_query
 
 ORDERED = "precede, exactly once"
 IDENTITY = "identity, at least once"

@@ -20,8 +20,8 @@ from bench.segment.speaker import GROUP, Task
 from bench.stage import Stage
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import describe
-from precede.streaming.job import run as job
-from precede.streaming.job.settings import Settings
+from precede.streaming.job import job
+from precede.streaming.settings import Settings
 
 PEERS = 2
 SETTLE_S_MAX = 60.0

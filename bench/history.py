@@ -8,10 +8,10 @@ from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage, drained, rate
 from bench.traffic import Conversation
 from precede.ingest.kafka.topics import Topic
-from precede.streaming.history import query as history_query
 from precede.streaming.history import tables
 from precede.streaming.history.tables import DELIVERIES
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
+from precede.streaming.spark import history_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,7 +16,7 @@ import psutil
 from bench.figures import Figure, Report
 from bench.stage import PARTITIONS, Stage
 from precede.ingest.kafka import reading
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from precede.udfs.records.wire import encode_message
 
 HOME = Path(__file__).resolve().parent.parent
@@ -27,7 +27,10 @@ WARM_S = 90
 SELDOM_S = 30
 """Until requests for what one message waits for have become rare."""
 
-RUN = "import os; from precede.streaming.job import run, settings; run.run(settings.load({}, os.environ))"
+RUN = (
+    "import os; from precede.streaming import settings; from precede.streaming.job import job; "
+    "job.run(settings.load({}, os.environ))"
+)
 HELD = "a group that waits"
 
 

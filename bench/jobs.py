@@ -9,7 +9,7 @@ from bench.peers.ground import Ground
 from bench.peers.measures import Backlog, backlog
 from bench.peers.reference import Sequences
 from bench.stage import Stage
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 
 GROUPS = 1_000
 

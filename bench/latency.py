@@ -13,9 +13,9 @@ from bench.figures import Figure, Report
 from bench.load import Times
 from bench.stage import PARTITIONS, Stage
 from precede.ingest.kafka.topics import describe
-from precede.streaming.job.settings import Settings
-from precede.streaming.order import query as order_query
 from precede.streaming.order.sink import Sink
+from precede.streaming.settings import Settings
+from precede.streaming.spark import query as order_query
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

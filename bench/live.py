@@ -19,9 +19,9 @@ from bench.stage import PARTITIONS, Stage
 from bench.traffic import Pair, whole
 from precede.ingest.kafka.topics import describe
 from precede.ingest.live.live_reader import LiveReader
-from precede.streaming.job.settings import Settings
-from precede.streaming.order import query as order_query
 from precede.streaming.order.sink import Sink
+from precede.streaming.settings import Settings
+from precede.streaming.spark import query as order_query
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.wire import encode_message
 

@@ -15,7 +15,7 @@ from bench.figures import Figure
 from bench.stage import PARTITIONS, Stage
 from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import StreamTopics, horizon_record, new_owner, owner_record, token_record
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from precede.udfs.holdback import Holdback
 from precede.udfs.partitioner import partition_of
 from precede.udfs.records.state_pieces import pieces

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from precede.streaming.job.java import java
+from precede.streaming.spark.jars import java
 
 
 def describe() -> dict[str, str]:

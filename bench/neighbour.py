@@ -7,7 +7,7 @@ from bench import order_query
 from bench.figures import Report, by_turns, ratio
 from bench.stage import Stage
 from bench.traffic import Conversation, Pair
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 
 ALONE = "the others, alone"
 BESIDE = "the others, beside it"

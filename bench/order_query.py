@@ -11,8 +11,8 @@ from bench import plain
 from bench.figures import Figure, Lookup, Report, by_turns, ratio
 from bench.stage import PARTITIONS, Stage, drained, rate, took_ms
 from bench.traffic import Conversation, Pair
-from precede.streaming.job.settings import Settings
-from precede.streaming.order import query as order_query
+from precede.streaming.settings import Settings
+from precede.streaming.spark import query as order_query
 from precede.udfs.shard import Shard
 
 if TYPE_CHECKING:

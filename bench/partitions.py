@@ -13,7 +13,7 @@ from bench.live import catching_up_rate, start_s, three_each
 from bench.small_job import SmallJob
 from bench.stage import Stage, took_ms
 from bench.traffic import Conversation, whole
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 
 SMALL = 1_000
 WARM_BATCHES = 3

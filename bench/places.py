@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.figures import Figure, Report
 from bench.stage import Stage
 from bench.traffic import Conversation
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from precede.udfs.records.wire import encode_message
 from tests.cluster.config import config_of
 from tests.cluster.s3 import Store, free_port

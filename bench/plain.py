@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from precede.streaming.job.settings import Settings
-from precede.streaming.order import query as order_query
+from precede.streaming.settings import Settings
+from precede.streaming.spark import query as order_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

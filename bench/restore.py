@@ -13,11 +13,11 @@ from bench.figures import Figure, Report
 from bench.stage import PARTITIONS, Stage, drained, rate
 from bench.traffic import Conversation
 from precede.ingest.kafka.topics import describe
-from precede.streaming.job import checkpoint, last_states, restore
-from precede.streaming.job.settings import Settings
 from precede.streaming.job.ticker import TICK
-from precede.streaming.order import query as order_query
 from precede.streaming.order.sink import Sink
+from precede.streaming.settings import Settings
+from precede.streaming.spark import checkpoint, checkpoint_reader, restore
+from precede.streaming.spark import query as order_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -77,7 +77,7 @@ def _order(stage: Stage, settings: Settings, say: Callable[[str], object] = prin
     topics = describe(settings.bootstrap, [topic.name for topic in settings.topics()])
     folder = Path(settings.checkpoint)
     folder.mkdir(parents=True)
-    checkpoint.update(settings.checkpoint_place, order=checkpoint.check_order(settings, None, topics), history=None)
+    checkpoint.update(settings.checkpoint_place, order=checkpoint.order_part(settings, None, topics), history=None)
     sink = Sink(settings, topics[settings.raw_topic], topics[settings.progress_topic])
     sink.open()
     try:
@@ -92,7 +92,7 @@ def _order(stage: Stage, settings: Settings, say: Callable[[str], object] = prin
         )
         found = rate(drained(query, None))
         if restored is None:
-            last_states.write(stage.spark, settings, sink, PARTITIONS)
+            checkpoint_reader.write_last_states(stage.spark, settings, sink, PARTITIONS)
         else:
             assert len(sink.shards) == settings.shards, "some shards were not called"
             assert sum(sink.counts.state_bytes.values()) > sum(map(os.path.getsize, _files(settings))) / 2

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from precede.ingest.kafka.reading import TopicReader
 from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import Owner, horizon_record, owner_record, token_record, transactional_id
-from precede.streaming.job.settings import Settings
 from precede.streaming.order.transaction import TransactionalProducer
+from precede.streaming.settings import Settings
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.rules import RULES

@@ -28,7 +28,7 @@ from bench.soak_traffic import Reader, Sender
 from bench.stage import Stage
 from bench.traffic import Conversation
 from precede.local.embedded_broker import free_port
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 
 HOME = Path(__file__).resolve().parent.parent
 GROUPS = 1_000

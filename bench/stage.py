@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 from bench.traffic import Pair
 from precede.ingest.kafka import topics
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import jars, session
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
+from precede.streaming.spark import jars, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

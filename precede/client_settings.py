@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from precede.ingest.kafka.access import Address
-from precede.streaming.job import settings as job_settings
-from precede.streaming.job.settings import Settings
+from precede.streaming import settings as job_settings
+from precede.streaming.settings import Settings
 from precede.udfs.partitioner import check_partitioner
 
 Config = Settings | str | Path | None

@@ -14,7 +14,7 @@ from precede.terminal_text import plain
 from precede.udfs.errors import PrecedeError, Refused
 
 if TYPE_CHECKING:
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
 Bootstrap = Annotated[
     str | None,
@@ -86,7 +86,7 @@ def load_given_settings(
     config: Path | None, *, reaches_kafka: bool = True, **flags: Any
 ) -> tuple["Settings", set[str]]:
     """The same, with the names of the settings that were given anywhere."""
-    from precede.streaming.job import settings
+    from precede.streaming import settings
 
     for name, meant in settings.likely_slips(os.environ):
         say(f"The variable {name} is not a setting of precede and has no effect: did you mean {meant}?")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import jars
+from precede.streaming.spark import jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,8 +97,8 @@ def spark_jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark(spark_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for the whole run, configured like the job's; one worker has all tests that use it."""
-    from precede.streaming.job import session
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
+    from precede.streaming.spark import session
 
     running = session.start(Settings(tasks=2), spark_jars, tmp_path_factory.mktemp("spark"))
     yield running

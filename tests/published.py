@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.packed_rows import released_from
+from precede.streaming.order.sink import Coverage
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits, Patience
 from precede.udfs.records.messages import LogRecord

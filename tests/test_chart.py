@@ -14,7 +14,7 @@ from precede import __version__
 from precede.command_line import COMMANDS
 from precede.commands import bundle
 from precede.ingest.kafka import topics
-from precede.streaming.job import settings
+from precede.streaming import settings
 from tests.charts import (
     CHART,
     ROOT,
@@ -223,7 +223,7 @@ def test_a_spark_application_runs_what_the_image_holds() -> None:
     assert command in COMMANDS
     assert {flag for flag in flags if flag.startswith("--")} <= flags_of(command)
     assert "PRECEDE_JARS=/opt/jars" in dockerfile
-    fetched = re.search(r"jobs?\.jars ([\w ]+)$", dockerfile, re.MULTILINE)
+    fetched = re.search(r"spark\.jars ([\w ]+)$", dockerfile, re.MULTILINE)
     assert fetched is not None
     for role in ("driver", "executor"):
         classes = application["sparkConf"][f"spark.{role}.extraClassPath"].split(":")

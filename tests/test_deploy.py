@@ -23,12 +23,11 @@ from precede.ingest.kafka.retention import Retention
 from precede.ingest.live.live_kernel import KernelState, Stream
 from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.ingest.service.running import host_and_port
-from precede.streaming.job.settings import Settings
-from precede.streaming.job.watch import QueryWatch
-from precede.streaming.monitoring.counts import Counts
 from precede.streaming.monitoring.metrics import Metrics
+from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.monitoring.retention_monitor import RetentionMonitor
-from precede.streaming.monitoring.times import Times
+from precede.streaming.order.counts import JobCounts, Times
+from precede.streaming.settings import Settings
 from precede.udfs.codes import CODES
 from precede.udfs.limits import Limits
 from tests.test_tidy import flags_of
@@ -73,7 +72,7 @@ def test_a_service_waits_only_for_what_can_tell_that_it_is_healthy(name: str) ->
 
 
 def test_the_broker_is_of_the_version_that_the_tests_run_on() -> None:
-    revision = re.search(r'name="kafka_2.13" rev="([^"]+)"', (ROOT / "streaming" / "job" / "ivy.xml").read_text())
+    revision = re.search(r'name="kafka_2.13" rev="([^"]+)"', (ROOT / "streaming" / "spark" / "ivy.xml").read_text())
     assert revision is not None
     assert SERVICES["kafka"]["image"] == f"apache/kafka:{revision[1]}"
 
@@ -135,7 +134,7 @@ def test_the_image_is_made_of_what_is_there_and_runs_precede_as_nobody_special()
 
 
 def test_the_image_has_its_jars_before_it_starts() -> None:
-    assert any("python -m precede.streaming.job.jars spark s3" in step for step in arguments_of("RUN"))
+    assert any("python -m precede.streaming.spark.jars spark s3" in step for step in arguments_of("RUN"))
 
 
 RULES: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "chart" / "files" / "alarms.yml").read_text())
@@ -149,11 +148,11 @@ def told_metrics() -> dict[str, set[str]]:
     metrics = Metrics(settings, BrokerMonitor(settings.bootstrap, settings.raw_topic), lambda: True)
     metrics.broker.ends[0] = (0, 1)
     metrics.sink = SimpleNamespace(  # type: ignore[assignment]
-        counts=Counts(), times=Times(), ownership=SimpleNamespace(partitions=[0]), is_token_known=True
+        counts=JobCounts(), times=Times(), ownership=SimpleNamespace(partitions=[0]), is_token_known=True
     )
     metrics.retention = RetentionMonitor(settings, Retention(1, None), dict)
     names = ("order", "history of deliveries")
-    metrics.watches = [QueryWatch(name, lambda: None, print, 1, print) for name in names]  # type: ignore[arg-type, return-value]
+    metrics.watches = [QueryKeeper(name, lambda: None, print, 1, print) for name in names]  # type: ignore[arg-type, return-value]
     metrics.watches[0].progress_at, metrics.watches[0].behind = 1.0, 0
     metrics.watches[1].reached = {("precede.ordered", 0): 5}
     metrics.observe("order", "triggerExecution", 1.0)

@@ -15,7 +15,7 @@ from precede.looking.answer import Cause, Delivery
 from precede.looking.findings import Copy, Refusal
 from precede.member.object_instances import Invocation
 from precede.streaming.history.tables import COLUMNS
-from precede.streaming.job.settings import OTHER_VARIABLES
+from precede.streaming.settings import OTHER_VARIABLES
 from precede.udfs.codes import CODES
 from precede.udfs.limits import Limits
 from precede.udfs.one_message import AwaitedAt, AwaitedMember

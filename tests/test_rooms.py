@@ -103,6 +103,18 @@ def cycles(imports: dict[str, list[str]]) -> list[list[str]]:
     return found
 
 
+# The rooms of streaming/ in the same way.
+ROOMS_OF_THE_JOB = (
+    {"places"},
+    {"raw_partitions", "faults", "settings"},
+    {"order"},
+    {"history"},
+    {"monitoring"},
+    {"job"},
+    {"spark", "process"},
+)
+
+
 def room_of(module: str) -> int | None:
     """The number of the room of a module of udfs/; a module that is named itself may stand in a room of its own."""
     inner = module.removeprefix("precede.udfs.")
@@ -126,6 +138,23 @@ def test_inside_the_kernel_imports_point_down(module: str) -> None:
     assert room is not None
     above = [name for name in IMPORTS[module] if name in KERNEL and (room_of(name) or 0) > room]
     assert not above, f"{module} imports {', '.join(above)} from a room above its own"
+
+
+JOB = [module for module in MODULES if module.startswith("precede.streaming.")]
+
+
+def job_room_of(module: str) -> tuple[int, str]:
+    """The number of the room of a module of streaming/, and its name."""
+    name = module.split(".")[2]
+    return next(number for number, room in enumerate(ROOMS_OF_THE_JOB) if name in room), name
+
+
+@pytest.mark.parametrize("module", JOB)
+def test_inside_the_job_imports_point_down_and_the_engines_do_not_know_each_other(module: str) -> None:
+    number, room = job_room_of(module)
+    others = [(name, job_room_of(name)) for name in IMPORTS[module] if name in JOB]
+    wrong = [name for name, (above, other) in others if above > number or (above == number == 6 and other != room)]
+    assert not wrong, f"{module} imports {', '.join(wrong)}"
 
 
 def test_no_modules_import_each_other_not_even_for_types() -> None:

@@ -22,7 +22,7 @@ import precede
 from precede import __version__
 from precede.command_line import COMMANDS, application
 from precede.ingest.extras import EXTRAS
-from precede.streaming.job.settings import TABLES, Settings
+from precede.streaming.settings import TABLES, Settings
 from precede.udfs.orders import ORDERS
 
 ROOT = Path(__file__).parent.parent
@@ -420,7 +420,7 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 def test_spark_and_its_jars_are_of_one_version() -> None:
     revision = re.search(
-        r'name="spark-sql-kafka[^"]*" rev="([^"]+)"', (ROOT / "streaming" / "job" / "ivy.xml").read_text()
+        r'name="spark-sql-kafka[^"]*" rev="([^"]+)"', (ROOT / "streaming" / "spark" / "ivy.xml").read_text()
     )
     assert revision is not None
     assert f"pyspark=={revision[1]}" in PROJECT["project"]["optional-dependencies"]["spark"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.peers.programs import program
-from precede.streaming.job.jars import Say
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
+from precede.streaming.spark.jars import Say
 
 HOME = Path(__file__).resolve().parent.parent.parent
 FLINK_CHECKPOINTS_MS = 100

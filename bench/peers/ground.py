@@ -14,8 +14,8 @@ from bench.peers.process import Running
 from bench.peers.reference import Order, Sequences
 from bench.stage import PARTITIONS, Stage
 from bench.traffic import Pair
-from precede.streaming.job.jars import Say
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
+from precede.streaming.spark.jars import Say
 
 LEADER_S_MAX = 30
 REPEATED = 100

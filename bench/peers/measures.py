@@ -12,7 +12,7 @@ from bench.peers import engines
 from bench.peers.ground import Ground, ends
 from bench.peers.process import Running
 from bench.peers.reference import Sequences, compared, read
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 
 SAMPLE_S = 0.1
 SETTLED_S = 2.0

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from precede.streaming.job import jars
-from precede.streaming.job.java import java
+from precede.streaming.spark import jars
+from precede.streaming.spark.jars import java
 
 LISTED = jars.Listed(files("bench.peers") / "ivy.xml", files("bench.peers") / "jars.sha256")
 CONFIGURATIONS = ("compiler", "kafka-streams", "flink")

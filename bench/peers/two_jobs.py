@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from bench.stage import PARTITIONS
-from precede.streaming.job.raw_partitions import as_text
+from precede.streaming.raw_partitions import as_text
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ Its output is sentences for a person, or one JSON object per line for a program 
 """
 
 import datetime
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,11 +13,14 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import msgspec
+from confluent_kafka import KafkaException
 
 from precede.ingest.kafka.retry import retry
 from precede.udfs.errors import Refused, Unreachable
 
 RETRY_S = 2.0
+REASON_LENGTH_MAX = 300
+_CAUSES = re.compile(r"(?:Exception|Error): ([^\n]+)")
 
 Say = Callable[[str], object]
 Answer = TypeVar("Answer")
@@ -92,3 +96,13 @@ def broker_retry(
         )
     except Unreachable as away:
         raise Refused(f"{str(away).rstrip('.')}; gave up after {seconds}.") from away
+
+
+def reason_of(error: Any) -> str:
+    """The innermost cause in one line; a log has the rest."""
+    if isinstance(error, KafkaException):
+        return str(error.args[0].str()).rstrip(".")
+    text = str(error).strip() or type(error).__name__
+    causes = _CAUSES.findall(text)
+    line = str(causes[-1] if causes else text.strip().splitlines()[0])
+    return line[:REASON_LENGTH_MAX].rstrip(". ")

@@ -72,7 +72,7 @@ def bundle(
     The Python of every worker needs the packages that precede depends on. docs/how-to/deploy.md has the rest.
     """
     need("spark", "precede bundle")
-    from precede.streaming.job import jars
+    from precede.streaming.spark import jars
 
     try:
         if directory.exists() and any(directory.iterdir()):

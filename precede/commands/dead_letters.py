@@ -14,7 +14,7 @@ from precede.udfs.records.identifiers import id_text
 
 if TYPE_CHECKING:
     from precede.reading.dead_letter_reader import FoundLetter, LetterFilter
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
 SHOWN_MAX = 50
 REASON_LENGTH_MAX = 100

@@ -11,7 +11,7 @@ from precede.terminal_text import plain
 
 if TYPE_CHECKING:
     from precede.doctor.findings import Finding
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
 FAILED = 1
 WIDTH = 5

@@ -24,7 +24,7 @@ from precede.udfs.records.identifiers import id_text
 if TYPE_CHECKING:
     from precede.groups.manager import Answer, Groups
     from precede.looking.holding import Holding
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
     from precede.udfs.peers.catalogue import Listing
 
 TopBy = Literal["held", "wait", "bytes"]

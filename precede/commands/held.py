@@ -15,7 +15,7 @@ from precede.udfs.records.identifiers import id_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
     from precede.udfs.engine.held import Held
     from precede.udfs.engine.inspection import OpenGap
 
@@ -87,7 +87,7 @@ def _from_checkpoint(settings: "Settings", group: str | None, *, gaps: bool) -> 
     from precede.ingest.extras import need
 
     need("spark", "precede held --checkpoint")
-    from precede.streaming.job import checkpoint_reader as reader
+    from precede.streaming.spark import checkpoint_reader as reader
 
     if sys.stderr.isatty():
         say("Reading the checkpoint ...")

@@ -24,7 +24,7 @@ from precede.command_options import (
 )
 
 if TYPE_CHECKING:
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
     from precede.udfs.holdback import Holdback
     from precede.udfs.limits import Patience
     from precede.udfs.records.published import JobRecord

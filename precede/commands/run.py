@@ -12,7 +12,7 @@ from precede.command_options import Bootstrap, Checkpoint, Config, Engine, Order
 from precede.ingest.extras import need
 
 if TYPE_CHECKING:
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
 
 WITHOUT_SPARK = "Without Spark, `precede run --engine process` orders on this machine, and writes no history."
@@ -116,7 +116,7 @@ def run(
         announcer(sentence)
     try:
         service_key = key_in(settings.service_key)
-        from precede.streaming.job import run as job
+        from precede.streaming.job import job
     except KeyboardInterrupt:
         return
     except PrecedeError as refusal:
@@ -127,7 +127,7 @@ def run(
 
 def without_effect(settings: "Settings", given: set[str]) -> Iterator[str]:
     """What was given and does nothing with this engine."""
-    from precede.streaming.job.settings import SPARK_ONLY
+    from precede.streaming.settings import SPARK_ONLY
 
     unused = [name for name in SPARK_ONLY if name in given]
     if settings.runs_without_spark and unused:

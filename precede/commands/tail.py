@@ -15,7 +15,7 @@ from precede.udfs.records.identifiers import id_text
 
 if TYPE_CHECKING:
     from precede.reading.delivery import Delivery
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
 LOOK_S = 0.25
 SPACES = str.maketrans("\r\n\t", "   ")

@@ -26,7 +26,7 @@ from precede.demo.view import DrawnPicture, PrintedLines
 from precede.local.child import Child
 from precede.reading.delivery import Delivery
 from precede.reading.following import Follower, follow
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from precede.terminal_text import plain, safe_text
 from precede.udfs.errors import Refused
 from precede.udfs.records.messages import Id

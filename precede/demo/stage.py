@@ -24,8 +24,8 @@ from precede.ingest.producer import Publisher
 from precede.local.child import Child
 from precede.local.embedded_broker import Broker
 from precede.reading.following import Follower, follow
-from precede.streaming.job import jars
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
+from precede.streaming.spark import jars
 from precede.terminal_text import safe_text
 from precede.udfs.errors import Refused
 

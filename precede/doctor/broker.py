@@ -16,7 +16,7 @@ from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import access_to
 from precede.ingest.kafka.topics import Wanted
 from precede.ingest.progress import transactional_id
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from precede.udfs.errors import PrecedeError
 
 REQUEST_S = 10.0

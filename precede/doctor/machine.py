@@ -14,11 +14,11 @@ from precede.ingest.segment.link import read_segment_key
 from precede.ingest.segment.sockets import SegmentSocket
 from precede.ingest.service.running import host_and_port
 from precede.ingest.signing import key_in
-from precede.streaming.job import checkpoint, jars
-from precede.streaming.job.java import java
-from precede.streaming.job.settings import Settings
 from precede.streaming.places import place
-from precede.streaming.places.place import LocalPlace, Place
+from precede.streaming.places.place import LocalPlace, Place, make_writable
+from precede.streaming.settings import Settings
+from precede.streaming.spark import jars
+from precede.streaming.spark.jars import java
 from precede.udfs.errors import PrecedeError, Refused
 
 ECHO_S = 1.0
@@ -65,17 +65,15 @@ def _folders(settings: Settings) -> Iterator[Finding]:
         )
     if settings.gateway is not None:
         folder = LocalPlace(Path(settings.gateway).expanduser())
-        yield from tried(
-            lambda: checkpoint.make_writable("gateway", folder), f"The gateway folder {folder} is writable."
-        )
+        yield from tried(lambda: make_writable("gateway", folder), f"The gateway folder {folder} is writable.")
 
 
 def _try_to_write(settings: Settings, name: str, folder: Place) -> None:
     if not isinstance(folder, LocalPlace):
-        from precede.streaming.job import session
+        from precede.streaming.spark import session
 
         session.reach_stores(settings)
-    checkpoint.make_writable(name, folder)
+    make_writable(name, folder)
 
 
 def _keys(settings: Settings) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from precede.streaming.job.settings import PREFIX, Settings, from_environment, from_file
+from precede.streaming.settings import PREFIX, Settings, from_environment, from_file
 
 
 def origins(

@@ -11,11 +11,11 @@ from precede.ingest.extras import is_there
 from precede.ingest.kafka.retention import retention_of
 from precede.ingest.kafka.topics import Topic, describe
 from precede.ingest.progress import Owner, read_progress
-from precede.streaming.job import checkpoint, start_checks
-from precede.streaming.job.raw_partitions import as_text, owned
-from precede.streaming.job.settings import Settings
 from precede.streaming.order.same_stream import check_same_source
-from precede.streaming.process import start as process_start
+from precede.streaming.process.engine import check_log
+from precede.streaming.raw_partitions import as_text, owned
+from precede.streaming.settings import Settings
+from precede.streaming.spark import checkpoint
 from precede.udfs.errors import PrecedeError
 
 
@@ -55,14 +55,12 @@ def _retention(settings: Settings) -> Iterator[Finding]:
 
 def _order(settings: Settings, topics: dict[str, Topic]) -> Iterator[Finding]:
     if settings.runs_without_spark:
-        yield from tried(
-            lambda: process_start.check(settings, topics, _now), "The log reaches back to where the order goes on."
-        )
+        yield from tried(lambda: check_log(settings, topics, _now), "The log reaches back to where the order goes on.")
         return
     if not is_there("spark"):
         return  # said with the packages
     yield from tried(
-        lambda: start_checks.check_order(settings, _kept(settings).order, topics, _now),
+        lambda: checkpoint.check_order(settings, _kept(settings).order, topics, _now),
         f"The checkpoint {settings.checkpoint}, the log and the topics belong together.",
     )
 
@@ -74,7 +72,7 @@ def _history(settings: Settings, topics: dict[str, Topic]) -> Iterator[Finding]:
         yield note("With rebuild_delta a start removes the Delta tables and writes them again.")
         return
     yield from tried(
-        lambda: start_checks.check_history(settings, _kept(settings).history, topics),
+        lambda: checkpoint.check_history(settings, _kept(settings).history, topics),
         f"The Delta tables in {settings.delta} and the checkpoint belong together.",
     )
 

@@ -30,7 +30,7 @@ from precede.ingest.sender_state import default_file
 from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.ingest.service.page_server import PageServer
 from precede.ingest.service.running import RETRY_S, Announcer, broker_retry, set_on_signals
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from precede.udfs.errors import AccessDenied, Refused, Unconfirmed
 from precede.udfs.peers.events import Event
 

@@ -27,8 +27,8 @@ from typing import IO, Any
 
 from precede.ingest.files import locked
 from precede.local.child import GUARD
-from precede.streaming.job import jars
-from precede.streaming.job.java import java
+from precede.streaming.spark import jars
+from precede.streaming.spark.jars import java
 from precede.udfs.errors import Refused
 
 HOST = "127.0.0.1"

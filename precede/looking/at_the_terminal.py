@@ -8,7 +8,7 @@ from precede.looking.knowledge import Knowledge, look
 from precede.reading_progress import shown_progress
 
 if TYPE_CHECKING:
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
 
 def caught_up(settings: "Settings", group: str | None = None) -> Knowledge:

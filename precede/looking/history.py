@@ -18,7 +18,7 @@ from precede.udfs.records.messages import LogRecord
 
 if TYPE_CHECKING:
     from precede.reading.delta_rows import Condition, DeltaRows
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
 STEP_RECORDS = 50_000
 """A topic is read from its end backwards, first so many records and then twice as many at each step, because people

@@ -23,7 +23,7 @@ from precede.udfs.records.state_pieces import StoredState
 from precede.udfs.rules import RULES
 
 if TYPE_CHECKING:
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
 Tell = Callable[[str, float], None]
 """Told what is being read, and which part of it has been: 0 to 1."""

@@ -16,7 +16,7 @@ from precede.udfs.records.messages import Id, LogRecord
 
 if TYPE_CHECKING:
     from precede.ingest.kafka.access import Address
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
 RawRecord = Callable[[int, int], LogRecord | None]
 """The raw record at a partition and offset; None where it is not there any more."""
@@ -42,7 +42,7 @@ def why(
     """
     from precede.command_options import WrongUse
     from precede.identifiers import check_name, parse_id
-    from precede.streaming.job import settings
+    from precede.streaming import settings
 
     try:
         check_name("the group", group)

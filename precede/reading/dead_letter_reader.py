@@ -14,7 +14,7 @@ from precede.udfs.records.published import EXCERPT_BYTES_MAX, LetterFields
 
 if TYPE_CHECKING:
     from precede.reading.delta_rows import Condition
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
 AGO = re.compile(r"(\d+) ?(s|min|h|d)")
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from precede.ingest.extras import need
-from precede.streaming.places.delta import open_table
 from precede.streaming.places.place import Place
+from precede.streaming.places.store_options import open_table
 from precede.udfs.errors import Refused
 
 Condition = tuple[str, Literal["=", "!=", "<", "<=", ">", ">=", "IN"], Any]

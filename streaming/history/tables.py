@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 from precede.ingest.kafka.topics import Topic
-from precede.streaming.job import spark_files
-from precede.streaming.job.settings import Settings
-from precede.streaming.job.spark_files import NO_BATCH
-from precede.streaming.job.watch import reason_of
-from precede.streaming.places import place
-from precede.streaming.places.delta import open_table
+from precede.ingest.service.running import reason_of
+from precede.streaming.places import place, spark_files
 from precede.streaming.places.place import Place
+from precede.streaming.places.spark_files import NO_BATCH
+from precede.streaming.places.store_options import open_table
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ PROPERTIES = {
 
 
 @dataclass(frozen=True)
-class Found:
+class TableFacts:
     """A table that exists already."""
 
     id: str
@@ -97,7 +96,7 @@ def topic(settings: Settings, table: str) -> str:
     return topics[table]
 
 
-def find(settings: Settings, table: str) -> Found | None:
+def find(settings: Settings, table: str) -> TableFacts | None:
     """The table as it is now, read without Spark."""
     from deltalake.exceptions import DeltaError
 
@@ -115,7 +114,7 @@ def find(settings: Settings, table: str) -> Found | None:
         raise Refused(f"The Delta table {folder} cannot be read: {error}.") from error
     named = (unquote(str(name)) for name in found.get_add_actions(flatten=True).column("path").to_pylist())
     lost = next((str(folder / name) for name in named if name not in files), None)
-    return Found(str(found.metadata().id), found.version() == 0, lost, NO_BATCH if batch is None else batch)
+    return TableFacts(str(found.metadata().id), found.version() == 0, lost, NO_BATCH if batch is None else batch)
 
 
 def check(settings: Settings, table: str, wanted: str | None) -> None:
@@ -148,7 +147,7 @@ def _query_id(settings: Settings, table: str) -> str | None:
     return spark_files.query_id(settings.history_checkpoint(table), f"rebuild the table from the topic: {REBUILD}")
 
 
-def _check_same_batch(settings: Settings, table: str, found: Found) -> None:
+def _check_same_batch(settings: Settings, table: str, found: TableFacts) -> None:
     """The table has the batches that its checkpoint counts, or Delta would skip new ones or add old ones again."""
     if _query_id(settings, table) is None:
         if found.empty:

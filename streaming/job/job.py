@@ -7,27 +7,28 @@ whole transaction left them.
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from precede.ingest.kafka.retention import retention_of
 from precede.ingest.kafka.topics import Topic, describe, ensure_patiently
 from precede.ingest.service.monitor import Monitor
-from precede.ingest.service.running import Announcer, broker_retry, set_on_signals
-from precede.streaming.job.raw_partitions import as_text
-from precede.streaming.job.settings import Settings
-from precede.streaming.job.status import Status
+from precede.ingest.service.running import Announcer, Say, broker_retry, set_on_signals
 from precede.streaming.job.ticker import Ticker
-from precede.streaming.job.watch import QueryWatch
+from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.monitoring.retention_monitor import RetentionMonitor
 from precede.streaming.monitoring.server import MonitoringServer
-from precede.streaming.order.owner_monitor import OwnerMonitor
+from precede.streaming.monitoring.status import StatusLine
+from precede.streaming.order.ownership import OwnerMonitor
 from precede.streaming.order.sink import Sink
-from precede.udfs.errors import Refused, TakenOver
+from precede.streaming.raw_partitions import as_text
+from precede.streaming.settings import Settings
+from precede.udfs.errors import PrecedeError, Refused, TakenOver
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from pyspark.sql import SparkSession
 
 Answer = TypeVar("Answer")
 
@@ -59,7 +60,7 @@ class Job(ABC):
         """Where the raw topic has a retention."""
         self.owner_monitor: OwnerMonitor | None = None
         self.ticker: Ticker | None = None
-        self.status = Status(settings)
+        self.status = StatusLine(settings)
         self.monitoring: MonitoringServer | None = None
         self.lost: Refused | None = None
         """Why this job may no longer write into its folders."""
@@ -232,7 +233,7 @@ class Job(ABC):
         """Takes the time of each phase of a batch."""
         return self.monitoring.metrics.observe if self.monitoring else ignore_time
 
-    def watch(self, watches: list[QueryWatch]) -> None:
+    def watch(self, watches: list[QueryKeeper]) -> None:
         """Keep these queries going until all are done or the job is stopped."""
         try:
             while not self.stopping.is_set() and not all(watch.done for watch in watches):
@@ -249,7 +250,7 @@ class Job(ABC):
         finally:
             self._stop(watches)
 
-    def _say_if_ready(self, watches: list[QueryWatch]) -> None:
+    def _say_if_ready(self, watches: list[QueryKeeper]) -> None:
         """Say once that all queries work; a job that only handles what is there ends instead."""
         if self._start_monitor.has_ended or not all(watch.progress_at or watch.done for watch in watches):
             return
@@ -266,7 +267,7 @@ class Job(ABC):
         parts = [orders] * (settings.only != "history") + [writes] * (settings.only != "order")
         return f"the job {' and '.join(parts)}"
 
-    def report(self, watches: list[QueryWatch]) -> None:
+    def report(self, watches: list[QueryKeeper]) -> None:
         """Say what is new, and let time pass in the log."""
         if self.sink is not None:
             self.sink.announce(self.say)
@@ -284,7 +285,7 @@ class Job(ABC):
         if line:
             self.say(line, **self.status.facts())
 
-    def _stop(self, watches: list[QueryWatch]) -> None:
+    def _stop(self, watches: list[QueryKeeper]) -> None:
         """Stop between batches: a batch that is being published is finished; the next start does the rest."""
         is_taken_over = self.lost is not None or (self.sink is not None and isinstance(self.sink.refused, TakenOver))
         if self.sink is not None:
@@ -292,3 +293,54 @@ class Job(ABC):
         self.end_batch(TAKEN_OVER_S_MAX if is_taken_over else STOP_S_MAX)
         for watch in watches:
             watch.stop()
+
+
+def print_at_once(sentence: str) -> None:
+    """Print a line without buffering."""
+    print(sentence, flush=True)  # noqa: T201 (this is what the job is asked to do)
+
+
+def run(
+    settings: Settings,
+    *,
+    say: Say = print_at_once,
+    spark: "SparkSession | None" = None,
+    key: "Ed25519PrivateKey | None" = None,
+    makes_topics: bool = False,
+) -> None:
+    """Run until everything is done or the job is stopped; raises Refused for problems that a person must fix.
+
+    A session that is given is used and left running. With a service key the job signs the records it writes itself.
+    With `makes_topics` it creates the topics that are absent; without, they are refused.
+    """
+    announcer = Announcer(say, settings.log_format)
+    try:
+        with _failing_places_refused():
+            _new_job(settings, announcer, spark, key).run(makes_topics=makes_topics)
+    except PrecedeError as refusal:
+        announcer.refused(refusal)
+        raise
+
+
+@contextmanager
+def _failing_places_refused() -> Iterator[None]:
+    """A disk or a store that fails while the job starts ends it with a sentence that names the place."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            raise
+        raise Refused(
+            f"{error.filename} cannot be used: {error.strerror}. Nothing is lost; start the job again when it works."
+        ) from error
+
+
+def _new_job(settings: Settings, say: Announcer, spark: "SparkSession | None", key: "Ed25519PrivateKey | None") -> Job:
+    """The job of the engine; only Spark writes history, whatever the setting says."""
+    if settings.runs_without_spark:
+        from precede.streaming.process.engine import ProcessJob
+
+        return ProcessJob(settings, say, key)
+    from precede.streaming.spark.engine import SparkJob
+
+    return SparkJob(settings, say, key, spark)

@@ -4,12 +4,12 @@ It is computed before Spark starts, so that what a person must decide is refused
 has fenced all others, so that nothing it depends on can change any more.
 """
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
-from precede.streaming.job.raw_partitions import of_partitions
-from precede.streaming.job.settings import Settings
-from precede.streaming.order.same_stream import check_log_reaches
+from precede.ingest.progress import Progress
+from precede.streaming.order.same_stream import check_log_reaches, check_rules
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
 
 NEW_OUTPUT = "choose a new ordered_topic, dead_letter_topic and delta folder, where positions start over"
@@ -37,19 +37,6 @@ class Position(NamedTuple):
     """The first and the next offset of each raw partition of the job."""
     lacks_state: bool = False
     """Whether the checkpoint is older than files that it needs."""
-
-
-def of_checkpoint(
-    settings: Settings, token: Mapping[int, int], horizon: Mapping[int, int], ends: Mapping[int, tuple[int, int]]
-) -> Position:
-    """The position of the checkpoint of these settings; `ends` has the partitions of the job."""
-    from precede.streaming.job import restored_files, spark_files  # they need pandas, which one engine does without
-
-    folder = settings.order_checkpoint
-    reached = spark_files.reached(folder, RESTORE_HINT).get(settings.raw_topic)
-    restored = None if reached is None else restored_files.find(settings.restored_files)
-    lacks_state = restored is not None and restored.is_needed_by(spark_files.last_commit(folder))
-    return Position(reached, of_partitions(ends, token), of_partitions(ends, horizon), ends, lacks_state)
 
 
 def find(settings: Settings, position: Position, has_records: Callable[[int, int, int], bool]) -> StartingPoint:
@@ -157,3 +144,16 @@ def _lost_messages(settings: Settings, position: Position, reached: dict[int, in
         f"the state topic {settings.state_topic_name} does not cover what is missing; restore a newer checkpoint, or "
         f"take a new checkpoint folder with accept_cut_log, and {NEW_OUTPUT}."
     )
+
+
+# ── what is read again ────────────────────────────────────────────────────────────────────────────────────────────────
+
+Ask = Callable[[Callable[[], Any]], Any]
+"""Asks Kafka until it answers; None where the job was stopped meanwhile."""
+
+
+def check_log_read_again(settings: Settings, progress: Progress, partitions: Collection[int]) -> None:
+    """A log that is read from its beginning must give what was published from these partitions of it."""
+    for partition, found in progress.owners.items():
+        if partition in partitions and progress.token.get(partition):
+            check_rules(settings.ordered_topic, found, reads_log_again=True)

@@ -14,8 +14,8 @@ from contextlib import suppress
 from confluent_kafka import KafkaException, Producer
 
 from precede.ingest.kafka import clients
-from precede.streaming.job.settings import Settings
 from precede.streaming.places.place import is_local
+from precede.streaming.settings import Settings
 
 TICK = b'{"kind":"tick"}'
 IDLE_PAUSES = 10

@@ -21,18 +21,18 @@ from prometheus_client.registry import Collector
 
 from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.streaming.history.tables import TABLES, history_name
-from precede.streaming.job.raw_partitions import of_partitions
-from precede.streaming.job.settings import Settings
-from precede.streaming.job.watch import QueryWatch
-from precede.streaming.monitoring import counts as counts_file
-from precede.streaming.monitoring.counts import Counts
+from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.monitoring.retention_monitor import RetentionMonitor
+from precede.streaming.order import counts as counts_file
+from precede.streaming.order.counts import JobCounts
 from precede.streaming.places import place
 from precede.streaming.places.place import LocalPlace
+from precede.streaming.raw_partitions import of_partitions
+from precede.streaming.settings import Settings
 from precede.udfs.codes import CODES
 
 if TYPE_CHECKING:
-    from precede.streaming.monitoring.times import Times
+    from precede.streaming.order.counts import Times
     from precede.streaming.order.sink import Sink
 
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -46,9 +46,9 @@ class Metrics(Collector):
         self.broker = broker
         self.healthy = healthy
         self.sink: Sink | None = None
-        self._at_start = Counts()
+        self._at_start = JobCounts()
         """Shown until there is a sink, since Spark takes some time to start."""
-        self.watches: list[QueryWatch] = []
+        self.watches: list[QueryKeeper] = []
         self.retention: RetentionMonitor | None = None
         """Where the raw topic has a retention."""
         self.registry = CollectorRegistry()
@@ -101,7 +101,7 @@ class Metrics(Collector):
         yield from self._queries()
         yield self._disks()
 
-    def _ordering(self, counts: Counts) -> Iterator[Metric]:
+    def _ordering(self, counts: JobCounts) -> Iterator[Metric]:
         yield CounterMetricFamily("precede_read_records", "Raw records processed.", counts.read)
         yield CounterMetricFamily("precede_delivered_records", "Ordered records published.", counts.delivered)
         yield CounterMetricFamily("precede_duplicate_records", "Exact copies dropped.", counts.duplicates)

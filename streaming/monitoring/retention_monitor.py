@@ -11,7 +11,7 @@ from contextlib import closing
 from precede.ingest.kafka.reading import TopicReader
 from precede.ingest.kafka.retention import Retention
 from precede.ingest.service.monitor import PASSING, Monitor
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 
 EVERY_S = 10.0
 ANSWER_S = 2.0

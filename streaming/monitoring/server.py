@@ -1,22 +1,82 @@
-"""The monitoring of a job: its metrics, its health, and whether it is stuck, as pages of one port (page_server.py)."""
+"""The monitoring of a job: its metrics, its health, and whether it is stuck, as pages of one port (page_server.py).
+
+It is healthy where every query reports progress, Kafka answers, and monitors work. A query reports progress when a
+batch ends. While there is nothing to do it reports every ten seconds, or at each trigger. A query that is stuck, that
+fails repeatedly, or that takes longer than that to start, does not.
+"""
 
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from precede.ingest.service.broker_monitor import BrokerMonitor
+import msgspec
+
+from precede.ingest.service.broker_monitor import BrokerMonitor, silent_s, trouble_with
+from precede.ingest.service.monitor import troubles
 from precede.ingest.service.page_server import PageServer
 from precede.streaming.history import tables
 from precede.streaming.history.tables import TABLES, history_name
-from precede.streaming.job.settings import Settings
-from precede.streaming.job.watch import QueryWatch
-from precede.streaming.monitoring.health import Health, judge
+from precede.streaming.monitoring.query_keeper import QueryKeeper
+from precede.streaming.settings import Settings
 
 if TYPE_CHECKING:
     from precede.streaming.order.sink import Sink
 
 STUCK_S_MAX = 600.0
 """The main thread looks five times a second; starting Spark and restoring a large state take a minute or two."""
+
+
+SILENT_S_MAX = 120.0
+"""How long a query may be silent beyond its trigger interval; the largest batch and a restart take less."""
+
+
+class QueryHealth(msgspec.Struct):
+    """One query: whether it runs now, its last batch, and how long ago it reported progress."""
+
+    running: bool
+    batch: int | None
+    silent_s: float | None
+
+
+class Health(msgspec.Struct):
+    """The answer; `problems` says in sentences why the job is not healthy."""
+
+    healthy: bool
+    problems: list[str]
+    queries: dict[str, QueryHealth]
+    kafka_silent_s: float | None
+
+
+def judge(
+    watches: Iterable[QueryKeeper], began_at: float, kafka_answered_at: float | None, *, step: str = "it has just begun"
+) -> Health:
+    """The health now, by the process's clock; a query without any progress counts as silent since the job began.
+
+    `step` says what a job does that has no queries yet.
+    """
+    now = time.monotonic()
+    problems: list[str] = []
+    queries: dict[str, QueryHealth] = {}
+    for watch in watches:
+        since_s = now - max(watch.progress_at, began_at)
+        queries[watch.name] = QueryHealth(
+            watch.running, watch.batch if watch.batch >= 0 else None, round(since_s, 1) if watch.progress_at else None
+        )
+        if watch.done:
+            continue
+        if not watch.progress_at:
+            problems.append(f"The {watch.name} query has not begun yet.")
+        elif since_s > SILENT_S_MAX + watch.every_s:
+            problems.append(f"The {watch.name} query has been silent for {since_s:.0f} s.")
+        elif not watch.running:
+            problems.append(f"The {watch.name} query has stopped and will be started again.")
+    away_s = silent_s(kafka_answered_at)
+    away = trouble_with(kafka_answered_at)
+    problems += [*([] if away is None else [away]), *troubles()]
+    if not queries:
+        problems.append(f"The job is starting: {step}.")
+    return Health(not problems, problems, queries, None if away_s is None else round(away_s, 1))
 
 
 class MonitoringServer:
@@ -32,7 +92,7 @@ class MonitoringServer:
         self._beat_at = self.began_at
         self.step = "it has just begun"
         """What the start does now, as a part of a sentence."""
-        self._watches: list[QueryWatch] = []
+        self._watches: list[QueryKeeper] = []
         self._server = PageServer(settings.metrics, self)
 
     @property
@@ -55,7 +115,7 @@ class MonitoringServer:
     def text(self) -> bytes:
         return self.metrics.text()
 
-    def watch(self, watches: list[QueryWatch], sink: "Sink | None") -> None:
+    def watch(self, watches: list[QueryKeeper], sink: "Sink | None") -> None:
         """Report these queries and this sink from now on."""
         self._watches = self.metrics.watches = watches
         self.metrics.sink = sink
@@ -80,7 +140,7 @@ class MonitoringServer:
         return judge(self._watches, self.began_at, self.broker.answered_at, step=self.step)
 
 
-def _reached(watch: QueryWatch, topic: str) -> dict[int, int]:
+def _reached(watch: QueryKeeper, topic: str) -> dict[int, int]:
     return {at: offset for (name, at), offset in watch.reached.items() if name == topic}
 
 

@@ -12,26 +12,28 @@ again: its own transaction was open for too long, or the other job has crashed.
 
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
 import msgspec
 from confluent_kafka import KafkaError
 
 from precede.ingest.kafka import reading
+from precede.ingest.kafka.reading import TopicReader
 from precede.ingest.kafka.topics import Topic, describe
 from precede.ingest.progress import (
     Owner,
     Progress,
     StreamTopics,
     horizon_record,
+    is_owner_of,
     new_owner,
     owner_record,
     read_progress,
     transactional_id,
 )
-from precede.streaming.job.raw_partitions import as_text, owned
-from precede.streaming.job.settings import Settings
+from precede.ingest.service.monitor import Monitor
 from precede.streaming.order.same_stream import (
     check_log_reaches,
     check_rules,
@@ -40,6 +42,8 @@ from precede.streaming.order.same_stream import (
     check_same_topics,
 )
 from precede.streaming.order.transaction import FencedError, TransactionalProducer
+from precede.streaming.raw_partitions import as_text, owned
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused, TakenOver
 from precede.udfs.rules import RULES
 from precede.udfs.sizes import batch_bytes_max
@@ -271,3 +275,68 @@ def _name(job: str, engine: str, since_ms: int) -> str:
     """A job as a sentence names it."""
     since = datetime.fromtimestamp(since_ms / 1000, UTC)
     return f"job {job[:SHOWN]} (engine {engine}, started {since:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+# ── another job takes over while this one is idle ─────────────────────────────────────────────────────────────────────
+
+IDLE_LOOK_S = 1.0
+
+
+class OwnerMonitor:
+    """Calls `on_taken_over` once, with the refusal, when another job has claimed what this one owns."""
+
+    def __init__(self, ownership: Ownership, on_taken_over: Callable[[Refused], object]) -> None:
+        self._ownership = ownership
+        self._on_taken_over = on_taken_over
+        self._is_assigned = False
+        self._is_due = True
+        """Whether the topic is to be looked at as a whole."""
+        self._monitor = Monitor(
+            "owner-monitor",
+            self._look,
+            opens=self._open,
+            every_s=IDLE_LOOK_S,
+            undone="it is not noticed that another job has taken over while nothing is published",
+        )
+
+    def start(self) -> None:
+        """Begin, once this job has claimed its partitions; one that has begun goes on."""
+        self._monitor.start()
+
+    def stop(self) -> None:
+        self._monitor.stop()
+
+    @contextmanager
+    def _open(self) -> Iterator[TopicReader]:
+        self._is_assigned, self._is_due = False, True  # another job may have come before the first look
+        with closing(TopicReader(self._ownership.settings.bootstrap, wait_ms=int(IDLE_LOOK_S * 1000))) as reader:
+            yield reader
+
+    def _look(self, reader: TopicReader) -> None:
+        self._is_assigned = self._is_assigned or self._assign(reader)
+        self._is_due = self._names_another(reader) or self._is_due
+        if self._is_due:
+            self._check()
+        self._is_due = False
+
+    def _assign(self, reader: TopicReader) -> bool:
+        topic = self._ownership.progress.name
+        offsets = reader.starts(topic, at_end=True, timeout_s=0)
+        reader.assign(topic, offsets)
+        return bool(offsets)
+
+    def _names_another(self, reader: TopicReader) -> bool:
+        """Whether what was added to the topic names another owner of this stream."""
+        ownership, found = self._ownership, False
+        while records := reader.read(0):
+            for record in records:
+                topic = ownership.settings.ordered_topic
+                found = found or is_owner_of(record.key, record.value, topic, unless=ownership.job)
+        return found
+
+    def _check(self) -> None:
+        try:
+            self._ownership.check_not_taken_over(for_s=0)
+        except Refused as refusal:
+            self._on_taken_over(refusal)
+            self._monitor.finish()

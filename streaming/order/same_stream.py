@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from precede.ingest.progress import Owner
 from precede.ingest.ways_out import FRESH_OUTPUT, SAME_POSITIONS
-from precede.streaming.job.checkpoint import changed_limits
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
+from precede.udfs.limits import Limits
 from precede.udfs.rules import RULES
 
 
@@ -108,3 +108,9 @@ def check_rules(topic: str, owner: Owner, *, reads_log_again: bool) -> None:
             f"one has version {RULES}, under which a log that is read again could give other positions: start with the "
             f"checkpoint that belongs to {topic}, or {FRESH_OUTPUT.removesuffix(SAME_POSITIONS)}."
         )
+
+
+def changed_limits(before: Limits, now: Limits) -> str:
+    """The limits that differ, with both values, as a part of a sentence."""
+    names = [name for name in Limits.__struct_fields__ if getattr(before, name) != getattr(now, name)]
+    return ", ".join(f"{name} was {getattr(before, name)}, now {getattr(now, name)}" for name in names)

@@ -10,7 +10,7 @@ any more. An error of a commit does not tell whether the commit happened: the pr
 the token is read again, and what it leaves to do is done.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from time import perf_counter
@@ -20,15 +20,10 @@ import msgspec
 
 from precede.ingest.kafka.topics import Topic, record_bytes_max
 from precede.ingest.progress import horizon_record, token_record, transactional_id
-from precede.streaming.job import faults
-from precede.streaming.job.raw_partitions import of_partitions
-from precede.streaming.job.settings import Settings
-from precede.streaming.monitoring import counts
-from precede.streaming.monitoring.counts import Counts, CountsFile
-from precede.streaming.monitoring.times import Times
-from precede.streaming.order.coverage import Coverage
-from precede.streaming.order.lag_group import LagGroup
-from precede.streaming.order.notices import Notices
+from precede.streaming import faults
+from precede.streaming.order import counts
+from precede.streaming.order.counts import CountsFile, JobCounts, Times
+from precede.streaming.order.notices import LagGroup, Notices
 from precede.streaming.order.ownership import Ownership
 from precede.streaming.order.packed_rows import PackedRow, packed_rows, released_from
 from precede.streaming.order.transaction import (
@@ -39,6 +34,8 @@ from precede.streaming.order.transaction import (
     TransactionError,
 )
 from precede.streaming.places.place import Place
+from precede.streaming.raw_partitions import of_partitions
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
 from precede.udfs.records.messages import NAME_BYTES_MAX
 from precede.udfs.records.published import JobRecord
@@ -82,7 +79,7 @@ class Sink:
         self.state = StateSettings()
         """How the kernel's states are written; known once the job owns the topics."""
         self.is_token_known = False
-        self.counts = Counts() if counts_folder is None else counts.load(counts_folder)
+        self.counts = JobCounts() if counts_folder is None else counts.load(counts_folder)
         self._counts_file = None if counts_folder is None else CountsFile(counts_folder)
         self.times = Times()
         self.shards: Collection[int] = ()
@@ -234,7 +231,7 @@ class Sink:
         """
         producer = self._producer
         assert producer is not None
-        done = Counts(batches=1)
+        done = JobCounts(batches=1)
         reports: dict[int, dict[int, int]] = {}
         self._own_raw = []
         self.times.begin()
@@ -344,3 +341,55 @@ class Sink:
             producer.produce(self.settings.raw_topic, [value], [own.key], partition)
         producer.commit()
         self.coverage.commit(horizon)
+
+
+# ── the horizon ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Coverage:
+    """What the shards reported, and how far the topic covers everything."""
+
+    def __init__(self, published: Mapping[int, int], shards: int, *, is_fresh: bool) -> None:
+        """`published` is the horizon in the progress topic; a fresh job has no state that is not in the topic."""
+        self._published = dict(published)
+        self._silent = set() if is_fresh else set(range(shards))
+        self._uncovered: dict[int, dict[int, int]] = {}
+
+    @property
+    def published(self) -> dict[int, int]:
+        """The horizon as it is committed."""
+        return self._published.copy()
+
+    @property
+    def lacks_states(self) -> bool:
+        """Whether a shard reported a change that is not in the state topic."""
+        return bool(self._uncovered)
+
+    def report(self, shard: int, uncovered: Mapping[int, int]) -> None:
+        """Take what a shard says, from the batch that is published next or was published last."""
+        self._silent.discard(shard)
+        if uncovered:
+            self._uncovered[shard] = dict(uncovered)
+        else:
+            self._uncovered.pop(shard, None)
+
+    def cover_all(self) -> None:
+        """All states are in the topic."""
+        self._silent.clear()
+        self._uncovered.clear()
+
+    def moved(self, reached: Mapping[int, int]) -> dict[int, int]:
+        """Where the horizon moves to, of the partitions that are processed up to `reached`; it never goes back."""
+        if self._silent:
+            return {}
+        found: dict[int, int] = {}
+        for partition, next_offset in reached.items():
+            firsts = [first[partition] for first in self._uncovered.values() if partition in first]
+            offset = min(firsts, default=next_offset)
+            if min(offset, next_offset) > self._published.get(partition, 0):
+                found[partition] = min(offset, next_offset)
+        return found
+
+    def commit(self, moved: Mapping[int, int]) -> None:
+        """The horizon was published."""
+        self._published.update(moved)

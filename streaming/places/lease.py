@@ -30,7 +30,7 @@ LOOK_S = 2.0
 Say = Callable[..., object]
 
 
-class Held(msgspec.Struct):
+class LeaseRecord(msgspec.Struct):
     """The content of a lease's file."""
 
     token: str
@@ -40,7 +40,7 @@ class Held(msgspec.Struct):
     released: bool = False
 
 
-class Waiting:
+class LeaseWait:
     """Decides by what is seen of the newest lease whether it may be taken; `now` is the watcher's own clock."""
 
     def __init__(self, now: float) -> None:
@@ -62,7 +62,7 @@ class Waiting:
 class Lease:
     """A lease that is held; a thread renews it until it is released."""
 
-    def __init__(self, folder: Place, number: int, held: Held, lost: Callable[[Refused], object]) -> None:
+    def __init__(self, folder: Place, number: int, held: LeaseRecord, lost: Callable[[Refused], object]) -> None:
         self._folder = folder
         self._number = number
         self._held = held
@@ -116,18 +116,18 @@ class _Attempt:
         self._refusal = refusal
         self._say = say
         self._lost = lost
-        self._waiting: Waiting | None = None
+        self._waiting: LeaseWait | None = None
         self._has_told = False
 
     def take(self, now: float) -> Lease | None:
         """The lease if it is free; raises the refusal where another process renews it."""
         folder = self._folder
         if self._waiting is None:
-            self._waiting = Waiting(now)
+            self._waiting = LeaseWait(now)
         number = max(_numbers(folder), default=0)
         content = _content(folder, number) if number else b""
         if self._waiting.look(number, content, now):
-            held = Held(uuid.uuid4().hex, _own_name())
+            held = LeaseRecord(uuid.uuid4().hex, _own_name())
             if _file(folder, number + 1).create(msgspec.json.encode(held)):
                 _remove_older(folder, number + 1)
                 return Lease(folder, number + 1, held, self._lost)
@@ -231,10 +231,10 @@ def _content(folder: Place, number: int) -> bytes:
         return b""
 
 
-def _read(content: bytes) -> Held | None:
+def _read(content: bytes) -> LeaseRecord | None:
     """The holder; None for a file that was not written to its end."""
     try:
-        return msgspec.json.decode(content, type=Held)
+        return msgspec.json.decode(content, type=LeaseRecord)
     except msgspec.DecodeError:
         return None
 

@@ -5,6 +5,7 @@ it. What goes wrong raises OSError, whose `strerror` is for a person.
 """
 
 import os
+import platform
 import re
 import shutil
 from abc import ABC, abstractmethod
@@ -12,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from precede.ingest.files import replace_file
+from precede.udfs.errors import Refused
 
 STORES = ("s3a", "hdfs", "abfss", "gs")
 """The schemes of URIs, beside `file`, which is a folder of this machine."""
@@ -197,3 +199,20 @@ def at(text: str | os.PathLike[str]) -> Place:
     from precede.streaming.places.hadoop import HadoopPlace
 
     return HadoopPlace(text)
+
+
+def make_writable(setting: str, folder: Place) -> None:
+    """Create the folder where it is absent, and try to write into it."""
+    probe = folder / f".precede-{platform.node()}-{os.getpid()}"
+    try:
+        folder.make_folder()
+        probe.remove()
+        creates_once = probe.create(b"one") and not probe.create(b"another")
+        probe.remove()
+    except OSError as error:
+        raise Refused(f"The {setting} folder {folder} is not writable: {error.strerror}.") from error
+    if not creates_once:
+        raise Refused(
+            f"The store of {folder} does not tell who creates a file first, so two jobs could write there at the same "
+            "time; take one that knows conditional writes."
+        )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from precede.ingest.state_changes import NewState
-from precede.streaming.monitoring.counts import Counts
+from precede.streaming.order.counts import JobCounts
 from precede.streaming.order.packed_rows import PackedRow
 from precede.streaming.process.cache import Cache
 from precede.udfs.engine.inspection import oldest_and_gaps
@@ -38,7 +38,7 @@ AT_ONCE_MS = 2**62
 """A time of the log at which every state is due."""
 
 
-class Groups:
+class ProcessGroups:
     """The kernel as it stands after the last record, and what of it is not in the state topic."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Groups:
             yield PackedRow(ONLY_SHARD, partition, next_offset - 1, records)
             records = _nothing(held)  # the horizon moves in all partitions, and the report counts once
 
-    def show_in(self, counts: Counts) -> None:
+    def show_in(self, counts: JobCounts) -> None:
         """Count what is held before the first record is read."""
         counts.held[ONLY_SHARD] = self._held
         counts.waiting[ONLY_SHARD] = waiting_of_all(self._waiting)

@@ -11,21 +11,22 @@ one starts as a new process would: from the cache or the state topic, and the lo
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic
-from precede.streaming.job import faults
-from precede.streaming.job.settings import Settings
-from precede.streaming.job.watch import QueryWatch
+from precede.streaming import faults
+from precede.streaming.job import starting_point
+from precede.streaming.job.starting_point import Position, StartingPoint
+from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.order.packed_rows import PackedRow
 from precede.streaming.order.sink import Sink
-from precede.streaming.process.cache import Cache, CacheError, CacheSource, remove_cache
-from precede.streaming.process.groups import Groups
+from precede.streaming.process.cache import Cache, CacheError, CacheSource, StateTopic, remove_cache
+from precede.streaming.process.groups import ProcessGroups
 from precede.streaming.process.raw_reader import TAKE_MAX, RawReader
-from precede.streaming.process.start import beginning
-from precede.streaming.process.state_copy import StateTopic
+from precede.streaming.raw_partitions import of_partitions
+from precede.streaming.settings import Settings
 from precede.udfs.limits import Patience
 from precede.udfs.steps import Row
 
@@ -98,7 +99,7 @@ class OrderLoop:
         """The job has waited for its end as long as it may."""
         self.end(0.0)
 
-    def note_progress(self, watch: QueryWatch) -> None:
+    def note_progress(self, watch: QueryKeeper) -> None:
         """It makes progress when it looks for records, whether or not there are any."""
         watch.progress_at = self._looked_at
         watch.batches = self._sink.counts.batches
@@ -142,7 +143,7 @@ class OrderLoop:
         owned = sink.ownership.partitions
         ends = reading.ends_of(settings.bootstrap, self._raw.name, owned)
         beginning(settings, sink.token, horizon, ends)  # once more, now that no other job can change it
-        groups = Groups(
+        groups = ProcessGroups(
             cache,
             sink.state,
             horizon,
@@ -172,7 +173,7 @@ class OrderLoop:
             groups.close()
             self._state.close()
 
-    def _transaction(self, rows: list[Row], reader: RawReader, groups: Groups) -> Iterator[PackedRow]:
+    def _transaction(self, rows: list[Row], reader: RawReader, groups: ProcessGroups) -> Iterator[PackedRow]:
         """What comes out of these records and those that come until the transaction is due."""
         latest = time.monotonic() + BUSY_S
         records = size = 0
@@ -193,7 +194,7 @@ class OrderLoop:
         self._due = time.monotonic() + pause_ms / 1000
         yield from groups.finish()
 
-    def _publish(self, rows: Iterator[PackedRow], groups: Groups, cache: Cache) -> None:
+    def _publish(self, rows: Iterator[PackedRow], groups: ProcessGroups, cache: Cache) -> None:
         has_committed = self._sink.publish_step(rows)
         groups.committed()
         if has_committed:
@@ -202,7 +203,7 @@ class OrderLoop:
         for phase, seconds in self._sink.counts.seconds.items():
             self._observe("order", phase, seconds)
 
-    def _write_all(self, groups: Groups, cache: Cache) -> None:
+    def _write_all(self, groups: ProcessGroups, cache: Cache) -> None:
         """Write all states that changed; then the topic has everything up to the token."""
         while groups.unwritten:
             self._publish(groups.finish(writes_all=True), groups, cache)
@@ -236,3 +237,11 @@ class OrderLoop:
         ends, self._unproved_ends = self._unproved_ends, {}
         if ends:
             cache.note_positions(ends)
+
+
+def beginning(
+    settings: Settings, token: Mapping[int, int], horizon: Mapping[int, int], ends: Mapping[int, tuple[int, int]]
+) -> StartingPoint:
+    """Where the kernel begins: at the horizon, or at the beginning of the log. Raises Refused where it may not."""
+    position = Position(None, of_partitions(ends, token), of_partitions(ends, horizon), ends)
+    return starting_point.find(settings, position, lambda *_: False)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from precede.ingest.service.monitor import Monitor
-from precede.streaming.job.watch import QueryWatch
+from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.places.place import Place
 
 LOOK_S = 4.0
@@ -20,7 +20,7 @@ SILENT_S = 12.0
 class StoreMonitor:
     """Asks the stores of these places, while one of these queries is silent or a store fails."""
 
-    def __init__(self, places: Sequence[Place], watches: Sequence[QueryWatch], say: Callable[..., object]) -> None:
+    def __init__(self, places: Sequence[Place], watches: Sequence[QueryKeeper], say: Callable[..., object]) -> None:
         self._stores = {_store_of(place): place for place in places}
         self._watches = watches
         self._say = say
@@ -41,13 +41,13 @@ class StoreMonitor:
                 self._failing.discard(store)
                 self._say(f"The store {store} works again.")
 
-    def _is_silent(self, watch: QueryWatch) -> bool:
+    def _is_silent(self, watch: QueryKeeper) -> bool:
         silent_s = time.monotonic() - max(watch.progress_at, self._began_at)
         return not watch.done and silent_s > SILENT_S + watch.every_s
 
 
 @contextmanager
-def watching(places: Sequence[Place], watches: Sequence[QueryWatch], say: Callable[..., object]) -> Iterator[None]:
+def watching(places: Sequence[Place], watches: Sequence[QueryKeeper], say: Callable[..., object]) -> Iterator[None]:
     """Watch the stores of these places for as long as this lasts."""
     if not places:
         yield

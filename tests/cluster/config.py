@@ -1,6 +1,6 @@
 """The config file of a stream's settings, for a job that is started elsewhere."""
 
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 
 TEXTS = ("raw_topic", "ordered_topic", "dead_letter_topic", "progress_topic", "control_topic", "checkpoint", "delta")
 NUMBERS = (

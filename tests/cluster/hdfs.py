@@ -8,7 +8,7 @@ from typing import Self
 
 import msgspec
 
-from precede.streaming.job import jars
+from precede.streaming.spark import jars
 from tests.cluster.s3 import free_port
 from tests.cluster.standalone import SPARK_HOME, wait_for
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from tests.cluster.hdfs import Hdfs
 from tests.cluster.test_stores import ALL, LEASE, RACE, STARTS, run
 

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from precede.reading.delta_history import DeltaHistory, DeltaReleases
 from precede.streaming.history import rows as history_rows
-from precede.streaming.job.settings import Settings, load
+from precede.streaming.settings import Settings, load
 from precede.udfs.errors import Refused
 from tests.cluster.s3 import Store
 from tests.door.test_following import ordered
@@ -38,7 +38,7 @@ ENDS_AT_ONCE = """
 import sys
 from pathlib import Path
 from precede.reading.dead_letter_reader import LetterFilter, from_delta
-from precede.streaming.job.settings import load
+from precede.streaming.settings import load
 letters = from_delta(load({"delta": sys.argv[1]}, {}, Path(sys.argv[2])), LetterFilter())
 assert next(letters).letter.reason == "It is not JSON."
 """

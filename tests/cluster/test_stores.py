@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from tests.cluster.gate import Gate
 from tests.cluster.s3 import Store
 from tests.system.stream import HOME
@@ -20,8 +20,8 @@ from tests.system.stream import HOME
 REACH = """
 import json, sys, threading
 from precede.ingest.pass_through import PassThrough
-from precede.streaming.job import session
-from precede.streaming.job.settings import Settings
+from precede.streaming.spark import session
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
 place_of, table = json.loads(sys.argv[1])
 settings = Settings(checkpoint=place_of, only="order", spark=PassThrough(table))
@@ -60,7 +60,7 @@ taken.release()
 lease.take(wanted, say=quiet, lost=quiet, pause=lambda _: 1 / 0)[0].release()
 """
 STARTS = """
-from precede.streaming.job import checkpoint
+from precede.streaming.spark import checkpoint
 try:
     checkpoint.make_writable("checkpoint", place)
     checkpoint.read(place)

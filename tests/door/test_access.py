@@ -15,7 +15,7 @@ from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Access, Address, access_to
 from precede.ingest.kafka.clients import spark_options
 from precede.ingest.kafka.log_readers import access_of_kafka_python
-from precede.streaming.job import settings
+from precede.streaming import settings
 from precede.udfs.errors import Refused, Unreachable
 from tests.door.command import precede
 

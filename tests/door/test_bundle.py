@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from precede.commands.bundle import MAIN
-from precede.streaming.job import jars
+from precede.streaming.spark import jars
 from tests.door.command import ROOT, precede
 
 
@@ -57,7 +57,7 @@ def test_the_package_in_a_bundle_can_be_imported_whole(no_fetching: None, tmp_pa
         text=True,
     )
     assert "--config" in done.stdout, done.stderr
-    where = "import precede.streaming.engines.spark as one; print(one.__file__)"
+    where = "import precede.streaming.spark.engine as one; print(one.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", where], cwd="/", env=environment, check=False, capture_output=True, text=True
     )
@@ -68,7 +68,7 @@ def test_a_driver_on_yarn_may_wait_for_kafka_as_long_as_the_job_does_and_options
     no_fetching: None, tmp_path: Path
 ) -> None:
     from precede.commands.bundle import bundle
-    from precede.streaming.job.settings import Settings
+    from precede.streaming.settings import Settings
 
     bundle(tmp_path / "job")
     spark_submit = tmp_path / "bin" / "spark-submit"
@@ -94,7 +94,7 @@ def test_equal_sources_make_equal_bundles(no_fetching: None, tmp_path: Path) -> 
 
 def test_the_sample_config_of_a_bundle_has_only_settings_that_exist(no_fetching: None, tmp_path: Path) -> None:
     from precede.commands.bundle import bundle
-    from precede.streaming.job import settings
+    from precede.streaming import settings
 
     bundle(tmp_path / "job")
     loaded = settings.load({}, {}, tmp_path / "job" / "precede.toml")

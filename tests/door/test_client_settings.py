@@ -9,7 +9,7 @@ import pytest
 
 from precede import Access, Address, Refused
 from precede.client_settings import client_settings
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from precede.doctor.findings import Finding, ok
 from precede.doctor.machine import check_machine
 from precede.doctor.origins import origins
 from precede.ingest.signing import make_key
-from precede.streaming.job import jars, settings
-from precede.streaming.job.settings import Settings
+from precede.streaming import settings
+from precede.streaming.settings import Settings
+from precede.streaming.spark import jars
 
 
 def found(folder: Path, **more: object) -> list[Finding]:

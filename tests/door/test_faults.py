@@ -7,14 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+from precede.streaming import faults
 from precede.streaming.history.tables import TABLES
-from precede.streaming.job import faults
 from tests.door.command import ROOT
 
 NAMED = set(re.findall(r"^    (\w+\.\w+)(?: |$)", faults.__doc__ or "", re.MULTILINE))
 
 PASSES = """
-from precede.streaming.job.faults import around, reach
+from precede.streaming.faults import around, reach
 for number in range(3):
     reach("order.open")
     reach("order.out")

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from precede.streaming.job import jars
+from precede.streaming.spark import jars
 from precede.udfs.errors import Refused
 from tests.door.command import ROOT
 
@@ -80,7 +80,7 @@ def test_a_harmed_jar_is_fetched_again(java_home: Path, tmp_path: Path, harm: st
 
 
 def test_two_processes_at_once_fetch_once(java_home: Path, tmp_path: Path) -> None:
-    program = "from pathlib import Path; from precede.streaming.job import jars;"
+    program = "from pathlib import Path; from precede.streaming.spark import jars;"
     program += f"jars.CHECKSUMS = Path({str(jars.CHECKSUMS)!r});"
     program += f"print(len(jars.ensure('spark', home=Path({str(tmp_path / 'home')!r}))))"
     both = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -173,7 +173,7 @@ def test_a_zip_of_the_packages_has_its_lists_of_jars_too(tmp_path: Path) -> None
         for folder, _, names in os.walk(ROOT / "precede", followlinks=True):
             for path in [Path(folder, name) for name in names if "__pycache__" not in folder]:
                 packed.write(path, path.relative_to(ROOT))
-    program = "from precede.streaming.job import jars; print(jars.__file__, len(jars.expected('spark')))"
+    program = "from precede.streaming.spark import jars; print(jars.__file__, len(jars.expected('spark')))"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -183,4 +183,4 @@ def test_a_zip_of_the_packages_has_its_lists_of_jars_too(tmp_path: Path) -> None
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [str(archive / "precede" / "streaming" / "job" / "jars.py"), "11"]
+    assert done.stdout.split() == [str(archive / "precede" / "streaming" / "spark" / "jars.py"), "11"]

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from precede.streaming.job import checkpoint_reader as held
-from precede.streaming.job.settings import Settings
 from precede.streaming.job.ticker import TICK
+from precede.streaming.settings import Settings
+from precede.streaming.spark import checkpoint_reader as held
 from precede.udfs.engine.held import Held
 from tests.faults import judge
 from tests.faults.judge import Record

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from precede.streaming.places import lease
-from precede.streaming.places.lease import EXPIRES_S, Held, Lease, only_one, take
+from precede.streaming.places.lease import EXPIRES_S, Lease, LeaseRecord, only_one, take
 from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused, TakenOver
 
@@ -228,6 +228,6 @@ def test_on_this_machine_the_system_s_lock_needs_no_waiting(tmp_path: Path) -> N
 def test_a_lease_names_its_holder(folder: LocalPlace) -> None:
     taken = Watcher(folder).take()
     held = lease._read((folder / "1").read())
-    assert isinstance(held, Held)
+    assert isinstance(held, LeaseRecord)
     assert held.who.startswith("process ")
     taken.release()

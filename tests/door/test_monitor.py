@@ -16,13 +16,13 @@ from precede.ingest.kafka.retention import Retention
 from precede.ingest.service import broker_monitor, monitor
 from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.ingest.service.monitor import STOP_S, Monitor, troubles
-from precede.streaming.job import settings
-from precede.streaming.job.settings import Settings
+from precede.streaming import settings
 from precede.streaming.monitoring import retention_monitor
-from precede.streaming.monitoring.health import judge
 from precede.streaming.monitoring.retention_monitor import RetentionMonitor
-from precede.streaming.order import owner_monitor
-from precede.streaming.order.owner_monitor import OwnerMonitor
+from precede.streaming.monitoring.server import judge
+from precede.streaming.order import ownership
+from precede.streaming.order.ownership import OwnerMonitor
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Unreachable
 
 
@@ -59,8 +59,8 @@ def _owner(settings: Settings) -> Any:
 def test_who_gets_no_token_at_first_asks_again(
     make: Callable[[Settings], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (broker_monitor, retention_monitor, owner_monitor):
-        monkeypatch.setattr(module, "EVERY_S", 0.01)
+    for module, name in ((broker_monitor, "EVERY_S"), (retention_monitor, "EVERY_S"), (ownership, "IDLE_LOOK_S")):
+        monkeypatch.setattr(module, name, 0.01)
     no_token.__init__()  # type: ignore[misc]
     known = {"sasl_token_provider": f"{__name__}:no_token", "security_protocol": "SASL_PLAINTEXT"}
     one = make(settings.load({"bootstrap": "127.0.0.1:1", **known}, {}))

@@ -14,15 +14,13 @@ import pytest
 from precede.ingest.service import broker_monitor
 from precede.ingest.service.broker_monitor import AWAY_S_MAX, BrokerMonitor, Unread
 from precede.ingest.service.running import Announcer
-from precede.streaming.job.settings import Settings, check
-from precede.streaming.job.watch import QueryWatch
-from precede.streaming.monitoring import counts
-from precede.streaming.monitoring.counts import Counts, CountsFile
-from precede.streaming.monitoring.health import SILENT_S_MAX, judge
 from precede.streaming.monitoring.metrics import Metrics
-from precede.streaming.monitoring.server import STUCK_S_MAX, MonitoringServer
-from precede.streaming.monitoring.times import HOLD_BOUNDS_S, SAMPLES_MAX, TimeHistogram, Times
+from precede.streaming.monitoring.query_keeper import QueryKeeper
+from precede.streaming.monitoring.server import SILENT_S_MAX, STUCK_S_MAX, MonitoringServer, judge
+from precede.streaming.order import counts
+from precede.streaming.order.counts import HOLD_BOUNDS_S, SAMPLES_MAX, CountsFile, JobCounts, TimeHistogram, Times
 from precede.streaming.places.place import LocalPlace
+from precede.streaming.settings import Settings, check
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.wire import encode_message
@@ -33,15 +31,15 @@ def never() -> Any:
     raise AssertionError("no query is started here")
 
 
-def watch(name: str = "order", *, silent_s: float | None = 1.0) -> QueryWatch:
+def watch(name: str = "order", *, silent_s: float | None = 1.0) -> QueryKeeper:
     """A query that last reported this long ago."""
-    one = QueryWatch(name, never, print, 1.0, print)
+    one = QueryKeeper(name, never, print, 1.0, print)
     one._query = object()  # type: ignore[assignment]
     one.progress_at = 0.0 if silent_s is None else time.monotonic() - silent_s
     return one
 
 
-def sink(counts: Counts, partitions: Sequence[int] = (0, 1, 2), *, is_token_known: bool = True) -> Any:
+def sink(counts: JobCounts, partitions: Sequence[int] = (0, 1, 2), *, is_token_known: bool = True) -> Any:
     """What the monitoring asks of a sink."""
     ownership, settings = SimpleNamespace(partitions=partitions), Settings()
     known = {"counts": counts, "times": Times(), "ownership": ownership, "settings": settings}
@@ -60,8 +58,8 @@ def kernel_records() -> Records:
     return Records(*lists, 5, holdback.duplicates, 1, (1_000, 1), 70, dead_codes=holdback.dead_codes)
 
 
-def counted() -> Counts:
-    batch, total = Counts(batches=1), Counts()
+def counted() -> JobCounts:
+    batch, total = JobCounts(batches=1), JobCounts()
     records = kernel_records()
     batch.add_row(3, 0, 4, records)
     batch.add_published(records)
@@ -82,7 +80,7 @@ def test_what_is_held_is_known_again_after_a_start_and_nothing_else_is(tmp_path:
     assert (again.held_now, again.gaps_now, again.oldest_ms, again.state_bytes) == (1, 1, 1_000, {3: 70})
     assert (again.batches, again.read, again.next) == (0, 0, {})
     (tmp_path / counts.FILE).write_bytes(b"{")
-    assert counts.load(LocalPlace(tmp_path)) == Counts()
+    assert counts.load(LocalPlace(tmp_path)) == JobCounts()
 
 
 def test_a_job_is_healthy_while_its_queries_speak_and_kafka_answers() -> None:
@@ -107,7 +105,7 @@ def test_what_is_wrong_is_said_in_a_sentence(silent_s: float | None, kafka_s: fl
 
 
 def test_a_query_that_looks_seldom_may_be_silent_for_longer() -> None:
-    one = QueryWatch("history", never, print, 1.0, print, every_s=600.0)
+    one = QueryKeeper("history", never, print, 1.0, print, every_s=600.0)
     one._query, one.progress_at = object(), time.monotonic() - 650  # type: ignore[assignment]
     now = time.monotonic()
     assert judge([one], now - 5_000, now).healthy
@@ -162,16 +160,16 @@ def test_while_spark_starts_what_is_held_is_told_and_no_lag_is_guessed(tmp_path:
     metrics.broker.ends = {0: (0, 100)}
     assert "precede_held_messages 1.0" in metrics.text().decode()
     assert "precede_lag_records{" not in metrics.text().decode()
-    metrics.sink = sink(Counts(), is_token_known=False)
+    metrics.sink = sink(JobCounts(), is_token_known=False)
     assert "precede_lag_records{" not in metrics.text().decode()
-    metrics.sink = sink(Counts(next={0: 90}))
+    metrics.sink = sink(JobCounts(next={0: 90}))
     assert 'precede_lag_records{partition="0"} 10.0' in metrics.text().decode()
 
 
 def test_every_number_that_is_told_is_the_one_that_was_counted(tmp_path: Path) -> None:
     settings = Settings(checkpoint=str(tmp_path), delta=str(tmp_path))
     metrics = Metrics(settings, BrokerMonitor(settings.bootstrap, settings.raw_topic), lambda: True)
-    counts = Counts(read=50, delivered=30, duplicates=7, codes=Counter(malformed=2, late=4), next={0: 5, 1: 4})
+    counts = JobCounts(read=50, delivered=30, duplicates=7, codes=Counter(malformed=2, late=4), next={0: 5, 1: 4})
     counts.held, counts.state_bytes = {0: 3, 4: 8}, {0: 70, 4: 31}
     counts.waiting = {0: (5_000, 2), 4: (1_000, 1), 5: NOTHING_WAITS}
     metrics.sink = sink(counts)
@@ -308,7 +306,7 @@ def test_lag_in_seconds_is_that_of_the_oldest_record_which_is_not_processed(tmp_
         "precede.raw": {0: Unread(12, since_ms), 1: Unread(9, since_ms)},
         "precede.ordered": {0: Unread(20, since_ms), 3: Unread(30, since_ms - 600_000)},
     }
-    metrics.sink = sink(Counts(next={0: 5, 1: 9}), [0, 1])
+    metrics.sink = sink(JobCounts(next={0: 5, 1: 9}), [0, 1])
     metrics.watches = [watch("history of deliveries"), watch("history of gaps")]
     metrics.watches[0].reached = {("precede.ordered", 0): 19, ("precede.ordered", 3): 30}
     told = dict(line.rsplit(" ", 1) for line in metrics.text().decode().splitlines() if line.startswith("precede_"))

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from precede.streaming.job import session, settings, spark_table
-from precede.streaming.job.settings import Settings
+from precede.streaming import settings
+from precede.streaming.places import store_options
+from precede.streaming.settings import Settings
+from precede.streaming.spark import session
 from precede.udfs.errors import Refused
 
 SECRET = "wJalrXUtnFEMI"
@@ -29,14 +31,14 @@ def loaded(tmp_path: Path, text: str) -> Settings:
 
 def test_names_and_values_of_the_table_spark_go_to_spark_and_to_hadoop_as_they_are(tmp_path: Path) -> None:
     table = loaded(tmp_path, SPARK).spark
-    assert spark_table.spark_values(table) == {
+    assert store_options.spark_values(table) == {
         "spark.hadoop.fs.s3a.endpoint": "http://127.0.0.1:9000",
         "spark.hadoop.fs.s3a.secret.key": SECRET,
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.executor.cores": "2",
         "spark.hadoop.fs.s3a.connection.maximum": "50",
     }
-    assert dict(spark_table.hadoop_values(table)) == {
+    assert dict(store_options.hadoop_values(table)) == {
         "fs.s3a.endpoint": "http://127.0.0.1:9000",
         "fs.s3a.secret.key": SECRET,
         "fs.s3a.path.style.access": "true",
@@ -46,12 +48,12 @@ def test_names_and_values_of_the_table_spark_go_to_spark_and_to_hadoop_as_they_a
 
 def test_settings_never_show_the_values_of_a_table(tmp_path: Path) -> None:
     found = loaded(tmp_path, SPARK)
-    assert SECRET not in f"{found!r} {found} {found.spark!r} {spark_table.hadoop_values(found.spark)}"
+    assert SECRET not in f"{found!r} {found} {found.spark!r} {store_options.hadoop_values(found.spark)}"
     assert "fs.s3a.secret.key" in repr(found)
 
 
 def test_what_stands_in_the_list_of_processes_has_no_secrets(tmp_path: Path) -> None:
-    shown = spark_table.without_secrets(spark_table.spark_values(loaded(tmp_path, SPARK).spark))
+    shown = store_options.without_secrets(store_options.spark_values(loaded(tmp_path, SPARK).spark))
     assert shown.keys() == {
         "spark.hadoop.fs.s3a.endpoint",
         "spark.hadoop.fs.s3a.path.style.access",

@@ -16,7 +16,7 @@ from bench.peers.measures import Backlog, Killed, Steady
 from bench.peers.reference import Message, Order, Sequences, compared
 from bench.peers.table import Measured
 from precede import Holdback
-from precede.streaming.job import jars
+from precede.streaming.spark import jars
 
 PAIRS = traffic.whole(20, 2_000, seed=7)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from precede.streaming.places import place
-from precede.streaming.places.delta import storage_options
 from precede.streaming.places.hadoop import HadoopPlace
 from precede.streaming.places.place import LocalPlace
+from precede.streaming.places.store_options import storage_options
 from tests.places import check_a_place
 
 

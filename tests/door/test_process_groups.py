@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from precede.ingest.state_changes import ArrivingStates, NewState
-from precede.streaming.order.coverage import Coverage
 from precede.streaming.order.packed_rows import PackedRow
+from precede.streaming.order.sink import Coverage
 from precede.streaming.process.cache import Cache, CacheSource
-from precede.streaming.process.groups import READ_AGAIN_MAX, RECORDS_A_STATE, Groups
+from precede.streaming.process.groups import READ_AGAIN_MAX, RECORDS_A_STATE, ProcessGroups
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -63,7 +63,7 @@ class Process:
         state = StateSettings("topic", SOURCE.stream, 60, 400, dict(kafka.horizon))
         self.kafka = kafka
         self.cache = cache
-        self.groups = Groups(
+        self.groups = ProcessGroups(
             cache,
             state,
             kafka.horizon,

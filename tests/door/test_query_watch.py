@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.errors import PySparkException
 
-from precede.streaming.job.spark_query import started
-from precede.streaming.job.watch import FIRST_RETRY_S, QueryWatch
+from precede.streaming.monitoring.query_keeper import FIRST_RETRY_S, QueryKeeper
+from precede.streaming.spark.spark_query import started
 from precede.udfs.errors import Refused
 
 AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT, "away"))
@@ -26,7 +26,7 @@ def look_twice(error: Exception, patience_s: float) -> list[str]:
         raise error
 
     begin = partial(started, start)
-    watch = QueryWatch("history", begin, lambda sentence, **_: said.append(sentence), patience_s, lambda *_: None)
+    watch = QueryKeeper("history", begin, lambda sentence, **_: said.append(sentence), patience_s, lambda *_: None)
     watch.check()
     time.sleep(FIRST_RETRY_S)
     watch.check()

@@ -10,10 +10,11 @@ import pytest
 
 from precede.ingest.kafka.topics import Topic
 from precede.ingest.progress import transactional_id
-from precede.streaming.job import checkpoint, settings
-from precede.streaming.job.raw_partitions import as_text, named, owned
-from precede.streaming.job.settings import Settings
-from precede.streaming.process import start as process_start
+from precede.streaming import settings
+from precede.streaming.process.loop import beginning
+from precede.streaming.raw_partitions import as_text, named, owned
+from precede.streaming.settings import Settings
+from precede.streaming.spark import checkpoint
 from precede.udfs.errors import Refused
 
 
@@ -77,16 +78,16 @@ def topics(found: Settings, partitions: int = 4) -> dict[str, Topic]:
     ],
 )
 def test_a_checkpoint_of_other_partitions_is_refused(before: str | None, now: str | None, sentence: str) -> None:
-    kept = checkpoint.check_order(Settings(raw_partitions=before), None, topics(Settings()))
+    kept = checkpoint.order_part(Settings(raw_partitions=before), None, topics(Settings()))
     with pytest.raises(Refused, match=sentence):
-        checkpoint.check_order(Settings(raw_partitions=now), kept, topics(Settings()))
+        checkpoint.order_part(Settings(raw_partitions=now), kept, topics(Settings()))
 
 
 @pytest.mark.parametrize(("before", "now"), [("0-1", "1,0"), ("0-3", None), (None, "3,0-2")])
 def test_the_same_partitions_in_other_words_are_the_same(before: str | None, now: str | None) -> None:
-    kept = checkpoint.check_order(Settings(raw_partitions=before), None, topics(Settings()))
+    kept = checkpoint.order_part(Settings(raw_partitions=before), None, topics(Settings()))
     found = msgspec.json.decode(msgspec.json.encode(kept), type=checkpoint.OrderPart)
-    assert checkpoint.check_order(Settings(raw_partitions=now), found, topics(Settings())) == kept
+    assert checkpoint.order_part(Settings(raw_partitions=now), found, topics(Settings())) == kept
 
 
 @pytest.mark.parametrize(
@@ -98,4 +99,4 @@ def test_the_same_partitions_in_other_words_are_the_same(before: str | None, now
 )
 def test_a_job_begins_by_its_own_partitions_alone(more: dict[str, Any], offsets: dict[int, int] | None) -> None:
     ends = {1: (0, 100), 2: (0, 100)}
-    assert process_start.beginning(Settings(), more["token"], more["horizon"], ends).offsets == offsets
+    assert beginning(Settings(), more["token"], more["horizon"], ends).offsets == offsets

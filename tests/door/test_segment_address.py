@@ -8,7 +8,7 @@ import pytest
 
 from precede.ingest.segment.address import DEFAULT_URL, read_address, read_addresses
 from precede.ingest.segment.link import read_segment_key
-from precede.streaming.job.settings import load
+from precede.streaming.settings import load
 from precede.udfs.errors import Refused
 
 

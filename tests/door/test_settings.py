@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from precede.ingest.kafka import topics
-from precede.streaming.job import settings
-from precede.streaming.job.settings import Settings
-from precede.streaming.job.watch import REFUSED, reason_of, refusal_in
+from precede.ingest.service.running import reason_of
+from precede.streaming import settings
+from precede.streaming.monitoring.query_keeper import REFUSED, refusal_in
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Patience
 

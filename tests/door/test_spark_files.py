@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from precede.streaming.job import spark_files
+from precede.streaming.places import spark_files
 from precede.streaming.places.place import LocalPlace
 from precede.udfs.errors import Refused
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from precede.streaming.job.settings import Settings
 from precede.streaming.job.starting_point import Position, StartingPoint, find
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
 
 WHOLE = {0: (0, 100), 1: (0, 100)}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from precede.streaming.job.settings import Settings
-from precede.streaming.job.status import Status
-from precede.streaming.order.coverage import Coverage
+from precede.streaming.monitoring.status import StatusLine
+from precede.streaming.order.sink import Coverage
+from precede.streaming.settings import Settings
 from precede.udfs.state_log import StateLog, StateSettings
 
 SETTINGS = StateSettings(topic="t", stream="s", every_ms=10_000)
@@ -102,7 +102,7 @@ def test_the_horizon_never_goes_back_nor_past_what_is_processed() -> None:
 @pytest.mark.parametrize(("tick_s", "told"), [(0.0, True), (1.0, False)])
 def test_without_ticks_the_status_line_says_that_changed_states_wait(tick_s: float, told: bool) -> None:
     coverage = Coverage({}, 1, is_fresh=True)
-    status = Status(Settings(tick_s=tick_s))
+    status = StatusLine(Settings(tick_s=tick_s))
     assert "states wait" not in status.line("now")
     coverage.report(0, {0: 55})
     status.lacks_states = coverage.lacks_states

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from precede.streaming.job.watch import QueryWatch
+from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.places.place import LocalPlace, Place
 from precede.streaming.spark import store_monitor
 from precede.streaming.spark.store_monitor import StoreMonitor
@@ -23,7 +23,7 @@ class Shown:
         self.said: list[str] = []
         monkeypatch.setattr(LocalPlace, "trouble", lambda _place: self._answer())
         monkeypatch.setattr(LocalPlace, "location", property(lambda place: f"s3a://bucket{place.path}"))
-        self.query = QueryWatch("order", self._never, self._say, 60.0, lambda *_: None, 5.0)
+        self.query = QueryKeeper("order", self._never, self._say, 60.0, lambda *_: None, 5.0)
         places: list[Place] = [LocalPlace(Path("/checkpoint")), LocalPlace(Path("/delta"))]
         self.watch = StoreMonitor(places, [self.query], self._say)
 

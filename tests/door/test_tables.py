@@ -13,8 +13,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from precede.ingest.kafka.topics import Topic
 from precede.streaming.history import tables
 from precede.streaming.history.tables import DEAD_LETTERS, DELIVERIES
-from precede.streaming.job import start_checks
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
+from precede.streaming.spark import checkpoint
 from precede.udfs.errors import Refused
 
 ROWS = pa.table({"record": ["one", "two"], "day": ["2026-01-01", "2026-01-02"]})
@@ -118,7 +118,7 @@ def test_nothing_is_thrown_away_where_the_job_is_stopped_before_the_topics_say_w
 ) -> None:
     names = settings.ordered_topic, settings.dead_letter_topic, settings.control_topic
     topics = {name: Topic(name, f"id of {name}", 1) for name in names}
-    start_checks.rebuild_history(settings, None, topics, lambda _: None, lambda _: None)
+    checkpoint.rebuild_history(settings, None, topics, lambda _: None, lambda _: None)
     for table in (DELIVERIES, DEAD_LETTERS):
         assert tables.find(settings, table) is not None
 
@@ -131,7 +131,7 @@ def test_a_table_of_another_topic_is_never_thrown_away(settings: Settings, table
     told = tables.origin(Topic(tables.topic(settings, table), "id of an earlier one", 1))
     write_deltalake(Path(tables.path(settings, table).location), ROWS, description=told)
     with pytest.raises(Refused, match=rf"/{table} holds the records of another topic than this precede\.[a-z.-]*, and"):
-        start_checks.rebuild_history(settings, None, topics, lambda _: 0, lambda _: None)
+        checkpoint.rebuild_history(settings, None, topics, lambda _: 0, lambda _: None)
     for each in (DELIVERIES, DEAD_LETTERS):
         assert tables.find(settings, each) is not None
 
@@ -144,7 +144,7 @@ def test_a_table_of_the_very_topic_is_thrown_away_where_it_has_all_of_it(setting
     write_deltalake(Path(tables.path(settings, DELIVERIES).location), ROWS, description=told)
     fresh = msgspec.structs.replace(settings, checkpoint=str(tmp_path / "fresh"))
     Path(fresh.checkpoint).mkdir()
-    start_checks.rebuild_history(fresh, None, topics, lambda _: 0, lambda _: None)
+    checkpoint.rebuild_history(fresh, None, topics, lambda _: 0, lambda _: None)
     for each in (DELIVERIES, DEAD_LETTERS):
         assert tables.find(settings, each) is None
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from precede.streaming.job.settings import Settings
 from precede.streaming.job.ticker import Ticker
+from precede.streaming.settings import Settings
 
 
 @pytest.fixture

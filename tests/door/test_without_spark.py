@@ -13,9 +13,7 @@ from tests.door.command import ROOT
 HEAVY = {"pyspark", "py4j", "delta", "pyarrow", "pandas"}
 
 
-@pytest.mark.parametrize(
-    "name", ["order.transaction", "order.ownership", "order.notices", "order.lag_group", "engines.process"]
-)
+@pytest.mark.parametrize("name", ["order.transaction", "order.ownership", "order.notices", "process.engine"])
 def test_what_publishing_rests_on_imports_no_spark(name: str) -> None:
     program = f"import sys, precede.streaming.{name}; print(*(one.partition('.')[0] for one in sys.modules))"
     imported = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True)

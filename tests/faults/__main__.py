@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import jars, session
-from precede.streaming.job.settings import Settings
-from precede.streaming.job.spark_query import SPARK_ENDED
+from precede.streaming.settings import Settings
+from precede.streaming.spark import jars, session
+from precede.streaming.spark.spark_query import SPARK_ENDED
 from tests.faults.cases import CASES, Case
 from tests.faults.judge import judge
 from tests.faults.scene import Scene

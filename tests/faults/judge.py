@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from precede.looking import holding
 from precede.looking.at_the_terminal import caught_up
 from precede.reading.delta_rows import DeltaRows
-from precede.streaming.job import checkpoint_reader as held
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
+from precede.streaming.spark import checkpoint_reader as held
 from precede.udfs.engine.held import Held
 from tests.system.stream import HOME, Stream
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from precede.streaming.job.faults import VARIABLE
+from precede.streaming.faults import VARIABLE
 from tests.system.stream import RUN, Stream
 
 WAIT_S = 240.0

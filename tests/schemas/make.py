@@ -20,8 +20,7 @@ from typing import Any
 
 import yaml
 
-from precede.streaming.job.jars import ivy
-from precede.streaming.job.java import java
+from precede.streaming.spark.jars import ivy, java
 
 HERE = Path(__file__).parent
 SOURCES: dict[str, dict[str, str]] = json.loads((HERE / "sources.json").read_text())

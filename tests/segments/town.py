@@ -22,7 +22,7 @@ from random import randrange
 from typing import Any
 
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import jars
+from precede.streaming.spark import jars
 from tests.segments.network import Network, why_not
 from tests.segments.players import HOME, Player, Running, lossy, until
 

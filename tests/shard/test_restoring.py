@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from precede.ingest.state_topic import StatePieces
-from precede.streaming.order.coverage import Coverage
+from precede.streaming.order.sink import Coverage
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits

@@ -8,10 +8,11 @@ from pyspark.sql import SparkSession
 from precede.ingest.kafka.topics import Topic
 from precede.streaming.history import tables
 from precede.streaming.history.tables import DELIVERIES
-from precede.streaming.job import checkpoint, run
-from precede.streaming.job.checkpoint import Checkpoint
-from precede.streaming.job.settings import Settings
+from precede.streaming.job import job as run
 from precede.streaming.places.place import LocalPlace
+from precede.streaming.settings import Settings
+from precede.streaming.spark import checkpoint
+from precede.streaming.spark.checkpoint import Checkpoint
 from precede.udfs.errors import Refused
 
 

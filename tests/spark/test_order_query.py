@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name all of Spark's pages use)
 
-from precede.streaming.order import query as order_query
 from precede.streaming.order.packed_rows import packed_rows
+from precede.streaming.spark import query as order_query
 from precede.udfs.limits import Limits
 from precede.udfs.shard import Shard, shard_number
 from precede.udfs.steps import Records

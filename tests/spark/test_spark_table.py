@@ -14,7 +14,8 @@ SECRET = "wJalrXUtnFEMI"
 START = """
 import os, sys
 from pathlib import Path
-from precede.streaming.job import jars, session, settings
+from precede.streaming.spark import jars, session
+from precede.streaming import settings
 found = settings.load({}, {}, sys.argv[1], reaches_kafka=False)
 spark = session.start(found, jars.ensure("spark"), Path(sys.argv[2]))
 hadoop = spark.sparkContext._jsc.hadoopConfiguration()

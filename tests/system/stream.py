@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import describe
-from precede.streaming.job import run as job
-from precede.streaming.job.settings import TABLES, Settings
+from precede.streaming.job import job
+from precede.streaming.settings import TABLES, Settings
 from tests.records import Row, by_group
 
 HOME = Path(__file__).resolve().parent.parent.parent
@@ -28,12 +28,13 @@ AWAY_S_MAX = "TEST_AWAY_S_MAX"
 
 RUN = f"""
 import os, sys
-from precede.streaming.job import run, settings
+from precede.streaming.job import job
+from precede.streaming import settings
 from precede.ingest.service import broker_monitor
 from precede.udfs.errors import Refused
 broker_monitor.AWAY_S_MAX = float(os.environ.get("{AWAY_S_MAX}", broker_monitor.AWAY_S_MAX))
 try:
-    run.run(settings.load({{}}, os.environ))
+    job.run(settings.load({{}}, os.environ))
 except Refused as error:
     sys.exit(str(error))
 """

@@ -14,7 +14,7 @@ from bench.small_job import SmallJob, send
 from precede.ingest.kafka import topics
 from precede.local.embedded_broker import Broker
 from precede.reading.following import Follower
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from tests.records import conversation
 from tests.system.stream import own_topics
 

@@ -20,8 +20,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 
 from precede.ingest.kafka.topics import ensure
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import run as job
-from precede.streaming.job.settings import Settings
+from precede.streaming.job import job
+from precede.streaming.settings import Settings
 from tests.door.command import precede
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation

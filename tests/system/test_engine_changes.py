@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import run as job
+from precede.streaming.job import job
 from tests.faults.running import Running
 from tests.records import by_kernel, conversation
 from tests.system.stream import Stream

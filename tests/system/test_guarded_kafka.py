@@ -23,8 +23,8 @@ from precede.ingest.producer import Publisher
 from precede.member import background
 from precede.member.member import Member
 from precede.reading.following import follow
-from precede.streaming.job import settings
-from precede.streaming.job.settings import Settings
+from precede.streaming import settings
+from precede.streaming.settings import Settings
 from precede.udfs.errors import AccessDenied
 from precede.udfs.records.wire import encode_message
 from tests.door.command import precede

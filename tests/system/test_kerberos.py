@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from precede.ingest.kafka import topics
-from precede.streaming.job import settings
+from precede.streaming import settings
 from precede.udfs.errors import Refused
 from tests.door.command import ROOT, precede
 from tests.system.kerberos import JOB, SERVICE, Realm, missing
@@ -27,8 +27,8 @@ import sys
 from pathlib import Path
 from precede.ingest.kafka.access import Access, Address
 from precede.ingest.kafka.clients import spark_options
-from precede.streaming.job import jars, session
-from precede.streaming.job.settings import Settings
+from precede.streaming.spark import jars, session
+from precede.streaming.settings import Settings
 bootstrap, principal, keytab, service, logs = sys.argv[1:]
 known = {"principal": principal, "keytab": keytab, "service.name": service}
 table = tuple((f"sasl.kerberos.{name}", value) for name, value in known.items())

@@ -19,9 +19,9 @@ from precede.ingest.kafka import reading, topics
 from precede.ingest.kafka.topics import describe
 from precede.local.embedded_broker import Broker
 from precede.reading.following import Follower
-from precede.streaming.job.settings import Settings
 from precede.streaming.job.ticker import TICK
 from precede.streaming.order.transaction import TransactionalProducer
+from precede.streaming.settings import Settings
 from precede.udfs.records import state_pieces
 from tests.door.command import precede as precede_command
 from tests.records import by_group, conversation

@@ -21,8 +21,7 @@ from precede.ingest.progress import Progress, owner_record, read_progress, token
 from precede.local.embedded_broker import Broker
 from precede.streaming.order import ownership as ownerships
 from precede.streaming.order import transaction
-from precede.streaming.order.owner_monitor import OwnerMonitor
-from precede.streaming.order.ownership import Ownership
+from precede.streaming.order.ownership import OwnerMonitor, Ownership
 from precede.streaming.order.transaction import FencedError, OverdueError, TransactionalProducer
 from precede.udfs.errors import Refused, TakenOver
 from precede.udfs.rules import RULES

@@ -84,7 +84,7 @@ def test_the_wheel_holds_one_top_level_package(installed: Installed) -> None:
     assert {name.split("/")[0] for name in names} == {"precede", f"precede-{precede.__version__}.dist-info"}
     resources = ("jars.sha256", "ivy.xml", "WholeFiles.scala")
     chart = [path.relative_to(ROOT / "deploy") for path in (ROOT / "deploy" / "chart").rglob("*") if path.is_file()]
-    for needed in ("udfs/holdback.py", *(f"streaming/job/{name}" for name in resources), *chart):
+    for needed in ("udfs/holdback.py", *(f"streaming/spark/{name}" for name in resources), *chart):
         assert f"precede/{needed}" in names
 
 

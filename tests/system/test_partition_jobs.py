@@ -20,7 +20,7 @@ from precede.ingest.progress import Progress, read_progress
 from precede.ingest.state_topic import read_state
 from precede.local.embedded_broker import Broker
 from precede.reading import following as reading
-from precede.streaming.job import run as job
+from precede.streaming.job import job
 from precede.streaming.order.ownership import Ownership
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback

@@ -14,8 +14,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from precede.ingest.kafka import topics
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import jars
-from precede.streaming.job.java import java
+from precede.streaming.spark import jars
+from precede.streaming.spark.jars import java
 from precede.udfs.partitioner import CRC32, LIBRDKAFKA, MURMUR2
 from tests.kernel.partitions import FILE, Place, read_places, write_places
 

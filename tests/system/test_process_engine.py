@@ -23,8 +23,8 @@ from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import read_progress
 from precede.ingest.state_topic import read_state
 from precede.local.embedded_broker import HOST, Broker
+from precede.streaming.job import job
 from precede.streaming.job import job as base
-from precede.streaming.job import run as job
 from precede.streaming.order import transaction
 from precede.streaming.process import cache as caches
 from precede.streaming.process.loop import OrderLoop

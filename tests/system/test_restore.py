@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 from precede.ingest.kafka import topics
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import restored_files
-from precede.streaming.job.checkpoint_reader import read as read_held
-from precede.streaming.monitoring import counts
+from precede.streaming.order import counts
+from precede.streaming.spark import restored_files
+from precede.streaming.spark.checkpoint_reader import read as read_held
 from precede.udfs.errors import Refused
 from tests.faults.running import Running
 from tests.records import Row, by_kernel, conversation

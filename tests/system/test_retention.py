@@ -16,9 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 from precede.ingest.kafka.reading import TopicReader
 from precede.ingest.kafka.retention import Retention
 from precede.local.embedded_broker import Broker
-from precede.streaming.engines.spark import SparkJob
 from precede.streaming.monitoring import retention_monitor
 from precede.streaming.monitoring.retention_monitor import RetentionMonitor
+from precede.streaming.spark.engine import SparkJob
 from tests.records import conversation
 from tests.system.stream import Stream
 from tests.system.test_stream_refusals import SparkStarted
@@ -76,7 +76,7 @@ def test_it_warns_once_each_time(stream: Stream) -> None:
 
 
 def test_a_start_says_what_a_retention_means(stream: Stream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from precede.streaming.job import run as job
+    from precede.streaming.job import job
 
     def started(*_: object) -> None:
         raise SparkStarted

@@ -21,7 +21,7 @@ from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import opened
 from precede.ingest.sending import send_one
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import run as job
+from precede.streaming.job import job
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.partitioner import PARTITIONERS, partition_of

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 import precede
 from precede.ingest.progress import Progress
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import checkpoint_reader as held
-from precede.streaming.job import run as job
+from precede.streaming.job import job
+from precede.streaming.spark import checkpoint_reader as held
 from precede.udfs.rules import RULES
 from tests.fixtures import stored
 from tests.records import Row, by_group

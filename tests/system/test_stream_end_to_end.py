@@ -16,7 +16,7 @@ import precede
 from precede.ingest.kafka import topics
 from precede.ingest.producer import Publisher
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import checkpoint_reader as held
+from precede.streaming.spark import checkpoint_reader as held
 from precede.udfs.errors import Refused
 from precede.udfs.records.wire import encode_message
 from tests.faults import judge

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.topics import describe
 from precede.local.embedded_broker import Broker
-from precede.streaming.engines.spark import SparkJob
-from precede.streaming.job import checkpoint
-from precede.streaming.job import run as job
+from precede.streaming.job import job
 from precede.streaming.order.sink import Sink
+from precede.streaming.spark import checkpoint
+from precede.streaming.spark.engine import SparkJob
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from tests.records import conversation
@@ -40,8 +40,8 @@ def stream(broker: Broker, tmp_path: Path) -> Stream:
     folder.mkdir()
     checkpoint.update(
         settings.checkpoint_place,
-        order=checkpoint.check_order(settings, None, found),
-        history=checkpoint.check_history(settings, None, found),
+        order=checkpoint.order_part(settings, None, found),
+        history=checkpoint.history_part(settings, None, found),
     )
     return stream
 

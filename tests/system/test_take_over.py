@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import read_progress
 from precede.local.embedded_broker import Broker
-from precede.streaming.job import restore
 from precede.streaming.process import cache
+from precede.streaming.spark import restore
 from precede.udfs.errors import TakenOver
 from precede.udfs.shard import RestoredGroup, ShardState, initial_states
 from tests.faults.running import Running

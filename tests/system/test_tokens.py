@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from pyspark.sql import SparkSession
 
 from precede.ingest.kafka import topics
-from precede.streaming.job import run as job
-from precede.streaming.job import settings
-from precede.streaming.job.settings import Settings
+from precede.streaming import settings
+from precede.streaming.job import job
+from precede.streaming.settings import Settings
 from precede.udfs.errors import PrecedeError
 from tests.door.command import precede
 from tests.door.segment_links import linked

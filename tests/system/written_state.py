@@ -6,7 +6,7 @@ from confluent_kafka import Producer
 
 from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import StreamTopics, horizon_record, new_owner, owner_record, token_record
-from precede.streaming.job.settings import Settings
+from precede.streaming.settings import Settings
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.state_pieces import pieces
 from precede.udfs.rules import RULES

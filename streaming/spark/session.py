@@ -7,16 +7,18 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from precede.streaming.job import jars, spark_table, whole_files
-from precede.streaming.job.jars import Say
-from precede.streaming.job.settings import Settings, check_tokens_on_cluster
-from precede.streaming.places import hadoop, place
+from py4j.protocol import Py4JError
+
+from precede.streaming.places import hadoop, place, store_options
+from precede.streaming.settings import Settings, check_tokens_on_cluster
+from precede.streaming.spark import jars
+from precede.streaming.spark.jars import Say
 from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ FIXED = {
     # A worker's memory grows by several times the bytes that it gets at once; Spark's default is four times as large.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     # Spark's default pattern does not match a client's private key, which is among the options of a source.
-    "spark.redaction.regex": f"(?i){spark_table.SECRET}",
+    "spark.redaction.regex": f"(?i){store_options.SECRET}",
     "spark.driver.maxResultSize": "0",  # with a limit, a batch of large records could fail for ever
     "spark.python.worker.faulthandler.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",  # the logs are small; the default of fifty tasks is slower
@@ -98,7 +100,7 @@ IN_STORES = {
 
 IN_S3 = {
     # Spark's own classes write a file and rename it, which takes seven requests, and eleven where it must be new.
-    "spark.sql.streaming.checkpointFileManagerClass": whole_files.CLASS,
+    "spark.sql.streaming.checkpointFileManagerClass": jars.WHOLE_FILES_CLASS,
 }
 """Where the checkpoint is in an S3 store."""
 
@@ -146,7 +148,7 @@ def _gateway(settings: Settings, jar_files: Sequence[Path], logs: Path, name: st
         running = SparkContext._gateway
         if running is None:
             # What starts the JVM stands in the list of processes; the context gets everything.
-            conf = SparkConf().setAppName(name).setAll(list(spark_table.without_secrets(values).items()))
+            conf = SparkConf().setAppName(name).setAll(list(store_options.without_secrets(values).items()))
             with (logs / "spark-console.log").open("ab") as console:
                 running = launch_gateway(conf, {"stdout": console, "stderr": console})  # type: ignore[no-untyped-call]
             # The context takes this one, however it is started.
@@ -225,7 +227,7 @@ def configuration(settings: Settings, jar_files: Sequence[Path], logs: Path) -> 
             values["spark.driver.host"] = values["spark.driver.bindAddress"] = "127.0.0.1"
             if not settings.tasks:
                 values["spark.sql.shuffle.partitions"] = str(_cores(master))
-    return spark_table.added(values, settings.spark)
+    return store_options.added(values, settings.spark)
 
 
 def _cores(master: str) -> int:
@@ -259,3 +261,51 @@ def _log_python_to_file(logs: Path) -> None:
         logger.handlers[:] = [handler]
         logger.propagate = False
     warnings.filterwarnings("ignore", module="pyspark")
+
+
+# ── where the JVM is told to end ──────────────────────────────────────────────────────────────────────────────────────
+
+HOOK_PRIORITY = 1000
+HOOK_S_MAX = 60
+
+
+def stop_first(stopping: threading.Event) -> Callable[[], None]:
+    """When the JVM is told to end, set `stopping`, and let it wait until the returned function is called.
+
+    Hadoop runs its hooks one after the other, those of a higher priority first. Spark's own, which ends the context, is
+    one of them.
+    """
+    from pyspark import SparkContext
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    gateway: Any = SparkContext._gateway
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    manager = gateway.jvm.org.apache.hadoop.util.ShutdownHookManager.get()
+    seconds = gateway.jvm.java.util.concurrent.TimeUnit.SECONDS
+    hook = _ShutdownHook(stopping)
+    thread = gateway.jvm.java.lang.Thread(hook)  # Java asks for its hash, for example
+    manager.addShutdownHook(thread, HOOK_PRIORITY, HOOK_S_MAX, seconds)
+
+    def end() -> None:
+        hook.ended.set()
+        with suppress(Py4JError, OSError):  # the JVM is just ending, or has ended
+            manager.removeShutdownHook(thread)
+
+    return end
+
+
+class _ShutdownHook:
+    """What the JVM runs before it ends."""
+
+    def __init__(self, stopping: threading.Event) -> None:
+        self._stopping = stopping
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        self._stopping.set()
+        self.ended.wait(HOOK_S_MAX)
+
+    class Java:
+        """Says to py4j what this is in Java."""
+
+        implements = ("java.lang.Runnable",)

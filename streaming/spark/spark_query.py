@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from py4j.protocol import Py4JError
 
-from precede.streaming.job.watch import QueryError, QueryWatch
+from precede.streaming.monitoring.query_keeper import QueryError, QueryKeeper
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -37,7 +37,7 @@ class SparkQuery:
         with suppress(*SPARK_ENDED):
             self._query.stop()
 
-    def note_progress(self, watch: QueryWatch) -> None:
+    def note_progress(self, watch: QueryKeeper) -> None:
         """Read the last progress, which is cheap; all of them, which is not, only where one was missed."""
         last = self._query.lastProgress
         if last is None:
@@ -66,7 +66,7 @@ def started(start: "Callable[[], StreamingQuery]") -> SparkQuery:
         raise QueryError(str(error)) from error
 
 
-def _count(progress: "StreamingQueryProgress", watch: QueryWatch) -> None:
+def _count(progress: "StreamingQueryProgress", watch: QueryKeeper) -> None:
     watch.batch = progress.batchId
     watch.batches += 1
     watch.rows += progress.numInputRows

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from precede.ingest.kafka import clients
+from precede.streaming import faults
 from precede.streaming.history import rows as history_rows
 from precede.streaming.history import tables
 from precede.streaming.history.tables import DEAD_LETTERS, DELIVERIES, GAPS
-from precede.streaming.job import faults
-from precede.streaming.job.session import HISTORY_POOL
-from precede.streaming.job.settings import Settings
-from precede.streaming.order.query import SOURCE
+from precede.streaming.settings import Settings
+from precede.streaming.spark.query import SOURCE
+from precede.streaming.spark.session import HISTORY_POOL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,9 +15,8 @@ from precede.ingest.pass_through import PassThrough, pass_through
 from precede.ingest.segment.address import DEFAULT_URL, read_addresses
 from precede.ingest.sender_state import default_file
 from precede.ingest.service.running import host_and_port
-from precede.streaming.job import raw_partitions, spark_table
-from precede.streaming.places import place
-from precede.streaming.places.delta import storage_options
+from precede.streaming import raw_partitions
+from precede.streaming.places import place, store_options
 from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits, Patience
@@ -164,7 +163,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def storage_options(self) -> dict[str, str]:
         """How delta-rs reaches the Delta tables."""
-        return storage_options(self.storage, spark_table.hadoop_values(self.spark))
+        return store_options.storage_options(self.storage, store_options.hadoop_values(self.spark))
 
     @property
     def pause_ms(self) -> int:
@@ -321,7 +320,7 @@ def check(settings: Settings) -> Settings:
             f"The setting tasks must be set where master is a cluster ({settings.master}): to the number of cores that "
             "the job has there; the checkpoint fixes it."
         )
-    spark_table.check(settings.spark)
+    store_options.check_spark_table(settings.spark)
     if _is_cluster(settings) and not settings.runs_without_spark:
         check_tokens_on_cluster(settings)
     if settings.raw_partitions is not None and settings.only == "history":

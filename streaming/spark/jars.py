@@ -1,9 +1,10 @@
-"""The jars that Spark and the broker need in addition to those in pyspark: fetched and checked once.
+"""The jars that Spark and the broker need in addition to those in pyspark: fetched and checked once. They need Java.
 
 `ivy.xml` names them, the Ivy inside pyspark fetches them (so only Java is needed), and `jars.sha256` has their
-checksums; one jar for S3 is compiled instead (`whole_files.py`). Each configuration has a folder, by default under
-~/.cache/precede/jars; PRECEDE_JARS sets another place.
-PRECEDE_IVYSETTINGS names an ivysettings.xml, for networks that need a mirror.
+checksums. One jar is compiled instead, by the Scala compiler inside pyspark: the class by which Spark writes a
+checkpoint into an S3 store, a request a file; `WholeFiles.scala` says why. Each configuration has a folder, by default
+under ~/.cache/precede/jars; PRECEDE_JARS sets another place. PRECEDE_IVYSETTINGS names an ivysettings.xml, for networks
+that need a mirror.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,16 +27,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from precede.ingest.files import locked
-from precede.streaming.job import whole_files
-from precede.streaming.job.java import java
 from precede.udfs.errors import Refused
 
 Configuration = Literal["spark", "s3", "broker", "hdfs"]
 Say = Callable[[str], object]
 
 # Read as resources, because Spark may ship this package to a cluster inside a zip.
-DECLARED = files("precede.streaming.job") / "ivy.xml"
-CHECKSUMS = files("precede.streaming.job") / "jars.sha256"
+DECLARED = files("precede.streaming.spark") / "ivy.xml"
+CHECKSUMS = files("precede.streaming.spark") / "jars.sha256"
 
 
 class Listed(NamedTuple):
@@ -80,7 +80,7 @@ def ensure(
             # The process that held the lock before may have fetched them in the meantime.
             if missing := missing_or_damaged(folder, wanted):
                 fetch(configuration, folder, listed, missing, say)
-    own_jars = [whole_files.ensure(folder, ivy().parent, say)] if configuration == "s3" else []
+    own_jars = [ensure_whole_files(folder, ivy().parent, say)] if configuration == "s3" else []
     return [*(folder / name for name in wanted), *own_jars]
 
 
@@ -88,7 +88,7 @@ def lacking(configuration: str, *, home: Path | None = None) -> tuple[Path, int]
     """The folder of a configuration, and how many of its jars a start has to fetch, or to compile."""
     folder = (home or default_home()) / configuration
     missing = len(missing_or_damaged(folder, expected(configuration)))
-    own_jar = folder / whole_files.jar_name(ivy().parent) if configuration == "s3" else None
+    own_jar = folder / whole_files_jar(ivy().parent) if configuration == "s3" else None
     return folder, missing + (own_jar is not None and not own_jar.exists())
 
 
@@ -216,6 +216,78 @@ def ivy() -> Path:
     raise Refused("pyspark with its jars is not installed here: pip install 'precede[broker]', or 'precede[spark]'.")
 
 
+# ── Java ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OLDEST_JAVA = 17
+HOW_TO_GET_JAVA = (
+    f"install Java {OLDEST_JAVA} or newer (for example: apt install openjdk-17-jre-headless) or set JAVA_HOME to where "
+    "it is"
+)
+
+
+def java() -> str:
+    """The command that starts Java, as Spark's own scripts choose it: JAVA_HOME first, then PATH."""
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home, "bin", "java")) if home else "java"
+    try:
+        shown = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        where = f"JAVA_HOME is {home}, but {command} does not run" if home else "there is no java on PATH"
+        raise Refused(f"Java is missing: {where}; {HOW_TO_GET_JAVA}.") from None
+    version = re.search(r'version "(\d+)', shown)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        found = version[1] if version else "unknown"
+        raise Refused(f"Java is too old: {command} is version {found}; {HOW_TO_GET_JAVA}.")
+    return command
+
+
+# ── what writes checkpoints into S3 ───────────────────────────────────────────────────────────────────────────────────
+
+WHOLE_FILES_CLASS = "precede.WholeFiles"
+WHOLE_FILES = files("precede.streaming.spark") / "WholeFiles.scala"
+COMPILE_S_MAX = 180
+REASON_LENGTH_MAX = 300
+
+
+def whole_files_jar(spark_jars: Path) -> str:
+    """Another one for another source, and for another version of Spark."""
+    versions = sorted(jar.name for jar in spark_jars.glob("spark-sql_*.jar"))
+    return f"precede-{hashlib.sha256(WHOLE_FILES.read_bytes() + repr(versions).encode()).hexdigest()[:12]}.jar"
+
+
+def ensure_whole_files(folder: Path, spark_jars: Path, say: Callable[[str], object] | None = None) -> Path:
+    """The jar in this folder; it is compiled where it is not there yet."""
+    jar = folder / whole_files_jar(spark_jars)
+    if not jar.exists():
+        if say:
+            say(f"Compiling what writes checkpoints into S3, once, into {folder}")
+        try:
+            _compile_whole_files(jar, spark_jars)
+        except OSError as error:
+            raise Refused(
+                f"The jars cannot be kept in {folder} ({error.strerror}): set PRECEDE_JARS to a folder of yours."
+            ) from error
+    return jar
+
+
+def _compile_whole_files(jar: Path, spark_jars: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=jar.parent) as scratch, as_file(WHOLE_FILES) as source:
+        classes, fresh = Path(scratch, "classes"), Path(scratch, jar.name)
+        classes.mkdir()
+        # The compiler takes the class path of its own process, which has all that Spark has.
+        compiler = [java(), "-cp", f"{spark_jars}/*", "scala.tools.nsc.Main", "-usejavacp"]
+        command = [*compiler, "-d", str(classes), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_S_MAX)
+        if done.returncode != 0:
+            reason = " ".join((done.stdout + done.stderr).split())[-REASON_LENGTH_MAX:]
+            compiler_of = f"the Scala compiler in {spark_jars}"
+            raise Refused(f"{WHOLE_FILES.name} could not be compiled with {compiler_of}: {reason}.")
+        with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as packed:
+            for one in sorted(classes.rglob("*.class")):
+                packed.writestr(zipfile.ZipInfo(one.relative_to(classes).as_posix()), one.read_bytes())
+        fresh.replace(jar)
+
+
 def pin(listed: Listed, configurations: Iterable[str]) -> None:
     """Write the checksums again after a change of the Ivy file; for maintainers of precede."""
     lines = []
@@ -229,7 +301,7 @@ def pin(listed: Listed, configurations: Iterable[str]) -> None:
 
 
 def main() -> None:
-    """`python -m precede.streaming.job.jars [spark] [s3] [broker]` fetches jars in advance, such as into an image."""
+    """`python -m precede.streaming.spark.jars [spark] [s3] [broker]` fetches jars in advance, such as into an image."""
     asked = sys.argv[1:] or ["spark", "broker"]
     try:
         for word in asked:

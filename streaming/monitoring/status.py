@@ -5,20 +5,20 @@ from collections.abc import Collection
 from typing import Any
 
 from precede.ingest.kafka import reading
-from precede.streaming.job.settings import Settings
-from precede.streaming.monitoring.counts import Counts
 from precede.streaming.monitoring.retention_monitor import ALARM, RetentionMonitor
+from precede.streaming.order.counts import JobCounts
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Unreachable
 
 EVERY_S = 5.0
 
 
-class Status:
+class StatusLine:
     """The numbers of the line, set by the job."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.counts = Counts()
+        self.counts = JobCounts()
         self.written = 0
         self.batches: dict[str, int] = {}
         """The last finished batch of each query."""

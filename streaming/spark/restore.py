@@ -8,10 +8,14 @@ from typing import TypeVar
 
 from precede.ingest.kafka import reading
 from precede.ingest.state_topic import read_state
-from precede.streaming.job import checkpoint, restored_files, spark_files, starting_point
-from precede.streaming.job.restored_files import RestoredFiles
-from precede.streaming.job.settings import Settings
+from precede.streaming.job import starting_point
 from precede.streaming.order.sink import Sink
+from precede.streaming.places import spark_files
+from precede.streaming.places.place import Place
+from precede.streaming.raw_partitions import of_partitions
+from precede.streaming.settings import Settings
+from precede.streaming.spark import restored_files
+from precede.streaming.spark.restored_files import RestoredFiles
 from precede.udfs.records.state_pieces import StoredState
 from precede.udfs.shard import RestoredGroup, initial_states
 from precede.udfs.state_log import StateSettings
@@ -32,12 +36,12 @@ def begin(
     `check_stop` raises where the job is to stop, because this can take minutes.
     """
     ends = reading.ends_of(settings.bootstrap, settings.raw_topic, sink.ownership.partitions)
-    position = starting_point.of_checkpoint(settings, sink.token, sink.state.written_from, ends)
+    position = of_checkpoint(settings, sink.token, sink.state.written_from, ends)
     start = starting_point.find(
         settings, position, lambda *places: reading.has_records(settings.bootstrap, settings.raw_topic, *places)
     )
     if start.set_aside is not None:
-        aside = checkpoint.set_aside(settings.order_checkpoint)
+        aside = set_aside(settings.order_checkpoint)
         say(f"The checkpoint is not continued, because {start.set_aside}: it is now {aside}.", level="warning")
     if position.reached is None or start.offsets is not None:
         sink.counts.forget_shards()
@@ -94,6 +98,27 @@ def _checked(items: Iterable[Item], check_stop: Callable[[], object]) -> Iterato
     for item in items:
         check_stop()
         yield item
+
+
+def of_checkpoint(
+    settings: Settings, token: Mapping[int, int], horizon: Mapping[int, int], ends: Mapping[int, tuple[int, int]]
+) -> starting_point.Position:
+    """The position of the checkpoint of these settings; `ends` has the partitions of the job."""
+
+    folder = settings.order_checkpoint
+    reached = spark_files.reached(folder, starting_point.RESTORE_HINT).get(settings.raw_topic)
+    restored = None if reached is None else restored_files.find(settings.restored_files)
+    lacks_state = restored is not None and restored.is_needed_by(spark_files.last_commit(folder))
+    return starting_point.Position(reached, of_partitions(ends, token), of_partitions(ends, horizon), ends, lacks_state)
+
+
+def set_aside(folder: Place) -> Place:
+    """Rename a query's folder, so that the query begins with a new one; returns the new name."""
+    number = 1
+    while (aside := folder.sibling(f"{folder.name}.set-aside-{number}")).exists():
+        number += 1
+    folder.rename(aside)
+    return aside
 
 
 @contextmanager

@@ -4,10 +4,11 @@ import math
 import re
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from confluent_kafka import KafkaException
 
+from precede.ingest.service.running import reason_of
 from precede.udfs.errors import Refused, Unreachable
 
 PROGRESS_S = 1.0
@@ -17,15 +18,13 @@ LAST_RETRY_S = 30.0
 # Raised in an executor: its sentence is for a person, and no retry helps.
 REFUSED = re.compile(r"udfs\.errors\.Refused: ([^\n]+)")
 LACKS = re.compile(r"ModuleNotFoundError: No module named '([^'\n]+)'")
-CAUSES = re.compile(r"(?:Exception|Error): ([^\n]+)")
-REASON_LENGTH_MAX = 300
 
 
 class QueryError(Exception):
     """An engine could not start a query; it may work when it is tried again."""
 
 
-class Query(Protocol):
+class RunningQuery(Protocol):
     """A query that was started, whatever engine runs it."""
 
     @property
@@ -39,17 +38,17 @@ class Query(Protocol):
     def stop(self) -> None:
         """End it; nothing happens if it has ended."""
 
-    def note_progress(self, watch: "QueryWatch") -> None:
+    def note_progress(self, watch: "QueryKeeper") -> None:
         """Tell the watch what was done since the last call."""
 
 
-class QueryWatch:
+class QueryKeeper:
     """A query and its state."""
 
     def __init__(
         self,
         name: str,
-        start: Callable[[], Query],
+        start: Callable[[], RunningQuery],
         say: Callable[..., object],
         patience_s: float,
         observe: Callable[[str, str, float], object],
@@ -79,7 +78,7 @@ class QueryWatch:
         self._say = say
         self._patience_s = patience_s
         self.observe = observe
-        self._query: Query | None = None
+        self._query: RunningQuery | None = None
         self._failures = 0
         self._failing_since = 0.0
         self._retry_at = 0.0
@@ -164,13 +163,3 @@ def refusal_in(text: str) -> str | None:
             "has them."
         )
     return None
-
-
-def reason_of(error: Any) -> str:
-    """The innermost cause in one line; Spark's log has the rest."""
-    if isinstance(error, KafkaException):
-        return str(error.args[0].str()).rstrip(".")
-    text = str(error).strip() or type(error).__name__
-    causes = CAUSES.findall(text)
-    line = str(causes[-1] if causes else text.strip().splitlines()[0])
-    return line[:REASON_LENGTH_MAX].rstrip(". ")

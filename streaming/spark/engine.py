@@ -14,21 +14,16 @@ from precede.ingest.kafka.topics import Topic, describe
 from precede.ingest.service.running import Announcer
 from precede.streaming.history import tables
 from precede.streaming.history.tables import GAPS, TABLES, history_name
-from precede.streaming.job import (
-    checkpoint,
-    last_states,
-    restore,
-    spark_files,
-    start_checks,
-)
-from precede.streaming.job.checkpoint import Checkpoint
 from precede.streaming.job.job import Job
-from precede.streaming.job.restored_files import RestoredFiles
-from precede.streaming.job.settings import Settings
-from precede.streaming.job.spark_query import SPARK_ENDED, SparkQuery, started
-from precede.streaming.job.watch import QueryWatch
+from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.order.sink import Sink
-from precede.streaming.spark import store_monitor
+from precede.streaming.places import spark_files
+from precede.streaming.places.place import make_writable
+from precede.streaming.settings import Settings
+from precede.streaming.spark import checkpoint, checkpoint_reader, restore, store_monitor
+from precede.streaming.spark.checkpoint import Checkpoint
+from precede.streaming.spark.restored_files import RestoredFiles
+from precede.streaming.spark.spark_query import SPARK_ENDED, SparkQuery, started
 from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
@@ -76,35 +71,37 @@ class SparkJob(Job):
             return
         self.watch(order)  # history last, so that it finds all that was ordered
         if self.sink is not None and not self.stopping.is_set():
-            last_states.write(spark, self.settings, self.sink, self.topics[self.settings.raw_topic].partitions)
+            checkpoint_reader.write_last_states(
+                spark, self.settings, self.sink, self.topics[self.settings.raw_topic].partitions
+            )
         if self.patiently(self._is_control_topic_empty):
             history = [watch for watch in history if watch.name != history_name(GAPS)]
         self.watch(history)
 
     def _start_spark(self, stack: ExitStack) -> "SparkSession":
-        from precede.streaming.job import jvm_shutdown, session
+        from precede.streaming.spark import session
 
         self.say("Starting Spark.")
         files = session.jars_for(self.settings, self.say)
         spark = session.start(self.settings, files, session.logs_folder(self.settings))
         stack.callback(_stop_spark, spark)
-        self._let_jvm_end = jvm_shutdown.stop_first(self.stopping)
+        self._let_jvm_end = session.stop_first(self.stopping)
         return spark
 
     # ── before the start ──────────────────────────────────────────────────────────────────────────────────────────
 
     def lock_folders(self, stack: ExitStack) -> None:
-        from precede.streaming.job import session
+        from precede.streaming.spark import session
 
         settings, folder = self.settings, self.settings.checkpoint_place
         if settings.stores:
             session.reach_stores(settings, self.spark, self.say)
-        checkpoint.make_writable("checkpoint", folder)
+        make_writable("checkpoint", folder)
         about = {"say": self.say, "lost": self._lost, "pause": self._pause}
         parts = ["order"] * self.orders + ["history"] * self.writes_history
         stack.enter_context(checkpoint.lock_parts(folder, *parts, **about))
         if self.writes_history:
-            checkpoint.make_writable("delta", settings.delta_place)
+            make_writable("delta", settings.delta_place)
 
     def _lost(self, refusal: Refused) -> None:
         self.lost = refusal
@@ -120,11 +117,11 @@ class SparkJob(Job):
         settings, topics = self.settings, self.topics
         planned = checkpoint.read(settings.checkpoint_place)
         if self.orders:
-            planned.order = start_checks.check_order(settings, planned.order, topics, self.patiently)
+            planned.order = checkpoint.check_order(settings, planned.order, topics, self.patiently)
         if self.writes_history and settings.rebuild_delta:
-            planned.history = start_checks.rebuild_history(settings, planned.history, topics, self.patiently, self.say)
+            planned.history = checkpoint.rebuild_history(settings, planned.history, topics, self.patiently, self.say)
         elif self.writes_history:
-            planned.history = start_checks.check_history(settings, planned.history, topics)
+            planned.history = checkpoint.check_history(settings, planned.history, topics)
         self.planned = planned
 
     def _write_checkpoint(self, spark: "SparkSession", planned: Checkpoint, topics: dict[str, Topic]) -> None:
@@ -141,17 +138,17 @@ class SparkJob(Job):
 
     # ── the queries ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _watches(self, spark: "SparkSession") -> tuple[list[QueryWatch], list[QueryWatch]]:
+    def _watches(self, spark: "SparkSession") -> tuple[list[QueryKeeper], list[QueryKeeper]]:
         """The watch of the order query, and those of the history queries, as far as this job runs them."""
-        from precede.streaming.history import query as history_query
+        from precede.streaming.spark import history_query
 
         settings = self.settings
         begin = partial(self._start_order, spark)
-        order = [QueryWatch("order", begin, self.say, settings.patience_s, self.observe, settings.pause_ms / 1000)]
+        order = [QueryKeeper("order", begin, self.say, settings.patience_s, self.observe, settings.pause_ms / 1000)]
         # Beside the order query, history is retried for ever: ordering continues, however long Delta is away.
         patience_s = math.inf if self.orders and not settings.once else settings.patience_s
         history = [
-            QueryWatch(
+            QueryKeeper(
                 history_name(table),
                 partial(started, partial(history_query.start, spark, settings, table, drain=settings.once)),
                 self.say,
@@ -170,7 +167,7 @@ class SparkJob(Job):
         return all(end == 0 for _, end in reading.ends(self.settings.bootstrap, name, partitions))
 
     def _start_order(self, spark: "SparkSession") -> SparkQuery:
-        from precede.streaming.order import query as order_query
+        from precede.streaming.spark import query as order_query
 
         assert self.sink is not None
         assert self.owner_monitor is not None
@@ -218,18 +215,18 @@ class SparkJob(Job):
             for phase, seconds in self.sink.counts.seconds.items():
                 self.observe("order", phase, seconds)
 
-    def watch(self, watches: list[QueryWatch]) -> None:
+    def watch(self, watches: list[QueryKeeper]) -> None:
         try:
             with store_monitor.watching(self.settings.stores, watches, self.say):
                 super().watch(watches)
         except (Py4JNetworkError, ConnectionError) as error:
-            from precede.streaming.job import session
+            from precede.streaming.spark import session
 
             raise Refused(
                 f"Spark ended unexpectedly; its last log lines are {session.where_logs_are(self.settings)}."
             ) from error
 
-    def report(self, watches: list[QueryWatch]) -> None:
+    def report(self, watches: list[QueryKeeper]) -> None:
         self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", history_name(GAPS)))
         super().report(watches)
 

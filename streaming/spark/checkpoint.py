@@ -1,21 +1,30 @@
-"""The checkpoint's own file: what its state was made from, so that a start with anything else is refused.
+"""The checkpoint's own file, and the checks before a start: log, topics, tables and checkpoint belong to one stream.
 
-Spark's checkpoint has offsets and state, but does not say which topics and settings they belong to. This file does.
+Spark's checkpoint has offsets and state, but does not say which topics and settings they belong to. This file does, so
+that a start with anything else is refused. What would restart positions, lose rows silently or write them twice is
+refused before Spark starts and before anything is written.
 """
 
-import os
-import platform
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from precede.ingest.kafka.topics import Topic
+from precede.ingest.kafka import reading
+from precede.ingest.kafka.topics import Topic, describe
+from precede.ingest.progress import read_progress
+from precede.ingest.service.running import Say
 from precede.ingest.ways_out import FRESH_OUTPUT
-from precede.streaming.job.raw_partitions import as_text, owned
-from precede.streaming.job.settings import Settings
+from precede.streaming.history import tables
+from precede.streaming.history.tables import TABLES
+from precede.streaming.job import starting_point
+from precede.streaming.job.starting_point import Ask, check_log_read_again
+from precede.streaming.order.same_stream import changed_limits
 from precede.streaming.places.lease import only_one
 from precede.streaming.places.place import Place
+from precede.streaming.raw_partitions import as_text, owned
+from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 
@@ -126,15 +135,6 @@ def forget_history(folder: Place) -> None:
             write(folder, kept)
 
 
-def set_aside(folder: Place) -> Place:
-    """Rename a query's folder, so that the query begins with a new one; returns the new name."""
-    number = 1
-    while (aside := folder.sibling(f"{folder.name}.set-aside-{number}")).exists():
-        number += 1
-    folder.rename(aside)
-    return aside
-
-
 def lock_parts(folder: Place, *parts: str, **about: Any) -> AbstractContextManager[None]:
     """Keep other jobs from using these parts of the checkpoint; refused where one is using them."""
     refusal = (
@@ -149,24 +149,7 @@ def _lock_file(folder: Place) -> AbstractContextManager[None]:
     return only_one(folder, "file")
 
 
-def make_writable(setting: str, folder: Place) -> None:
-    """Create the folder where it is absent, and try to write into it."""
-    probe = folder / f".precede-{platform.node()}-{os.getpid()}"
-    try:
-        folder.make_folder()
-        probe.remove()
-        creates_once = probe.create(b"one") and not probe.create(b"another")
-        probe.remove()
-    except OSError as error:
-        raise Refused(f"The {setting} folder {folder} is not writable: {error.strerror}.") from error
-    if not creates_once:
-        raise Refused(
-            f"The store of {folder} does not tell who creates a file first, so two jobs could write there at the same "
-            "time; take one that knows conditional writes."
-        )
-
-
-def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, Topic]) -> OrderPart:
+def order_part(settings: Settings, found: OrderPart | None, topics: dict[str, Topic]) -> OrderPart:
     """The order part for these settings; refused where the checkpoint was made from something else."""
     raw = topics[settings.raw_topic]
     now = OrderPart(
@@ -224,7 +207,7 @@ def check_order(settings: Settings, found: OrderPart | None, topics: dict[str, T
     return now
 
 
-def check_history(settings: Settings, found: HistoryPart | None, topics: dict[str, Topic]) -> HistoryPart:
+def history_part(settings: Settings, found: HistoryPart | None, topics: dict[str, Topic]) -> HistoryPart:
     """The same for the history queries; `tables.check` checks which tables they write."""
     ordered, dead_letters = _id(topics[settings.ordered_topic]), _id(topics[settings.dead_letter_topic])
     control = _id(topics[settings.control_topic])
@@ -234,12 +217,6 @@ def check_history(settings: Settings, found: HistoryPart | None, topics: dict[st
     _check_topic(settings.checkpoint, found.dead_letters, dead_letters)
     _check_topic(settings.checkpoint, found.control, control)
     return HistoryPart(ordered, dead_letters, control, found.tables)
-
-
-def changed_limits(before: Limits, now: Limits) -> str:
-    """The limits that differ, with both values, as a part of a sentence."""
-    names = [name for name in Limits.__struct_fields__ if getattr(before, name) != getattr(now, name)]
-    return ", ".join(f"{name} was {getattr(before, name)}, now {getattr(now, name)}" for name in names)
 
 
 def _of_the_job(settings: Settings, raw: Topic) -> str | None:
@@ -261,4 +238,101 @@ def _check_topic(folder: str, before: TopicId, now: TopicId) -> None:
     if before.id != now.id:
         raise Refused(
             f"The checkpoint {folder} belongs to an earlier topic {now.name}, which was deleted and created again."
+        )
+
+
+# ── the checks before a start ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, Topic], ask: Ask) -> OrderPart:
+    """The order part of the checkpoint as it will be written."""
+    now = order_part(settings, kept, topics)
+    raw = topics[settings.raw_topic]
+    partitions = owned(settings.raw_partitions, raw.name, raw.partitions)
+    ends = ask(lambda: reading.ends_of(settings.bootstrap, raw.name, partitions))
+    if ends is None:
+        return now
+    try:
+        _check_starting_point(settings, topics, ends, ask, settled=False)
+    except Refused:  # unless an open transaction only hides how far the stream is
+        _check_starting_point(settings, topics, ends, ask, settled=True)
+    return now
+
+
+def _check_starting_point(
+    settings: Settings, topics: dict[str, Topic], ends: dict[int, tuple[int, int]], ask: Ask, *, settled: bool
+) -> None:
+    """Whether the order query can begin; it is found out again when no other job can change anything any more."""
+    progress = ask(
+        lambda: read_progress(
+            settings.bootstrap, topics[settings.progress_topic], settings.ordered_topic, settled=settled
+        )
+    )
+    if progress is None:
+        return
+    from precede.streaming.spark import restore  # needs pandas, which those who only ask for the file may lack
+
+    position = restore.of_checkpoint(
+        settings, progress.token, progress.horizon_in(topics[settings.state_topic_name].id), ends
+    )
+    start = starting_point.find(
+        settings,
+        position,
+        lambda *places: bool(ask(lambda: reading.has_records(settings.bootstrap, settings.raw_topic, *places))),
+    )
+    if position.reached is None and start.offsets is None:
+        check_log_read_again(settings, progress, ends)
+
+
+def check_history(settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic]) -> HistoryPart:
+    """The history part of the checkpoint as it will be written."""
+    now = history_part(settings, kept, topics)
+    for table in TABLES:
+        tables.check(settings, table, now.tables.get(table))
+    return now
+
+
+def rebuild_history(
+    settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic], ask: Ask, say: Say
+) -> HistoryPart:
+    """Remove the tables, provided that the topics still have everything that was in them."""
+    now = history_part(settings, kept, topics)  # a mistyped topic must not empty a table
+    for table in TABLES:
+        _check_same_topic(settings, table, topics)
+        first = ask(partial(_first_offset, settings, table))
+        if first is None:
+            return now  # it is not known whether the topic has everything, so nothing is removed
+        _check_topic_is_whole(settings, table, first)
+    say("The Delta tables are removed and will be written again from the topics.")
+    # Before the tables go: after a crash the checkpoint must not name tables that do not exist.
+    forget_history(settings.checkpoint_place)
+    tables.remove(settings)
+    return check_history(settings, None, topics)
+
+
+def _check_same_topic(settings: Settings, table: str, topics: dict[str, Topic]) -> None:
+    """Only the topic it was written from can rebuild a table, not one created later under the same name."""
+    name = tables.topic(settings, table)
+    if tables.is_of_another(settings, table, topics[name]):
+        raise Refused(
+            f"The Delta table {tables.path(settings, table)} holds the records of another topic than this {name}, and "
+            "is not removed; choose another delta folder, or move the table elsewhere."
+        )
+
+
+def _first_offset(settings: Settings, table: str) -> int:
+    """The highest first offset among the partitions of a table's topic; 0 where the topic is whole."""
+    name = tables.topic(settings, table)
+    partitions = describe(settings.bootstrap, [name])[name].partitions
+    return max(begin for begin, _ in reading.ends(settings.bootstrap, name, partitions))
+
+
+def _check_topic_is_whole(settings: Settings, table: str, first: int) -> None:
+    """A topic whose beginning is gone cannot rebuild its table, which then is the only copy."""
+    folder = tables.path(settings, table)
+    if first and (folder / "_delta_log").exists():
+        raise Refused(
+            f"The topic {tables.topic(settings, table)} no longer has its beginning, so the Delta table {folder} may "
+            "be the only copy of it and is not removed; move it elsewhere first, and a new one is made from what the "
+            "topic has."
         )

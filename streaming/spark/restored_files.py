@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from precede.streaming.job import faults
-from precede.streaming.job.spark_files import NO_BATCH
-from precede.streaming.monitoring.counts import Counts
+from precede.streaming import faults
+from precede.streaming.order.counts import JobCounts
 from precede.streaming.places.place import LocalPlace, Place
+from precede.streaming.places.spark_files import NO_BATCH
 from precede.udfs.errors import Refused
 from precede.udfs.shard import ShardState, decode_file, encode_file
 from precede.udfs.steps import NOTHING_WAITS, waiting_of_all
@@ -112,7 +112,7 @@ class RestoredFiles:
             return set()
         return {shard for shard in self._manifest.shards if self._taken.get(shard, last_commit + 1) > last_commit}
 
-    def show_in(self, counts: Counts, last_commit: int) -> None:
+    def show_in(self, counts: JobCounts, last_commit: int) -> None:
         """Count what the shards hold that have not reported yet."""
         for shard in self.not_taken(last_commit):
             facts = self._manifest.shards[shard]

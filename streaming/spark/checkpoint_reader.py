@@ -7,16 +7,20 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from precede.streaming.job import checkpoint, restored_files, spark_files
-from precede.streaming.job.checkpoint import OrderPart
-from precede.streaming.job.settings import Settings
-from precede.streaming.order.query import shard_of
+from precede.streaming.order.sink import Sink
+from precede.streaming.places import spark_files
 from precede.streaming.places.place import LocalPlace, Place
+from precede.streaming.settings import Settings
+from precede.streaming.spark import checkpoint, restored_files
+from precede.streaming.spark.checkpoint import OrderPart
+from precede.streaming.spark.query import shard_of
 from precede.udfs.engine.held import Held
 from precede.udfs.engine.inspection import OpenGap
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
-from precede.udfs.shard import ShardState, decode_state, shard_number
+from precede.udfs.shard import ShardState, decode_state, shard_number, state_log
+from precede.udfs.state_log import StateSettings
+from precede.udfs.steps import StateRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +75,7 @@ def _not_taken(settings: Settings, shards: int, group: str | None) -> Iterator[S
 def check(settings: Settings, spark: "SparkSession | None" = None) -> OrderPart:
     """What the checkpoint was made from; refused where there is no checkpoint."""
     if settings.stores:
-        from precede.streaming.job import session
+        from precede.streaming.spark import session
 
         session.reach_stores(settings, spark)
     folder = settings.checkpoint_place
@@ -83,7 +87,7 @@ def check(settings: Settings, spark: "SparkSession | None" = None) -> OrderPart:
 
 def _start(settings: Settings, stack: ExitStack) -> "SparkSession":
     """A session with temporary files, stopped when the stack is closed."""
-    from precede.streaming.job import session
+    from precede.streaming.spark import session
 
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="precede-held-")))
     spark = session.start(settings, session.jars_for(settings), folder)
@@ -116,3 +120,30 @@ def _plain_name(folder: Place) -> Iterator[str]:
         link = Path(other, "order")
         link.symlink_to(path)
         yield str(link)
+
+
+# ── at the end of a job that handles what is there ────────────────────────────────────────────────────────────────────
+# While the job runs, the state of a group follows some seconds of the log after its change. A log that ends gives no
+# such time, and a shard without input is not called. So the driver reads the state from the checkpoint, once.
+
+
+def write_last_states(spark: "SparkSession", settings: Settings, sink: Sink, partitions: int) -> None:
+    """Write what the state topic lacks; everything up to the token is processed and published."""
+    for state in states(settings, None, spark):
+        holdback = Holdback(
+            order=settings.order, limits=settings.limits, partitions=partitions, partitioner=settings.partitioner
+        )
+        holdback.load(state.groups)
+        sink.publish_state(_unwritten(state, holdback, sink.state, sink.token))
+    sink.publish_state(iter(()), is_last=True)
+
+
+def _unwritten(
+    state: ShardState, holdback: Holdback, settings: StateSettings, reached: dict[int, int]
+) -> Iterator[StateRecord]:
+    """The states of a shard that are not in the topic, as of the token."""
+    log = state_log(settings, holdback, state)
+    for partition in log.uncovered():
+        while partition in log.uncovered():
+            due = log.take_due(partition, reached[partition], 2**62, state.groups.__getitem__, state.waiting)
+            yield from ((partition, key, value) for key, value in due)

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from precede.ingest.kafka import clients
-from precede.streaming.job import faults
-from precede.streaming.job.restored_files import RestoredFiles
-from precede.streaming.job.session import ORDER_POOL
-from precede.streaming.job.settings import Settings
+from precede.streaming import faults
+from precede.streaming.settings import Settings
+from precede.streaming.spark.restored_files import RestoredFiles
+from precede.streaming.spark.session import ORDER_POOL
 from precede.udfs.shard import ROW_TYPE, STATE_TYPE, Shard
 from precede.udfs.state_log import StateSettings
 
