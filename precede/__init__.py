@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from precede.looking.why import why as why
     from precede.member.member import Member as Member
     from precede.member.object_host import ObjectHost as ObjectHost
+    from precede.member.status import Status as Status
     from precede.peer.peer import Peer as Peer
     from precede.peer.segment import Segment as Segment
+    from precede.reading.delivery import AbandonedMessage as Abandoned
+    from precede.reading.delivery import DeliveredMessage as Message
     from precede.reading.delivery import Delivery as Delivery
+    from precede.reading.delivery import ViewChange as View
+    from precede.reading.following import Follower as Follower
     from precede.reading.following import follow as follow
+    from precede.udfs.engine.held import Held as Held
     from precede.udfs.errors import AccessDenied as AccessDenied
     from precede.udfs.errors import CallFailed as CallFailed
     from precede.udfs.errors import Closed as Closed
@@ -46,14 +52,19 @@ _ERRORS = (
     *("PrecedeError", "Refused", "Rejected", "Unconfirmed", "Unreachable"),
 )
 _CALLS = ("CALLER", "AnyOf", "Call", "ReceiveData", "SendData", "Started")
+_CALLED_HERE = {"Abandoned": "AbandonedMessage", "Message": "DeliveredMessage", "View": "ViewChange"}
+"""What has a longer name where it is defined, because the kernel has messages and views, too."""
 _HOMES = {
     **dict.fromkeys(_ERRORS, "precede.udfs.errors"),
     **dict.fromkeys(_CALLS, "precede.udfs.member.object_calls"),
+    **dict.fromkeys(_CALLED_HERE, "precede.reading.delivery"),
     "Access": "precede.ingest.kafka.access",
     "Address": "precede.ingest.kafka.access",
     "Answer": "precede.looking.answer",
     "Delivery": "precede.reading.delivery",
+    "Follower": "precede.reading.following",
     "Groups": "precede.groups.manager",
+    "Held": "precede.udfs.engine.held",
     "Holdback": "precede.udfs.holdback",
     "Limits": "precede.udfs.limits",
     "Member": "precede.member.member",
@@ -61,6 +72,7 @@ _HOMES = {
     "Order": "precede.udfs.orders",
     "Peer": "precede.peer.peer",
     "Segment": "precede.peer.segment",
+    "Status": "precede.member.status",
     "follow": "precede.reading.following",
     "register": "precede.udfs.orders",
     "why": "precede.looking.why",
@@ -68,6 +80,7 @@ _HOMES = {
 
 __all__ = [  # noqa: RUF100, F822
     "CALLER",
+    "Abandoned",
     "Access",
     "AccessDenied",
     "Address",
@@ -78,11 +91,14 @@ __all__ = [  # noqa: RUF100, F822
     "Closed",
     "Delivery",
     "Difference",
+    "Follower",
     "Groups",
+    "Held",
     "Holdback",
     "Hole",
     "Limits",
     "Member",
+    "Message",
     "ObjectHost",
     "Order",
     "Peer",
@@ -93,8 +109,10 @@ __all__ = [  # noqa: RUF100, F822
     "Segment",
     "SendData",
     "Started",
+    "Status",
     "Unconfirmed",
     "Unreachable",
+    "View",
     "__version__",
     "follow",
     "register",
@@ -105,7 +123,7 @@ __all__ = [  # noqa: RUF100, F822
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'precede' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES[name]), _CALLED_HERE.get(name, name))
 
 
 def __dir__() -> list[str]:

@@ -22,7 +22,7 @@ from precede.terminal_text import plain
 from precede.udfs.records.identifiers import id_text
 
 if TYPE_CHECKING:
-    from precede.groups.manager import Answer, Groups
+    from precede.groups.manager import Groups, Outcome
     from precede.looking.holding import Holding
     from precede.streaming.settings import Settings
     from precede.udfs.peers.catalogue import Listing
@@ -381,7 +381,7 @@ def _opened(group: str, name: str, wait: float, settings: "Settings") -> "Iterat
         yield manager
 
 
-def _tell(what: str, answer: "Answer", wait: float) -> None:
+def _tell(what: str, answer: "Outcome", wait: float) -> None:
     if answer.position is not None:
         typer.echo(f"{plain(what)} (position {answer.position}).")
     elif not answer.written:

@@ -43,7 +43,7 @@ from precede.udfs.records.published import lenient_reader
 ANSWER_S = 30.0
 
 
-class Answer(NamedTuple):
+class Outcome(NamedTuple):
     """The outcome of a record that this process wrote."""
 
     epoch: int
@@ -169,7 +169,7 @@ class Groups:
 
     def create(
         self, group: str, *, order: str | None = None, members: Iterable[str] | None = None, **options: Any
-    ) -> Answer:
+    ) -> Outcome:
         """Create a group, by default with this name as its only member; options are those of the `create` record."""
         self._reader.read_on()
         if group in self._reader.catalogue.groups:
@@ -178,7 +178,7 @@ class Groups:
         first = [self.name] if members is None else list(members)
         return self._answer(lambda: self._writer.create(group, members=first, options=chosen))
 
-    def join(self, group: str, *, new_key: str | None = None) -> Answer:
+    def join(self, group: str, *, new_key: str | None = None) -> Outcome:
         """Become a member, with an epoch never used before; a current member stays as it is.
 
         A group that does not exist yet begins with this, open and in the default order. With `new_key`, a public key,
@@ -189,7 +189,7 @@ class Groups:
         self._read_on()
         return answer
 
-    def admit(self, group: str, member: str, *, key: str) -> Answer:
+    def admit(self, group: str, member: str, *, key: str) -> Outcome:
         """As the service of a group with keys: admit a member with this public key, or give a member a new key.
 
         This object must have been opened with the service's private key. The member uses the epoch of the answer.
@@ -204,7 +204,7 @@ class Groups:
         except ValueError as error:
             raise Refused(f"{error}.") from error
 
-    def leave(self, group: str, *, last: int | None = None) -> Answer:
+    def leave(self, group: str, *, last: int | None = None) -> Outcome:
         """Stop being a member: messages after the last one sent, or after `last`, will not count."""
         standing = self._standing(group, self.name)
         try:
@@ -216,12 +216,12 @@ class Groups:
         self._read_on()
         return answer
 
-    def evict(self, group: str, member: str, *, cut: int) -> Answer:
+    def evict(self, group: str, member: str, *, cut: int) -> Outcome:
         """Remove another member: only its seqs up to `cut` still count."""
         standing = self._standing(group, member)
         return self._answer(lambda: self._writer.evict(group, member, 0 if standing is None else standing[0], cut))
 
-    def abandon(self, group: str, first: Id, *, last: int | None = None) -> Answer:
+    def abandon(self, group: str, first: Id, *, last: int | None = None) -> Outcome:
         """Abandon a message that will never come, or a range of them, from `first` to the seq `last`.
 
         The position is that of the first stand-in; None if it is not released within the time for an answer.
@@ -233,7 +233,7 @@ class Groups:
         listing = self._reader.catalogue.groups.get(group)
         return None if listing is None else listing.view.get(name)
 
-    def _answer(self, write: Callable[[], Written]) -> Answer:
+    def _answer(self, write: Callable[[], Written]) -> Outcome:
         """Write a record, then look for it among what was ordered and what was refused."""
         with closing(self._open_reader()) as refused:
             starts = refused.starts(self._dead_letter_topic, at_end=True, timeout_s=0)
@@ -249,8 +249,8 @@ class Groups:
                 for _ in self._reader.learn(records):
                     pass
                 for ordered in _found(records, written.place):
-                    return Answer(written.epoch, ordered.position, written=True)
-        return Answer(written.epoch, None, written=written.place is not None)
+                    return Outcome(written.epoch, ordered.position, written=True)
+        return Outcome(written.epoch, None, written=written.place is not None)
 
     # ── closing ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from precede.reading.delivery import Delivery
-from precede.udfs.records.messages import EPOCH_MAX, NAME_BYTES_MAX, SEQ_MAX, Id
+from precede.udfs.records.identifiers import MessageId, checked_id, parse_id
+from precede.udfs.records.messages import META_BYTES_MAX, NAME_BYTES_MAX, Id
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -41,28 +42,29 @@ def as_ids(after: Any) -> list[Id]:
     """The ids of what a message answers: nothing, one message or its id, or several of them."""
     if after is None:
         return []
-    if isinstance(after, Delivery) or _looks_like_id(after) or not isinstance(after, Iterable):
+    if isinstance(after, Delivery | str) or _looks_like_id(after) or not isinstance(after, Iterable):
         return [as_id(after)]
     return [as_id(one) for one in after]
 
 
 def _looks_like_id(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 3 and isinstance(value[0], str)
+    """Whether these are the parts of an id; three ids as text are not."""
+    return (
+        isinstance(value, tuple | list) and len(value) == 3 and isinstance(value[0], str) and value[1].__class__ is int
+    )
 
 
-def as_id(value: Any) -> Id:
-    """The id of a message, given as the message or as its id."""
+def as_id(value: Any) -> MessageId:
+    """The id of a message, given as the message, as text (`ann:2`), or in its parts."""
     if isinstance(value, Delivery):
-        value = value.id
-    if not _looks_like_id(value):
-        raise ValueError(f"an id must be (sender, epoch, seq), not {value!r}")
-    sender, epoch, seq = value
-    as_name("the sender of an id", sender)
-    if epoch.__class__ is not int or not 0 <= epoch <= EPOCH_MAX or seq.__class__ is not int or not 1 <= seq <= SEQ_MAX:
-        raise ValueError(
-            f"in an id the epoch must be 0 to {EPOCH_MAX} and the seq 1 to {SEQ_MAX}, not {epoch!r} and {seq!r}"
-        )
-    return sender, epoch, seq
+        if value.id is None:
+            raise ValueError(f"a {value.kind} has no id, so nothing can answer it")
+        return value.id
+    if isinstance(value, str):
+        return parse_id(value)
+    if not _looks_like_id(value) or value[2].__class__ is not int:
+        raise ValueError(f'an id must be text such as "ann:2", or (sender, epoch, seq), not {value!r}')
+    return checked_id(*value)
 
 
 def as_json(data: Any) -> bytes:
@@ -75,3 +77,15 @@ def as_json(data: Any) -> bytes:
         raise ValueError(
             f"data must be a JSON value (text, numbers, lists, objects, true, false, null): {error}"
         ) from error
+
+
+def as_meta(meta: Any) -> bytes | None:
+    """What goes with the data, as JSON."""
+    if meta is None:
+        return None
+    if not isinstance(meta, dict):
+        raise ValueError(f"meta must be a dictionary, not {type(meta).__name__}")
+    text = as_json(meta)
+    if len(text) > META_BYTES_MAX:
+        raise ValueError(f"meta may have {META_BYTES_MAX:,} bytes as JSON, and this has {len(text):,}")
+    return text

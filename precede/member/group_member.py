@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from precede.member.arguments import as_name
-from precede.reading.delivery import IDLE_S, Delivery
+from precede.reading.delivery import IDLE_S, DeliveredMessage, Delivery
 from precede.udfs.orders import ORDERS, has_destinations
 
 
@@ -16,6 +16,7 @@ class GroupMember(ABC):
     name: str
     _patience_s: float | None
     _records: bool
+    _own: bool
 
     @property
     @abstractmethod
@@ -23,13 +24,16 @@ class GroupMember(ABC):
         """The group's order."""
 
     @abstractmethod
-    def poll(self, timeout_s: float) -> Delivery | None:
-        """The next message, or None if none came in that time."""
+    def poll(self, timeout_s: float) -> DeliveredMessage | None:
+        """The next message, or None if none came in that time.
+
+        With `records` it may also be an `Abandoned` or a `View`, which has no id: `isinstance` tells.
+        """
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Delivery:
+    def __next__(self) -> DeliveredMessage:
         while True:
             delivery = self.poll(IDLE_S if self._patience_s is None else self._patience_s)
             if delivery is not None:
@@ -38,7 +42,9 @@ class GroupMember(ABC):
                 raise StopIteration
 
     def _is_wanted(self, delivery: Delivery) -> bool:
-        return self._records or (delivery.kind == "message" and delivery.status == "delivered")
+        if not self._own and delivery.sender == self.name and delivery.kind == "message":
+            return False
+        return self._records or delivery.__class__ is DeliveredMessage
 
     def _destinations(self, to: Iterable[str] | None) -> list[str] | None:
         order = self.order

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from precede.client_settings import Config, client_settings
 from precede.ingest import sender_state, sending
@@ -31,18 +31,18 @@ from precede.ingest.kafka.reading import REQUEST_S
 from precede.ingest.producer import CONFIRM_S, Publisher
 from precede.ingest.service.monitor import Monitor
 from precede.ingest.signing import key_in
-from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds, check_start
+from precede.member.arguments import as_id, as_ids, as_json, as_meta, as_name, check_seconds, check_start
 from precede.member.background import HeartbeatTask, RepairTask, outbox_monitor
 from precede.member.group_member import GroupMember
 from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search, start_member
 from precede.member.status import WAITS_MAX, Connection, JobLook, JobWatch, Status
-from precede.reading.delivery import Delivery
+from precede.reading.delivery import DeliveredMessage, Delivery
 from precede.reading.delta_history import DeltaHistory
 from precede.reading.filled_from_delta import HoleFiller
 from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
-from precede.udfs.errors import Closed, Refused
+from precede.udfs.errors import Closed, Hole, Refused
 from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.orders import has_destinations
 from precede.udfs.peers.views import members
@@ -66,10 +66,13 @@ class Member(GroupMember):
     `history` is what a newcomer gets: "all", "none", or the last n messages. A member that was here before goes on
     behind the last message that it was handed; `since` names another position, for an application that keeps its own.
     With `live` it runs the kernel itself: messages come in milliseconds, and also while the job is down.
+    What the ordered topic has deleted by its retention, and `delta` does not have, is passed over with one warning, or
+    raised as a Hole if `retention` is "raise".
     `delta` is the root of the Delta tables, a folder or a URI, for what is older than the ordered topic keeps.
     Settings are found as by `follow`, the key and the partitioner too. `partitioner` is the job's setting: in another
     partition than it says, the job refuses what this member sends.
-    Iteration yields messages; with `records` everything that has a position, views and abandoned messages included.
+    Iteration yields messages, each a `precede.Message`; with `records` everything that has a position, `View` and
+    `Abandoned` included. Without `own`, its own messages are left out.
     It waits for ever, or ends if nothing came for `patience_s` seconds. `confirm_s` is how long `send` waits for Kafka.
     Threads may share a member; each message is handed to one of them. A process that was forked opens its own.
 
@@ -89,10 +92,12 @@ class Member(GroupMember):
         bootstrap: Address | str | None = None,
         history: Literal["all", "none"] | int = "all",
         since: int | None = None,
+        retention: Literal["warn", "raise"] = "warn",
         delta: str | Path | None = None,
         state: str | Path | None = None,
         key: str | Path | None = None,
         records: bool = False,
+        own: bool = True,
         patience_s: float | None = None,
         heartbeat_s: float | None = None,
         confirm_s: float = CONFIRM_S,
@@ -107,6 +112,8 @@ class Member(GroupMember):
         self.group = as_name("group", group)
         self.name = as_name("name", name)
         check_start(history, since)
+        if retention not in ("warn", "raise"):
+            raise ValueError(f'retention must be "warn" or "raise", not {retention!r}')
         check_seconds("patience_s", patience_s)
         check_seconds("heartbeat_s", heartbeat_s)
         check_seconds("confirm_s", confirm_s)
@@ -126,6 +133,8 @@ class Member(GroupMember):
         self._client = client
         self._delta = delta
         self._records = records
+        self._own = own
+        self._warns_of_retention = retention == "warn"
         self._patience_s = patience_s
         self._confirm_s = confirm_s
         self._left = False
@@ -173,9 +182,10 @@ class Member(GroupMember):
         self._reader = self._new_reader()
         sources.callback(self._reader.close)
         read = Log(where, raw, ordered, settings.progress_topic, partitioner)
-        startup = Startup(self._publisher, self._reader, read, self._past)
+        startup = Startup(self._publisher, self._reader, read, self._past, is_live=self._live)
         place = start_member(startup, history=history, since=since, key=private, is_new=is_new)
         self._publisher.begin_watching_own()
+        self._kept_from = place.kept_from
         self.position = place.position
         """The position handed over last; an application that keeps its own passes it to `since`."""
         self._source: OrderedTopic | LiveSource = OrderedTopic(
@@ -269,11 +279,13 @@ class Member(GroupMember):
         after: Any = None,
         to: Iterable[str] | None = None,
         object: dict[str, Any] | None = None,  # noqa: A002 (the contract's word)
-    ) -> Id:
+        meta: dict[str, Any] | None = None,
+    ) -> MessageId:
         """Send a message, and return its id once Kafka has it.
 
-        `after` is what it answers: a message, its id, or a list of them. They must have been delivered here. `to` names
-        the destinations if the order has them, `object` the fields of the object-based protocol.
+        `after` is what it answers: a message, its id ("ann:2", or its parts), or a list of them. They must have been
+        delivered here. `to` names the destinations if the order has them, `object` the fields of the object-based
+        protocol; `meta` is an object of at most 4 KiB that goes with the data, such as trace context.
 
         Raises ValueError for a wrong argument; Refused if this member may not send, or Kafka refused the record;
         AccessDenied if an access rule is missing; and Unconfirmed if Kafka did not confirm the record within
@@ -285,7 +297,8 @@ class Member(GroupMember):
         with publisher.lock:
             self._check_may_send()
             parents = self._parents(after)
-        return publisher.send(as_json(data), parents, self._destinations(to), object)
+        added = as_meta(meta)
+        return MessageId(*publisher.send(as_json(data), parents, self._destinations(to), object, added))
 
     @property
     def outbox(self) -> list[MessageId]:
@@ -347,7 +360,7 @@ class Member(GroupMember):
 
     # ── receiving ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def poll(self, timeout_s: float) -> Delivery | None:
+    def poll(self, timeout_s: float) -> DeliveredMessage | None:
         """The next message, or None if none came in that time.
 
         Raises Hole if positions are missing, Difference once where a member that reads live and the job differ, and
@@ -371,13 +384,17 @@ class Member(GroupMember):
                 self._check_open()
                 return None
 
-    def _next_wanted(self, timeout_s: float) -> Delivery | None:
+    def _next_wanted(self, timeout_s: float) -> DeliveredMessage | None:
         """Read on up to a message that is handed over."""
         deadline = monotonic() + timeout_s
         if monotonic() - self._saved_s > PLACE_S:
             self._save_or_tell()  # to ask for more means that what was handed over before is done
         while not self._is_closed:
-            delivery = self._filler.poll(max(0.0, deadline - monotonic()))
+            try:
+                delivery = self._filler.poll(max(0.0, deadline - monotonic()))
+            except Hole as hole:
+                self._pass_over(hole)
+                continue
             if delivery is None and monotonic() >= deadline:
                 return None
             if delivery is None:
@@ -387,8 +404,20 @@ class Member(GroupMember):
                 continue
             self.position = delivery.position
             if self._is_wanted(delivery):
-                return delivery
+                return cast(DeliveredMessage, delivery)  # or what `records` asks for
         return None
+
+    def _pass_over(self, hole: Hole) -> None:
+        """Go on behind what the topic has deleted; raises any other hole."""
+        kept_from, self._kept_from = self._kept_from, None
+        if kept_from is None or kept_from not in (0, hole.delivery.position) or not self._warns_of_retention:
+            raise hole
+        _LOGGER.warning(
+            "%s The ordered topic has deleted what came before, so %s goes on behind it. With `delta` it would get that"
+            ' from the tables; with retention="raise" this is an error.',
+            hole,
+            self.name,
+        )
 
     def _save_or_tell(self) -> None:
         """Store the place; where that fails, messages are handed over all the same."""
@@ -401,14 +430,14 @@ class Member(GroupMember):
                 _LOGGER.warning("%s Until then %s gets after a crash what it got before.", refused, self.name)
             self._has_told_unsaved = True
 
-    def __next__(self) -> Delivery:
+    def __next__(self) -> DeliveredMessage:
         self._check_open()
         try:
             return super().__next__()
         except Closed:  # by another thread, while this one waited
             raise StopIteration from None
 
-    def find(self, id_: Id | Sequence[Any]) -> Delivery | None:
+    def find(self, id_: str | Sequence[Any]) -> DeliveredMessage | None:
         """A message of the group by its id, such as what another one answers; None if it was never delivered.
 
         It is looked for in Delta, if the member was given that, and in the whole ordered topic. A message that was
@@ -428,8 +457,8 @@ class Member(GroupMember):
                 reader.close()
         if found is not None:
             with self._publisher.lock:
-                self._publisher.observe(read_without_data(found.record))
-        return found
+                self._publisher.observe(read_without_data(found.record), found.record)
+        return cast(DeliveredMessage | None, found)
 
     def _is_mine(self, delivery: Delivery) -> bool:
         return delivery.destination in (None, self.name)

@@ -164,7 +164,7 @@ class MemberPublisher:
         said = self._sent.get((known.epoch, seq))
         if said is None and known.pending is not None and seq == known.seq:
             said = known.pending.encode()
-        if seq <= known.seq and (said is None or value.startswith(said[:-1])):
+        if seq <= known.seq and (said is None or not value or value.startswith(said[:-1])):
             return
         known.doubled = True
         _LOGGER.error("%s", self.why_doubled)
@@ -246,7 +246,14 @@ class MemberPublisher:
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, data: bytes, parents: list[Id], to: list[str] | None, object_: dict[str, Any] | None) -> Id:
+    def send(
+        self,
+        data: bytes,
+        parents: list[Id],
+        to: list[str] | None,
+        object_: dict[str, Any] | None,
+        meta: bytes | None = None,
+    ) -> Id:
         """Send one message; it is in the log when this returns.
 
         Where Kafka does not confirm it, Unconfirmed has its id, and it stays in the outbox.
@@ -254,7 +261,7 @@ class MemberPublisher:
         with self._turn():
             self._publish_outbox()
             with self.lock:
-                id_, kept = self._store(data, parents, to, object_)
+                id_, kept = self._store(data, parents, to, object_, meta)
             try:
                 self._publish_pending(kept)
             except Unconfirmed as error:
@@ -268,7 +275,12 @@ class MemberPublisher:
             return id_
 
     def _store(
-        self, data: bytes, parents: list[Id], to: list[str] | None, object_: dict[str, Any] | None
+        self,
+        data: bytes,
+        parents: list[Id],
+        to: list[str] | None,
+        object_: dict[str, Any] | None,
+        meta: bytes | None,
     ) -> tuple[Id, dict[str, Any]]:
         """Stamp a message and store it as the pending one; its id, and what the stamps were before."""
         known = self.known
@@ -281,6 +293,8 @@ class MemberPublisher:
             stamp["to"] = to
         if object_ is not None:
             stamp["object"] = object_
+        if meta is not None:
+            stamp["meta"] = msgspec.Raw(meta)
         record = self._encode(stamp, data)
         if len(record) > Limits().record_bytes_max:
             self._take_back(kept)

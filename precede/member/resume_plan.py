@@ -71,7 +71,10 @@ class StartPlan:
         self._history: History = "all" if reading.last is not None else history
         self._offsets = dict(reading.offsets)
         self._position = reading.last or 0
-        self._first: int | None = None
+        self.first: int | None = None
+        """The first position that the topic still has."""
+        self.end = 0
+        """The last position that the topic has."""
         self._newest: deque[Found] = deque()
         """The last records, which hold no more messages than `history` allows."""
         self._messages = 0
@@ -79,19 +82,20 @@ class StartPlan:
     @property
     def topic_has_records(self) -> bool:
         """Whether the topic still has any record for this member."""
-        return self._first is not None
+        return self.first is not None
 
     @property
     def lacks_beginning(self) -> bool:
         """Whether a newcomer must learn from Delta who belonged to the group before the topic begins."""
-        return not self._resumes and self._first != 1
+        return not self._resumes and self.first != 1
 
     def add(self, found: Found) -> list[Found]:
         """Add the next record; the result is what now turns out not to be handed over."""
         fields = found[1]
         if fields.get("destination") not in (None, self._name):
             return []
-        self._first = self._first or fields["position"]
+        self.first = self.first or fields["position"]
+        self.end = fields["position"]
         skipped: list[Found] = []
         if self._last is not None:
             skipped = [found] if fields["position"] <= self._last else []
@@ -114,12 +118,12 @@ class StartPlan:
         If the topic begins later than this place, the member meets a hole there and fills it from Delta.
         """
         position, history, from_delta = self._position, self._history, None
-        if has_delta and self._first is None:
+        if has_delta and self.first is None:
             if history != "all":
                 position = max(position, delta_last - (0 if history == "none" else history))
             from_delta = position + 1, delta_last
-        elif has_delta and self._first is not None and self.lacks_beginning and isinstance(history, int):
-            position = max(position, self._first - 1 - max(0, history - self._messages))
+        elif has_delta and self.first is not None and self.lacks_beginning and isinstance(history, int):
+            position = max(position, self.first - 1 - max(0, history - self._messages))
         return Start(self._offsets, position, from_delta)
 
 

@@ -54,6 +54,8 @@ class Place(NamedTuple):
     """What its follower resumes from."""
     position: int
     """The last position that is not handed over."""
+    kept_from: int | None
+    """The first position that the topic still has, if it has deleted some that this member lacks; 0 if it has none."""
     older: Iterator[Delivery]
     """What is handed over from Delta before the topic is read on."""
 
@@ -73,11 +75,18 @@ class Startup:
     """What one member reads to be opened; `start_member` uses it."""
 
     def __init__(
-        self, publisher: MemberPublisher, reader: LogReader, log: Log, past: Callable[[], DeltaHistory | None]
+        self,
+        publisher: MemberPublisher,
+        reader: LogReader,
+        log: Log,
+        past: Callable[[], DeltaHistory | None],
+        *,
+        is_live: bool = False,
     ) -> None:
         self._publisher = publisher
         self._reader = reader
         self._log = log
+        self._is_live = is_live
         self._past = past  # it depends on the group's order, which is only known after reading
         self._offsets: dict[int, int] = {}
         self._seq_in_log = 0
@@ -86,7 +95,7 @@ class Startup:
         """Read the group's records in the ordered topic, and decide where to begin."""
         known, knowledge = self._publisher.known, self._publisher.knowledge
         starts = self._reader.starts(self._log.ordered, at_end=False, timeout_s=0.0)
-        self._offsets = partitions_of(known.group, starts)
+        begins = self._offsets = partitions_of(known.group, starts)
         reading = plan_reading(self._offsets, None if since is not None else self._kept(), since, known.sender)
         if reading.resumes and knowledge.is_legacy:
             self._learn_more()
@@ -96,10 +105,25 @@ class Startup:
             self._learn_members()
         past = self._past()
         delta_last = 0 if past is None or plan.topic_has_records else past.last()
+        has_deleted = any(first > (reading.offsets[at] if reading.resumes else 0) for at, first in begins.items())
+        if since is not None and not self._is_live and (plan.topic_has_records or past is not None or not has_deleted):
+            self._check_since(since, max(plan.end, delta_last))
         start = plan.start(has_delta=past is not None, delta_last=delta_last)
         self._offsets = start.offsets
         older = iter(()) if past is None or start.from_delta is None else past.between(*start.from_delta)
-        return Place(start.token(self._log.ordered, known.group, known.sender), start.position, older)
+        kept_from = (plan.first or 0) if has_deleted else None
+        token = start.token(self._log.ordered, known.group, known.sender)
+        return Place(token, start.position, kept_from, older)
+
+    def _check_since(self, since: int, end: int) -> None:
+        """Raise Refused if what comes next would be passed over as old: the position is of another log, or of a job
+        that has not caught up."""
+        if since > end:
+            raise Refused(
+                f"since={since} is past the end of {self._publisher.known.group}, which has {end} positions in"
+                f" {self._log.ordered}: if the topics were made again, begin with since=0; if the job is behind, wait"
+                " until it has caught up."
+            )
 
     def _kept(self) -> FollowerToken | None:
         """Where this member stopped; of another ordered topic only its position counts, and not its offsets."""

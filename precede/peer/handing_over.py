@@ -9,7 +9,7 @@ from threading import Condition
 from time import time
 from typing import Any
 
-from precede.reading.delivery import Delivery
+from precede.reading.delivery import Delivery, told_apart
 from precede.udfs.orders import has_destinations
 from precede.udfs.peers.catalogue import Listing
 from precede.udfs.peers.events import Delivered, Event, RecordRefused, ViewChanged
@@ -210,7 +210,7 @@ class PeerDelivery(Delivery, kw_only=True):
 _read = lenient_reader(PeerDelivery)
 
 
-def as_peer_delivery(one: Delivered, order: str, name: str) -> PeerDelivery:
+def as_peer_delivery(one: Delivered, order: str, name: str) -> Delivery:
     """What `name` was told, as a delivery."""
     delivery = _read(one.value)
     delivery.record = one.value
@@ -219,4 +219,4 @@ def as_peer_delivery(one: Delivered, order: str, name: str) -> PeerDelivery:
     delivery.destination = name if has_destinations(order) else None
     delivery.released_ms = int(time() * 1_000)
     delivery.arrived_ms = delivery.released_ms - int(one.waited_ms)
-    return delivery
+    return told_apart(delivery)

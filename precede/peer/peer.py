@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from precede.client_settings import Config
 from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds
@@ -22,9 +22,10 @@ from precede.member.group_member import GroupMember
 from precede.member.status import Status
 from precede.peer.handing_over import Callbacks, as_peer_delivery
 from precede.peer.process import SegmentProcess
-from precede.reading.delivery import Delivery
+from precede.reading.delivery import DeliveredMessage, Delivery
 from precede.udfs.errors import Refused
 from precede.udfs.peers.events import Delivered, Event, RecordRefused
+from precede.udfs.records.identifiers import MessageId
 from precede.udfs.records.messages import Id, Message
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Peer(GroupMember):
 
     It joins the group if another peer of the segment is in it, and else creates it, with this `order` (s_b) and
     `closed`. `segment` is the address, as for `Segment`, where the keys and `state` are explained, too.
-    Iteration yields messages; with `records` everything that takes effect, views and abandoned messages included.
+    Iteration yields messages; with `records` everything that takes effect, views and abandoned messages included, and
+    without `own` none of its own.
     It waits for ever, or ends if nothing came for `patience_s` seconds. A refused message of its own is a warning.
 
     To open a peer raises ValueError for a wrong argument, and Refused if the segment, a key or the state file cannot be
@@ -57,6 +59,7 @@ class Peer(GroupMember):
         key: str | Path | None = None,
         state: str | Path | None = None,
         records: bool = False,
+        own: bool = True,
         patience_s: float | None = None,
     ) -> None:
         as_name("group", group)
@@ -76,23 +79,31 @@ class Peer(GroupMember):
         except BaseException:
             process.close()
             raise
-        self._begin(process, group, owns_process=True, records=records, patience_s=patience_s)
+        self._begin(process, group, owns_process=True, records=records, own=own, patience_s=patience_s)
 
     @classmethod
     def on(cls, process: SegmentProcess, group: str) -> Self:
         """The peer of a group that a process has entered; `Segment` makes it so."""
         peer = cls.__new__(cls)
-        peer._begin(process, group, owns_process=False, records=False, patience_s=None)
+        peer._begin(process, group, owns_process=False, records=False, own=True, patience_s=None)
         return peer
 
     def _begin(
-        self, process: SegmentProcess, group: str, *, owns_process: bool, records: bool, patience_s: float | None
+        self,
+        process: SegmentProcess,
+        group: str,
+        *,
+        owns_process: bool,
+        records: bool,
+        own: bool,
+        patience_s: float | None,
     ) -> None:
         self.group = group
         self.name = process.name
         self.position: int | None = None
         """Always None: positions are the log's."""
         self._records = records
+        self._own = own
         self._patience_s = patience_s
         self._process = process
         self._owns_process = owns_process
@@ -154,18 +165,19 @@ class Peer(GroupMember):
         after: Any = None,
         to: Iterable[str] | None = None,
         object: dict[str, Any] | None = None,  # noqa: A002 (the contract's word)
-    ) -> Id:
+    ) -> MessageId:
         """Send a message, and return its id; it is on its way to all, and is repeated to those that it does not reach.
 
-        `after` is what it answers: a message, its id, or a list of them. They must have been delivered here. `to` names
-        the destinations if the order has them, `object` the fields of the object-based protocol.
+        `after` is what it answers: a message, its id ("ann:2", or its parts), or a list of them. They must have been
+        delivered here. `to` names the destinations if the order has them, `object` the fields of the object-based
+        protocol.
         It waits while other peers cannot follow.
 
         Raises ValueError for a wrong argument, and Refused if this peer has left, others cannot follow for long, what
         it says cannot be kept on disk, or the log lacks too much of what it said.
         """
         parents, destinations = as_ids(after), self._destinations(to)
-        return self._process.send(self.group, as_json(data), after=parents, to=destinations, object_=object)
+        return MessageId(*self._process.send(self.group, as_json(data), after=parents, to=destinations, object_=object))
 
     def wait_confirmed(self, timeout_s: float) -> bool:
         """Wait until all that was said is with every peer that is heard; returns whether it is."""
@@ -208,7 +220,7 @@ class Peer(GroupMember):
         """Raise PrecedeError if the segment has stopped because of an error."""
         self._process.check()
 
-    def poll(self, timeout_s: float) -> Delivery | None:
+    def poll(self, timeout_s: float) -> DeliveredMessage | None:
         """The next message, or None if none came in that time."""
         deadline = monotonic() + timeout_s
         while True:
@@ -221,7 +233,7 @@ class Peer(GroupMember):
                 delivery = as_peer_delivery(event, self.order, self.name)
                 self._given_up += event.is_abandoned
                 if self._is_wanted(delivery):
-                    return delivery
+                    return cast(DeliveredMessage, delivery)  # or what `records` asks for
             elif isinstance(event, RecordRefused) and event.id is not None and event.id[0] == self.name:
                 warnings.warn(f"{event.id} was refused ({event.code}): {event.reason}", stacklevel=2)
             elif event is None:
@@ -229,7 +241,7 @@ class Peer(GroupMember):
                 if monotonic() >= deadline or self._inbox.is_closed:
                     return None
 
-    def find(self, id_: Id | Sequence[Any]) -> Delivery | None:
+    def find(self, id_: str | Sequence[Any]) -> Delivery | None:
         """A message of the group by its id, such as what another one answers; None if it was not delivered here, or is
         kept no longer. Raises ValueError if this is no id."""
         wanted = as_id(id_)

@@ -4,12 +4,12 @@ import json
 import sys
 from decimal import Decimal
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from precede.udfs.errors import Refused
-from precede.udfs.records.messages import Id
+from precede.udfs.records.identifiers import MessageId
 from precede.udfs.records.published import OrderedRecord, lenient_reader
 from precede.udfs.records.strict import DEPTH_MAX
 
@@ -19,36 +19,86 @@ IDLE_S = 0.5
 
 
 class Delivery(OrderedRecord, kw_only=True):
-    """One delivered record of the ordered topic, as an application gets it."""
+    """One delivered record of the ordered topic, as an application gets it: a message, a view, or an abandoned one."""
 
     epoch: int = 0
-    after: list[Id] = msgspec.field(default_factory=list)
+    after: list[MessageId] = msgspec.field(default_factory=list)  # type: ignore[assignment]  # a list never changes here
     raw_data: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="data")
+    raw_meta: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="meta")
     record: bytes = b""  # the whole record as in the topic; records have no field of this name
 
     @property
     def data(self) -> Any:
         """The application's value; None if the record has none."""
-        if not self.raw_data:
-            return None
-        try:
-            return json.loads(bytes(self.raw_data))
-        except (ValueError, RecursionError):  # more digits or levels than Python accepts by default
-            return _parse_extreme(bytes(self.raw_data))
+        return _parse(self.raw_data)
 
     @property
-    def id(self) -> tuple[str | None, int, int | None]:
-        return self.sender, self.epoch, self.seq
+    def meta(self) -> Any:
+        """What the sender added about the message, such as trace context; None if it added nothing."""
+        return _parse(self.raw_meta)
+
+    @property
+    def id(self) -> MessageId | None:
+        """The id, if it has one: views have none."""
+        return None if self.sender is None or self.seq is None else MessageId(self.sender, self.epoch, self.seq)
 
     @property
     def held_ms(self) -> int:
         """How long the message was held."""
         return self.released_ms - self.arrived_ms
 
+    def __repr__(self) -> str:
+        what = f"{self.kind} of {self.sender}" if self.id is None else str(self.id)
+        place = f"{self.group}, position {self.position}"
+        return f"<{self.status} {what} in {place}: {len(self.raw_data):,} bytes of data>"
+
+
+class DeliveredMessage(Delivery):
+    """A message of the group."""
+
+    if TYPE_CHECKING:
+        sender: str
+        seq: int
+
+        @property
+        def id(self) -> MessageId: ...
+
+
+class AbandonedMessage(DeliveredMessage):
+    """What stands for a message that the group has given up on: it has an id and no data."""
+
+
+class ViewChange(Delivery):
+    """A `create`, `join`, `leave` or `evict`, which changes who is in the group; it has no id."""
+
+    @property
+    def id(self) -> None:
+        """None: it takes no seq."""
+
+
+def told_apart(delivery: Delivery) -> Delivery:
+    """The same delivery, as the class of what it is."""
+    if delivery.kind != "message":
+        delivery.__class__ = ViewChange
+    elif delivery.status == "delivered":
+        delivery.__class__ = DeliveredMessage
+    else:
+        delivery.__class__ = AbandonedMessage
+    return delivery
+
 
 _read = lenient_reader(Delivery)
 
 _one_at_a_time = Lock()
+
+
+def _parse(raw: msgspec.Raw) -> Any:
+    if not raw:
+        return None
+    try:
+        return json.loads(bytes(raw))
+    except (ValueError, RecursionError):  # more digits or levels than Python accepts by default
+        return _parse_extreme(bytes(raw))
 
 
 def _parse_extreme(text: bytes) -> Any:
@@ -73,4 +123,4 @@ def as_delivery(record: bytes, where: str) -> Delivery:
     except msgspec.DecodeError as error:
         raise Refused(f"{where} holds a record that precede did not write: {error}.") from error
     delivery.record = record
-    return delivery
+    return told_apart(delivery)

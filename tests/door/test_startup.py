@@ -15,6 +15,7 @@ from precede.member.startup import Log, Startup, search
 from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import Follower
 from precede.reading.ordered_topic import OrderedTopic
+from precede.udfs.errors import Refused
 from tests.door.test_delta_history import write
 from tests.door.test_following import Topic, ordered
 
@@ -61,7 +62,7 @@ def topic(*positions: int) -> Topic:
         ({"since": 0}, [1, 2, 3, 4, 5]),
         ({"since": 3}, [4, 5]),
         ({"since": 3, "history": "none"}, [4, 5]),
-        ({"since": 9}, []),
+        ({"since": 5}, []),
     ],
 )
 def test_a_newcomer_begins_where_it_says(start: dict[str, Any], handed: list[int]) -> None:
@@ -69,6 +70,17 @@ def test_a_newcomer_begins_where_it_says(start: dict[str, Any], handed: list[int
     assert bob.handed() == handed
     known = [seq for seq in range(1, 6) if bob.publisher.knowledge.has(("ann", 0, seq))]
     assert known == [seq for seq in range(1, 6) if seq not in handed], "what it is not handed it may answer at once"
+
+
+def test_a_position_past_the_end_is_refused_unless_the_topic_may_have_deleted_it(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="since=9 is past the end of g, which has 5 positions in t"):
+        Newcomer(topic(1, 2, 3, 4, 5), since=9)
+    with pytest.raises(Refused, match="which has 0 positions"):
+        Newcomer(topic(), since=1)
+    write(tmp_path, ordered(1), ordered(2))
+    assert Newcomer(topic(), since=2, delta=tmp_path).handed() == []
+    with pytest.raises(Refused, match="which has 2 positions"):
+        Newcomer(topic(), since=3, delta=tmp_path)
 
 
 def test_who_was_handed_nothing_yet_begins_at_the_beginning_again() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 import precede
 from examples.same_program import converse
@@ -18,6 +19,7 @@ from precede.ingest.progress import token_record
 from precede.ingest.signing import make_key, public_text
 from precede.local.embedded_broker import Broker
 from precede.udfs.errors import Refused
+from tests.door.command import ROOT
 from tests.system.relay import Relay, wait_for
 from tests.system.test_sending import read
 
@@ -314,6 +316,74 @@ def test_a_member_says_how_many_messages_the_group_waits_for_and_how_many_were_g
         relay.publish(relay.raw, b'{"group":"g","kind":"abandon","ids":[["ann",0,1,2]]}')
         assert take(bob, 1) == ["three"]
         wait_for(lambda: bob.poll(0.1) is None and bob.status[:3] == (True, 0, 2), "both were given up")
+
+
+def test_the_program_of_the_readme_answers_once_and_ends(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = (ROOT / "README.md").read_text().partition("## Use it")[2]
+    program = used.partition("```python\n")[2].partition("```")[0]
+    for name, value in (("BOOTSTRAP", relay.bootstrap), ("RAW_TOPIC", relay.raw), ("ORDERED_TOPIC", relay.ordered)):
+        monkeypatch.setenv(f"PRECEDE_{name}", value)
+    with relay.member("ann", group="travel") as ann:
+        ann.send("Who comes along?")
+        exec(program, {})
+        assert take(ann, 2) == ["Who comes along?", "I do."]
+        assert ann.poll(0.3) is None
+
+
+def test_ids_are_written_as_text_everywhere_and_a_member_may_leave_its_own_out(relay: Relay) -> None:
+    create(relay, "s_b", "ann")
+    with relay.member("ann") as ann, relay.member("bob", own=False, records=True) as bob:
+        assert str(ann.send("Who?", meta={"trace": 7})) == "ann:1"
+        view, question = next(bob), next(bob)
+        assert isinstance(view, precede.View)
+        assert [view.id, view.seq, view.kind] == [None, None, "create"]
+        assert (type(question), str(question.id), question.id) == (precede.Message, "ann:1", ("ann", 0, 1))
+        assert (question.meta, question.data) == ({"trace": 7}, "Who?")
+        assert repr(question) == "<delivered ann:1 in g, position 2: 6 bytes of data>"
+        bob.send("I do.", after="ann:1")
+        bob.send("And I.", after=["ann:1"])
+        relay.publish(relay.raw, b'{"group":"g","kind":"abandon","ids":[["zed",0,1,1]]}')
+        given_up = next(bob)
+        assert (type(given_up), str(given_up.id), given_up.data) == (precede.Abandoned, "zed:1", None)
+        found = bob.find("bob:1")
+        assert found is not None
+        assert [str(id_) for id_ in found.after] == ["ann:1"]
+        for wrong, sentence in (("ann", "is no id"), ("ann@01:1", "zero in front"), (view, "a create has no id")):
+            with pytest.raises(ValueError, match=sentence):
+                bob.send("", after=wrong)
+        for meta in ({"x": "y" * 5_000}, ["x"], {"x": {1}}):
+            with pytest.raises(ValueError, match="meta|JSON"):
+                bob.send("", meta=meta)
+    assert relay.dead == []
+
+
+def test_what_retention_has_deleted_is_passed_over_with_one_warning_or_raised(
+    relay: Relay, caplog: pytest.LogCaptureFixture
+) -> None:
+    with relay.member("ann") as ann:
+        for number in range(4):
+            ann.send(number)
+        take(ann, 4)
+        with relay.member("cem") as cem:
+            assert take(cem, 1) == [0]
+        places = [TopicPartition(relay.ordered, at) for at in range(2)]
+        with precede.follow("g", bootstrap=relay.bootstrap, topic=relay.ordered) as follower:
+            third = [next(follower) for _ in range(3)][-1]
+            offsets = follower._source.token.offsets
+        for place in places:
+            place.offset = offsets.get(place.partition, 0) - 1
+        admin = AdminClient({"bootstrap.servers": relay.bootstrap})
+        for future in admin.delete_records([place for place in places if place.offset > 0]).values():
+            future.result(10.0)
+        assert third.data == 2
+        with relay.member("bob") as bob, relay.member("cem") as cem:
+            assert take(bob, 2) == take(cem, 2) == [2, 3]
+        told = [record.message for record in caplog.records if "has deleted what came before" in record.message]
+        assert len(told) == 2
+        with relay.member("dan", retention="raise") as dan:
+            with pytest.raises(precede.Hole):
+                next(dan)
+            assert take(dan, 2) == [2, 3]
 
 
 def test_a_member_is_not_synced_while_something_of_its_own_is_not_delivered(relay: Relay) -> None:
