@@ -8,7 +8,7 @@ STAMP := $(VENV)/installed
 DOCS_STAMP := $(VENV)/installed-docs
 PYTEST = $(BIN)/python -m pytest
 # Two at a time where tests compute. Tests with brokers and jobs mostly wait, so there a third one uses the cores that the
-# others leave. What shares a broker, a Spark session or a cluster keeps to one worker (tests/conftest.py).
+# others leave. What shares a Spark session, or what a file makes, keeps to one worker (tests/conftest.py).
 BOTH_CORES = -n 2 --dist loadgroup
 WORKERS = -n 3 --dist loadgroup --no-loadscope-reorder
 CHECKED = precede bench examples deploy/release.py $(wildcard tests/*.py tests/*/*.py) # the links in precede/ lead to the other rooms

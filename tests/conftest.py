@@ -31,10 +31,10 @@ LEVELS = {
     "system": 300,
 }
 
-TOGETHER = {"segments": "segments", "cluster": "cluster"}
-"""Levels that one worker runs: their tests share a cluster, or their times count."""
+TOGETHER = {"segments"}
+"""Levels that one worker runs, because their times count."""
 
-BY_FILE = {"spark", "system"}
+BY_FILE = {"spark", "cluster", "system"}
 """Levels whose files are shared out: what a file makes for its tests is made once, and each worker has one broker.
 Tests that use the one Spark session are together, whatever file they stand in, so that one worker starts it."""
 
@@ -78,7 +78,9 @@ def _group(item: pytest.Item, level: str) -> str | None:
     """The tests that go to one worker with this one; None where it goes alone."""
     if "spark" in getattr(item, "fixturenames", ()):
         return "spark"
-    return TOGETHER.get(level) or (item.path.stem if level in BY_FILE else None)
+    if level in TOGETHER:
+        return level
+    return f"{level}/{item.path.stem}" if level in BY_FILE else None
 
 
 @pytest.fixture(scope="session")
