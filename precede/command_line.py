@@ -9,19 +9,25 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 import precede
 from precede.command_options import WrongUse, say
-from precede.termination_log import write_reason
 from precede.udfs.errors import PrecedeError, TakenOver
 
 DONE, FAILED, WRONG_USE, TAKEN_OVER = 0, 1, 2, 3
+
+TERMINATION_LOG = Path("/dev/termination-log")
+"""Where a container platform looks for the reason why a program ended: Kubernetes shows it with the pod."""
+REASON_BYTES_MAX = 4096
+"""The platform reads no more."""
 
 ABOUT = """Messages of a group, delivered in the order they depend on each other.
 
@@ -140,7 +146,9 @@ def _is_yarn_driver() -> bool:
 def _end(sentence: str, status: int) -> NoReturn:
     """Say why, where people and container platforms look, and exit with the status."""
     say(sentence)
-    write_reason(sentence)
+    with suppress(OSError):
+        if TERMINATION_LOG.is_file():
+            TERMINATION_LOG.write_bytes(sentence.encode(errors="replace")[:REASON_BYTES_MAX] + b"\n")
     sys.exit(status)
 
 

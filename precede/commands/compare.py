@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from precede.command_files import open_input
-from precede.command_options import Config, WrongUse, done_when_the_reader_leaves, load_settings
+from precede.command_options import Config, WrongUse, done_when_the_reader_leaves, load_settings, open_input
 from precede.terminal_text import safe_text
 
 if TYPE_CHECKING:

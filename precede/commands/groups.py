@@ -12,12 +12,13 @@ from precede.command_options import (
     Key,
     State,
     WrongUse,
+    check_name,
     done_when_the_reader_leaves,
     load_settings,
+    parse_id,
     say,
     state_file,
 )
-from precede.identifiers import check_name, parse_id
 from precede.terminal_text import plain
 from precede.udfs.records.identifiers import id_text
 
@@ -98,16 +99,16 @@ def list_groups(
 
 
 def _top(settings: "Settings", by: "TopBy", count: int) -> "list[Holding]":
+    from precede.command_options import caught_up
     from precede.looking import holding
-    from precede.looking.at_the_terminal import caught_up
 
     return holding.top(caught_up(settings), by, count)
 
 
 def _listings(settings: "Settings", delta: str | None) -> "list[Listing]":
+    from precede.command_options import caught_up
     from precede.groups.catalogue import CatalogueReader, catalogue_of_delta
     from precede.looking import holding
-    from precede.looking.at_the_terminal import caught_up
     from precede.looking.knowledge import NoStateError
     from precede.streaming.places import place
 

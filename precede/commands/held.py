@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from precede.command_options import Bootstrap, Config, done_when_the_reader_leaves, load_settings, say
-from precede.identifiers import check_name
+from precede.command_options import Bootstrap, Config, check_name, done_when_the_reader_leaves, load_settings, say
 from precede.terminal_text import safe_text
 from precede.udfs.records.identifiers import id_text
 
@@ -76,8 +75,8 @@ def held(
 
 
 def _from_topics(settings: "Settings", group: str | None, *, gaps: bool) -> "tuple[list[OpenGap], list[Held]]":
+    from precede.command_options import caught_up
     from precede.looking import holding
-    from precede.looking.at_the_terminal import caught_up
 
     knowledge = caught_up(settings, group)
     return (list(holding.gaps(knowledge)), []) if gaps else ([], list(holding.held(knowledge)))

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from precede.command_options import Config, Key, WrongUse, done_when_the_reader_leaves, load_settings, say
-from precede.identifiers import check_name
+from precede.command_options import Config, Key, WrongUse, check_name, done_when_the_reader_leaves, load_settings, say
 
 
 def peer(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from precede.command_files import open_input, open_output, write_all
 from precede.command_options import (
     Config,
     Order,
@@ -20,7 +19,10 @@ from precede.command_options import (
     WrongUse,
     done_when_the_reader_leaves,
     load_settings,
+    open_input,
+    open_output,
     say,
+    write_all,
 )
 
 if TYPE_CHECKING:

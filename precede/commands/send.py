@@ -4,8 +4,19 @@ from typing import Annotated
 
 import typer
 
-from precede.command_options import Bootstrap, Config, Key, State, WrongUse, load_settings, say, state_file
-from precede.identifiers import check_name, parse_id, utf8_size
+from precede.command_options import (
+    Bootstrap,
+    Config,
+    Key,
+    State,
+    WrongUse,
+    check_name,
+    load_settings,
+    parse_id,
+    say,
+    state_file,
+    utf8_size,
+)
 from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id
 

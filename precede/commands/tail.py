@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from precede.command_options import Bootstrap, Config, Seconds, done_when_the_reader_leaves, load_settings, say
-from precede.identifiers import check_name
+from precede.command_options import (
+    Bootstrap,
+    Config,
+    Seconds,
+    check_name,
+    done_when_the_reader_leaves,
+    load_settings,
+    say,
+)
 from precede.terminal_text import plain
 from precede.udfs.records.identifiers import id_text
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from precede.command_options import Bootstrap, Config, load_settings, say
-from precede.identifiers import check_name, parse_id
+from precede.command_options import Bootstrap, Config, check_name, load_settings, parse_id, say
 from precede.terminal_text import plain
 
 
@@ -44,8 +43,8 @@ def why(
     settings = load_settings(config, bootstrap=bootstrap, delta=delta)
     import msgspec
 
+    from precede.command_options import shown_progress
     from precede.looking.why import find_out
-    from precede.reading_progress import shown_progress
 
     with shown_progress() as tell:
         answer = find_out(settings, group, id_, tell=tell, warn=say)

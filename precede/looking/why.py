@@ -12,6 +12,7 @@ from precede.looking.findings import Findings, Trace, head_of
 from precede.looking.history import from_dead_letters, from_delta, from_ordered, raw_record
 from precede.looking.knowledge import Knowledge, Tell, look, tell_nothing
 from precede.udfs.one_message import KnownMessage, known_message
+from precede.udfs.records.identifiers import as_name, parse_id
 from precede.udfs.records.messages import Id, LogRecord
 
 if TYPE_CHECKING:
@@ -40,15 +41,10 @@ def why(
     Raises ValueError for what is no id, Refused where the job keeps no state topic, and Unreachable or AccessDenied
     where Kafka cannot be read.
     """
-    from precede.command_options import WrongUse
-    from precede.identifiers import check_name, parse_id
     from precede.streaming import settings
 
-    try:
-        check_name("the group", group)
-        whole = parse_id(id_, "the id") if isinstance(id_, str) else id_
-    except WrongUse as error:
-        raise ValueError(str(error)) from error
+    as_name("the group", group)
+    whole = parse_id(id_) if isinstance(id_, str) else id_
     flags = {"bootstrap": bootstrap, "delta": None if delta is None else str(delta)}
     file = config or os.environ.get("PRECEDE_CONFIG")
     return find_out(settings.load(flags, os.environ, file), group, whole, tell=tell, warn=_warn)

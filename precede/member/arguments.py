@@ -8,20 +8,9 @@ import msgspec
 
 from precede.reading.delivery import Delivery
 from precede.udfs.records.identifiers import MessageId, checked_id, parse_id
-from precede.udfs.records.messages import META_BYTES_MAX, NAME_BYTES_MAX, Id
+from precede.udfs.records.messages import META_BYTES_MAX, Id
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
-
-def as_name(what: str, name: Any) -> str:
-    """The name of a group or a member."""
-    try:
-        size = len(name.encode())
-    except (AttributeError, UnicodeEncodeError):
-        raise ValueError(f"{what} must be text that UTF-8 can encode, not {name!r}") from None
-    if not 1 <= size <= NAME_BYTES_MAX:
-        raise ValueError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {size}")
-    return str(name)
 
 
 def check_start(history: Any, since: Any) -> None:

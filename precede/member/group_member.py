@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Self
 
-from precede.member.arguments import as_name
 from precede.reading.delivery import IDLE_S, DeliveredMessage, Delivery
 from precede.udfs.orders import ORDERS, has_destinations
+from precede.udfs.records.identifiers import as_name
 
 
 class GroupMember(ABC):

@@ -31,7 +31,7 @@ from precede.ingest.kafka.reading import REQUEST_S
 from precede.ingest.producer import CONFIRM_S, Publisher
 from precede.ingest.service.monitor import Monitor
 from precede.ingest.signing import key_in
-from precede.member.arguments import as_id, as_ids, as_json, as_meta, as_name, check_seconds, check_start
+from precede.member.arguments import as_id, as_ids, as_json, as_meta, check_seconds, check_start
 from precede.member.background import HeartbeatTask, RepairTask, outbox_monitor
 from precede.member.group_member import GroupMember
 from precede.member.publishing import MemberPublisher
@@ -46,7 +46,7 @@ from precede.udfs.errors import Closed, Hole, Refused
 from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.orders import has_destinations
 from precede.udfs.peers.views import members
-from precede.udfs.records.identifiers import MessageId
+from precede.udfs.records.identifiers import MessageId, as_name
 from precede.udfs.records.messages import Id
 
 PLACE_S = 1.0

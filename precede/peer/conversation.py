@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from precede.identifiers import parse_id
+from precede.command_options import parse_id
 from precede.peer.handing_over import as_peer_delivery
 from precede.peer.peer import Peer
 from precede.reading.log_lines import one_line_each

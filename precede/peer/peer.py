@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from precede.client_settings import Config
-from precede.member.arguments import as_id, as_ids, as_json, as_name, check_seconds
+from precede.member.arguments import as_id, as_ids, as_json, check_seconds
 from precede.member.group_member import GroupMember
 from precede.member.status import Status
 from precede.peer.handing_over import Callbacks, as_peer_delivery
@@ -25,7 +25,7 @@ from precede.peer.process import SegmentProcess
 from precede.reading.delivery import DeliveredMessage, Delivery
 from precede.udfs.errors import Refused
 from precede.udfs.peers.events import Delivered, Event, RecordRefused
-from precede.udfs.records.identifiers import MessageId
+from precede.udfs.records.identifiers import MessageId, as_name
 from precede.udfs.records.messages import Id, Message
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from precede.ingest.segment.link import new_epoch, open_link, read_segment_key
 from precede.ingest.segment.peer_state import opened_state, peer_file
 from precede.ingest.segment.runner import SegmentRunner
 from precede.ingest.signing import key_in, public_text
-from precede.member.arguments import as_name
 from precede.peer.handing_over import Callbacks, EventQueue
 from precede.peer.keeping import Keeper
 from precede.udfs.errors import Congested, Refused
@@ -20,6 +19,7 @@ from precede.udfs.peers.catalogue import Listing, listing_of
 from precede.udfs.peers.directory import RowState
 from precede.udfs.peers.events import Event, Offered, ViewChanged
 from precede.udfs.peers.peer_group import PeerGroup
+from precede.udfs.records.identifiers import as_name
 from precede.udfs.records.messages import Id
 from precede.udfs.records.signatures import sign
 

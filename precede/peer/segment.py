@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from precede.client_settings import Config
-from precede.member.arguments import as_name
 from precede.peer.handing_over import Callbacks
 from precede.peer.peer import Peer
 from precede.peer.process import DISCOVER_S, JOIN_S, SegmentProcess
 from precede.reading.delivery import Delivery
 from precede.udfs.peers.catalogue import Listing
+from precede.udfs.records.identifiers import as_name
 from precede.udfs.records.messages import DESCRIPTION_MAX, Id
 
 

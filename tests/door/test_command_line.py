@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from precede import termination_log
+from precede import command_line
 from precede.command_line import COMMANDS, application, main
-from precede.command_options import WrongUse
+from precede.command_options import WrongUse, parse_id
 from precede.commands.send import _json_text
-from precede.identifiers import parse_id
 from precede.ingest.kafka.reading import REQUEST_S
 from precede.udfs.records.identifiers import id_text
 from tests.door.command import ROOT, ids, lines, precede, raw
@@ -244,7 +243,7 @@ def test_a_container_platform_finds_the_last_sentence_where_it_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "termination-log"
-    monkeypatch.setattr(termination_log, "TERMINATION_LOG", place)
+    monkeypatch.setattr(command_line, "TERMINATION_LOG", place)
     config = tmp_path / "precede.toml"
     config.write_text("order = 'sorted'\n")
     for is_there in (False, True):

@@ -17,8 +17,8 @@ import msgspec
 from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
+from precede.command_options import caught_up
 from precede.looking import holding
-from precede.looking.at_the_terminal import caught_up
 from precede.reading.delta_rows import DeltaRows
 from precede.streaming.settings import Settings
 from precede.streaming.spark import checkpoint_reader as held

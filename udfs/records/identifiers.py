@@ -6,7 +6,7 @@ the numbers are read from the right. An epoch with a zero in front is refused: `
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from precede.udfs.records.messages import EPOCH_MAX, NAME_BYTES_MAX, SEQ_MAX
 
@@ -49,15 +49,21 @@ def parse_id(text: str) -> MessageId:
     return checked_id(found["sender"], int(epoch[:DIGITS_MAX]), int(found["seq"][:DIGITS_MAX]))
 
 
+def as_name(what: str, name: Any) -> str:
+    """The name of a group or a member."""
+    try:
+        size = len(name.encode())
+    except (AttributeError, UnicodeEncodeError):
+        raise ValueError(f"{what} must be text that UTF-8 can encode, not {name!r}") from None
+    if not 1 <= size <= NAME_BYTES_MAX:
+        raise ValueError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {size}")
+    return str(name)
+
+
 def checked_id(sender: str, epoch: int, seq: int) -> MessageId:
     """The id of these parts. Raises ValueError if one of them is out of its bounds."""
-    try:
-        size = len(sender.encode())
-    except UnicodeEncodeError:
-        raise ValueError(f"the sender of an id must be text that UTF-8 can encode, not {sender!r}") from None
-    if not 1 <= size <= NAME_BYTES_MAX:
-        raise ValueError(f"the sender of an id must have 1 to {NAME_BYTES_MAX} bytes, not {size}")
-    if not 0 <= epoch <= EPOCH_MAX or not 1 <= seq <= SEQ_MAX:
+    as_name("the sender of an id", sender)
+    if epoch.__class__ is not int or not 0 <= epoch <= EPOCH_MAX or seq.__class__ is not int or not 1 <= seq <= SEQ_MAX:
         raise ValueError(
             f"in an id the epoch must be 0 to {EPOCH_MAX} and the seq 1 to {SEQ_MAX}, not {epoch!r} and {seq!r}"
         )
