@@ -11,8 +11,8 @@ from precede.ingest.extras import is_there
 from precede.ingest.kafka.retention import retention_of
 from precede.ingest.kafka.topics import Topic, describe
 from precede.ingest.progress import Owner, read_progress
+from precede.streaming.job import starting_point
 from precede.streaming.order.same_stream import check_same_source
-from precede.streaming.process.engine import check_log
 from precede.streaming.raw_partitions import as_text, owned
 from precede.streaming.settings import Settings
 from precede.streaming.spark import checkpoint
@@ -55,7 +55,9 @@ def _retention(settings: Settings) -> Iterator[Finding]:
 
 def _order(settings: Settings, topics: dict[str, Topic]) -> Iterator[Finding]:
     if settings.runs_without_spark:
-        yield from tried(lambda: check_log(settings, topics, _now), "The log reaches back to where the order goes on.")
+        yield from tried(
+            lambda: starting_point.check(settings, topics, _now), "The log reaches back to where the order goes on."
+        )
         return
     if not is_there("spark"):
         return  # said with the packages

@@ -7,8 +7,11 @@ has fenced all others, so that nothing it depends on can change any more.
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from precede.ingest.progress import Progress
+from precede.ingest.kafka import reading
+from precede.ingest.kafka.topics import Topic
+from precede.ingest.progress import Progress, read_progress
 from precede.streaming.order.same_stream import check_log_reaches, check_rules
+from precede.streaming.raw_partitions import of_partitions, owned
 from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
 
@@ -39,12 +42,54 @@ class Position(NamedTuple):
     """Whether the checkpoint is older than files that it needs."""
 
 
-def find(settings: Settings, position: Position, has_records: Callable[[int, int, int], bool]) -> StartingPoint:
-    """The starting point; raises Refused where there is none.
+Ask = Callable[[Callable[[], Any]], Any]
+"""Asks Kafka until it answers; None where the job was stopped meanwhile."""
+Offsets = Mapping[int, int]
+PositionOf = Callable[[Settings, Offsets, Offsets, Mapping[int, tuple[int, int]]], Position]
+"""What an engine makes of its settings, the token, the horizon, and the ends of the log."""
 
-    `has_records(partition, first, end)` says whether the log holds records in this range: offsets alone do not say it,
-    because the mark of a transaction has one too.
-    """
+
+def at_once(ask: Callable[[], Any]) -> Any:
+    """Ask Kafka once."""
+    return ask()
+
+
+def fresh(_settings: Settings, token: Offsets, horizon: Offsets, ends: Mapping[int, tuple[int, int]]) -> Position:
+    """The position of an engine that has nothing but what is in Kafka."""
+    return Position(None, of_partitions(ends, token), of_partitions(ends, horizon), ends)
+
+
+def check(settings: Settings, topics: dict[str, Topic], ask: Ask, position_of: PositionOf = fresh) -> None:
+    """Refuse a start that would lose messages, or number from 1 again; nothing is changed yet."""
+    raw, progress_topic = topics[settings.raw_topic], topics[settings.progress_topic]
+    partitions = owned(settings.raw_partitions, raw.name, raw.partitions)
+    ends = ask(lambda: reading.ends_of(settings.bootstrap, raw.name, partitions))
+
+    def check_progress(*, settled: bool) -> None:
+        known = {"settled": settled}
+        progress = ask(lambda: read_progress(settings.bootstrap, progress_topic, settings.ordered_topic, **known))
+        if progress is None:
+            return
+        horizon = progress.horizon_in(topics[settings.state_topic_name].id)
+        position = position_of(settings, progress.token, horizon, ends)
+        if find(settings, position, ask).offsets is None and position.reached is None:
+            _check_read_again(settings, progress, ends)
+
+    if ends is None:
+        return
+    try:
+        check_progress(settled=False)
+    except Refused:  # unless an open transaction only hides how far the stream is
+        check_progress(settled=True)
+
+
+def find(settings: Settings, position: Position, ask: Ask = at_once) -> StartingPoint:
+    """The starting point; raises Refused where there is none."""
+
+    def has_records(*places: int) -> bool:
+        """Offsets alone do not say it: the mark of a transaction has one, too."""
+        return bool(ask(lambda: reading.has_records(settings.bootstrap, settings.raw_topic, *places)))
+
     check_log_reaches(settings, position.reached or {}, position.ends)
     if position.reached is None:
         return _fresh(settings, position)
@@ -146,13 +191,7 @@ def _lost_messages(settings: Settings, position: Position, reached: dict[int, in
     )
 
 
-# ── what is read again ────────────────────────────────────────────────────────────────────────────────────────────────
-
-Ask = Callable[[Callable[[], Any]], Any]
-"""Asks Kafka until it answers; None where the job was stopped meanwhile."""
-
-
-def check_log_read_again(settings: Settings, progress: Progress, partitions: Collection[int]) -> None:
+def _check_read_again(settings: Settings, progress: Progress, partitions: Collection[int]) -> None:
     """A log that is read from its beginning must give what was published from these partitions of it."""
     for partition, found in progress.owners.items():
         if partition in partitions and progress.token.get(partition):

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from precede.ingest.files import locked
-from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic
-from precede.ingest.progress import read_progress
 from precede.ingest.service.running import Announcer
+from precede.streaming.job import starting_point
 from precede.streaming.job.job import Job
-from precede.streaming.job.starting_point import Ask, check_log_read_again
 from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.order.sink import Sink
 from precede.streaming.places.place import LocalPlace, make_writable
-from precede.streaming.process.loop import OrderLoop, beginning
-from precede.streaming.raw_partitions import owned
+from precede.streaming.process.loop import OrderLoop
 from precede.streaming.settings import Settings
-from precede.udfs.errors import Refused
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -47,7 +43,7 @@ class ProcessJob(Job):
         stack.enter_context(locked(folder / LOCK, refusal=_refusal(folder)))
 
     def check(self) -> None:
-        check_log(self.settings, self.topics, self.patiently)
+        starting_point.check(self.settings, self.topics, self.patiently)
 
     def new_sink(self, raw: Topic, progress: Topic) -> Sink:
         return Sink(self.settings, raw, progress, self.key, engine="process")
@@ -82,28 +78,3 @@ class ProcessJob(Job):
         )
         self.loop.start()
         return self.loop
-
-
-def check_log(settings: Settings, topics: dict[str, Topic], ask: Ask) -> None:
-    """Refuse a start that would lose messages or number from 1 again."""
-    raw = topics[settings.raw_topic]
-    partitions = owned(settings.raw_partitions, raw.name, raw.partitions)
-    ends = ask(lambda: reading.ends_of(settings.bootstrap, raw.name, partitions))
-    if ends is None:
-        return
-    try:
-        _check_start(settings, topics, ends, ask, settled=False)
-    except Refused:  # unless an open transaction only hides how far the stream is
-        _check_start(settings, topics, ends, ask, settled=True)
-
-
-def _check_start(
-    settings: Settings, topics: dict[str, Topic], ends: dict[int, tuple[int, int]], ask: Ask, *, settled: bool
-) -> None:
-    progress_topic = topics[settings.progress_topic]
-    progress = ask(lambda: read_progress(settings.bootstrap, progress_topic, settings.ordered_topic, settled=settled))
-    if progress is None:
-        return
-    horizon = progress.horizon_in(topics[settings.state_topic_name].id)
-    if beginning(settings, progress.token, horizon, ends).offsets is None:
-        check_log_read_again(settings, progress, ends)

@@ -11,21 +11,19 @@ one starts as a new process would: from the cache or the state topic, and the lo
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic
 from precede.streaming import faults
 from precede.streaming.job import starting_point
-from precede.streaming.job.starting_point import Position, StartingPoint
 from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.order.packed_rows import PackedRow
 from precede.streaming.order.sink import Sink
 from precede.streaming.process.cache import Cache, CacheError, CacheSource, StateTopic, remove_cache
 from precede.streaming.process.groups import ProcessGroups
 from precede.streaming.process.raw_reader import TAKE_MAX, RawReader
-from precede.streaming.raw_partitions import of_partitions
 from precede.streaming.settings import Settings
 from precede.udfs.limits import Patience
 from precede.udfs.steps import Row
@@ -142,7 +140,8 @@ class OrderLoop:
         horizon = sink.coverage.published
         owned = sink.ownership.partitions
         ends = reading.ends_of(settings.bootstrap, self._raw.name, owned)
-        beginning(settings, sink.token, horizon, ends)  # once more, now that no other job can change it
+        position = starting_point.fresh(settings, sink.token, horizon, ends)
+        starting_point.find(settings, position)  # once more, now that no other job can change it
         groups = ProcessGroups(
             cache,
             sink.state,
@@ -237,11 +236,3 @@ class OrderLoop:
         ends, self._unproved_ends = self._unproved_ends, {}
         if ends:
             cache.note_positions(ends)
-
-
-def beginning(
-    settings: Settings, token: Mapping[int, int], horizon: Mapping[int, int], ends: Mapping[int, tuple[int, int]]
-) -> StartingPoint:
-    """Where the kernel begins: at the horizon, or at the beginning of the log. Raises Refused where it may not."""
-    position = Position(None, of_partitions(ends, token), of_partitions(ends, horizon), ends)
-    return starting_point.find(settings, position, lambda *_: False)

@@ -13,13 +13,12 @@ import msgspec
 
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
-from precede.ingest.progress import read_progress
 from precede.ingest.service.running import Say
 from precede.ingest.ways_out import FRESH_OUTPUT
 from precede.streaming.history import tables
 from precede.streaming.history.tables import TABLES
 from precede.streaming.job import starting_point
-from precede.streaming.job.starting_point import Ask, check_log_read_again
+from precede.streaming.job.starting_point import Ask
 from precede.streaming.order.same_stream import changed_limits
 from precede.streaming.places.lease import only_one
 from precede.streaming.places.place import Place
@@ -247,41 +246,10 @@ def _check_topic(folder: str, before: TopicId, now: TopicId) -> None:
 def check_order(settings: Settings, kept: OrderPart | None, topics: dict[str, Topic], ask: Ask) -> OrderPart:
     """The order part of the checkpoint as it will be written."""
     now = order_part(settings, kept, topics)
-    raw = topics[settings.raw_topic]
-    partitions = owned(settings.raw_partitions, raw.name, raw.partitions)
-    ends = ask(lambda: reading.ends_of(settings.bootstrap, raw.name, partitions))
-    if ends is None:
-        return now
-    try:
-        _check_starting_point(settings, topics, ends, ask, settled=False)
-    except Refused:  # unless an open transaction only hides how far the stream is
-        _check_starting_point(settings, topics, ends, ask, settled=True)
-    return now
-
-
-def _check_starting_point(
-    settings: Settings, topics: dict[str, Topic], ends: dict[int, tuple[int, int]], ask: Ask, *, settled: bool
-) -> None:
-    """Whether the order query can begin; it is found out again when no other job can change anything any more."""
-    progress = ask(
-        lambda: read_progress(
-            settings.bootstrap, topics[settings.progress_topic], settings.ordered_topic, settled=settled
-        )
-    )
-    if progress is None:
-        return
     from precede.streaming.spark import restore  # needs pandas, which those who only ask for the file may lack
 
-    position = restore.of_checkpoint(
-        settings, progress.token, progress.horizon_in(topics[settings.state_topic_name].id), ends
-    )
-    start = starting_point.find(
-        settings,
-        position,
-        lambda *places: bool(ask(lambda: reading.has_records(settings.bootstrap, settings.raw_topic, *places))),
-    )
-    if position.reached is None and start.offsets is None:
-        check_log_read_again(settings, progress, ends)
+    starting_point.check(settings, topics, ask, restore.of_checkpoint)
+    return now
 
 
 def check_history(settings: Settings, kept: HistoryPart | None, topics: dict[str, Topic]) -> HistoryPart:

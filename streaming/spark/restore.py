@@ -37,9 +37,7 @@ def begin(
     """
     ends = reading.ends_of(settings.bootstrap, settings.raw_topic, sink.ownership.partitions)
     position = of_checkpoint(settings, sink.token, sink.state.written_from, ends)
-    start = starting_point.find(
-        settings, position, lambda *places: reading.has_records(settings.bootstrap, settings.raw_topic, *places)
-    )
+    start = starting_point.find(settings, position)
     if start.set_aside is not None:
         aside = set_aside(settings.order_checkpoint)
         say(f"The checkpoint is not continued, because {start.set_aside}: it is now {aside}.", level="warning")

@@ -11,7 +11,7 @@ import pytest
 from precede.ingest.kafka.topics import Topic
 from precede.ingest.progress import transactional_id
 from precede.streaming import settings
-from precede.streaming.process.loop import beginning
+from precede.streaming.job.starting_point import find, fresh
 from precede.streaming.raw_partitions import as_text, named, owned
 from precede.streaming.settings import Settings
 from precede.streaming.spark import checkpoint
@@ -99,4 +99,4 @@ def test_the_same_partitions_in_other_words_are_the_same(before: str | None, now
 )
 def test_a_job_begins_by_its_own_partitions_alone(more: dict[str, Any], offsets: dict[int, int] | None) -> None:
     ends = {1: (0, 100), 2: (0, 100)}
-    assert beginning(Settings(), more["token"], more["horizon"], ends).offsets == offsets
+    assert find(Settings(), fresh(Settings(), more["token"], more["horizon"], ends)).offsets == offsets
