@@ -109,6 +109,11 @@ class Publisher:
         self._producer.poll(0)
         self._failure = None
 
+    def close(self) -> None:
+        """Forget what is not sent yet, and disconnect from Kafka; nothing can be published any more."""
+        self.discard()
+        del self._producer
+
     def __enter__(self) -> Self:
         return self
 

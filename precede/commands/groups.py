@@ -146,6 +146,9 @@ def create(
     member: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="One more first member; may be repeated.")
     ] = None,
+    description: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What it is about, in at most 1,000 characters.")
+    ] = None,
     closed: Annotated[
         bool, typer.Option("--closed", help="Only members are delivered; messages of others are held until they join.")
     ] = False,
@@ -190,13 +193,14 @@ def create(
 
     Examples:
 
-      precede groups create travel ann
+      precede groups create travel ann --description "Who comes along to the lake?"
 
       precede groups create travel ann --order lamport --member bob --member chen
 
       precede groups create accounts ann --order object --conflict deposit,audit --conflict withdraw,audit
     """
     options: dict[str, Any] = {
+        "description": description,
         "closed": closed or None,
         "loss": loss,
         "give_up_ms": give_up_ms,

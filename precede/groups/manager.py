@@ -33,7 +33,7 @@ from precede.ingest.producer import Publisher
 from precede.ingest.sending import log_of
 from precede.ingest.signing import key_in
 from precede.udfs.codes import FENCED
-from precede.udfs.errors import Refused, Rejected
+from precede.udfs.errors import Closed, Refused, Rejected
 from precede.udfs.peers.catalogue import Listing
 from precede.udfs.peers.directory import Directory, RowState
 from precede.udfs.peers.views import IN, Standing
@@ -116,7 +116,8 @@ class Groups:
         file = None if state is None else Path(state)
         self._writer = Writer(self._publisher, log, file, name, key_in(settings.key), senders=settings.state)
         self._directory = Directory(name)
-        self._reader = CatalogueReader(where, settings.ordered_topic, client=client)
+        self._is_closed = False
+        self._catalogue_reader = CatalogueReader(where, settings.ordered_topic, client=client)
         self._dead_letter_topic = settings.dead_letter_topic
         self._open_reader: Callable[[], LogReader] = lambda: open_reader(client, where)
 
@@ -168,13 +169,26 @@ class Groups:
     # ── changing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def create(
-        self, group: str, *, order: str | None = None, members: Iterable[str] | None = None, **options: Any
+        self,
+        group: str,
+        *,
+        order: str | None = None,
+        members: Iterable[str] | None = None,
+        description: str | None = None,
+        **options: Any,
     ) -> Outcome:
-        """Create a group, by default with this name as its only member; options are those of the `create` record."""
+        """Create a group, by default with this name as its only member; options are those of the `create` record.
+
+        `description` says in at most 1,000 characters what the group is about; everyone who lists groups sees it.
+        """
         self._reader.read_on()
         if group in self._reader.catalogue.groups:
             raise Refused(f"There is a group {group} already: join it, or choose another name.")
-        chosen = {name: value for name, value in {"order": order, **options}.items() if value is not None}
+        chosen = {
+            name: value
+            for name, value in {"order": order, "description": description, **options}.items()
+            if value is not None
+        }
         first = [self.name] if members is None else list(members)
         return self._answer(lambda: self._writer.create(group, members=first, options=chosen))
 
@@ -255,8 +269,17 @@ class Groups:
     # ── closing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self) -> None:
-        """Disconnect from Kafka. This leaves no group."""
-        self._reader.close()
+        """Disconnect from Kafka, which leaves no group; every other call raises Closed from now on."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._catalogue_reader.close()
+            self._publisher.close()
+
+    @property
+    def _reader(self) -> CatalogueReader:
+        if self._is_closed:
+            raise Closed(f"the list of groups of {self.name}")
+        return self._catalogue_reader
 
     def __enter__(self) -> Self:
         return self
@@ -268,6 +291,9 @@ class Groups:
 def _found(records: list[LogRecord], place: tuple[int, int]) -> Iterator[_Place]:
     """Those that come from the raw record at this place."""
     for record in records:
-        found = _place(record.value or b"{}")
+        try:
+            found = _place(record.value or b"{}")
+        except msgspec.DecodeError:
+            continue  # written by another program
         if (found.partition, found.offset) == place:
             yield found

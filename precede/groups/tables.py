@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MEMBERS_SHOWN_MAX = 8  # in the table; --json names all
+DESCRIPTION_SHOWN_MAX = 60
 KIB = 1024
 
 
@@ -37,7 +38,7 @@ def table_of_listings(listings: Sequence[Listing]) -> "Table":
     """One row per group."""
     from rich.table import Table
 
-    table = Table("group", "order", "who may send", "members", "position")
+    table = Table("group", "order", "who may send", "members", "position", "about")
     for listing in listings:
         named = [name if epoch == 0 else f"{name} (epoch {epoch})" for name, epoch in listing.members.items()]
         more = f" and {len(named) - MEMBERS_SHOWN_MAX} more" if len(named) > MEMBERS_SHOWN_MAX else ""
@@ -47,6 +48,7 @@ def table_of_listings(listings: Sequence[Listing]) -> "Table":
             "its members" if listing.closed else "everyone",
             safe_text(", ".join(named[:MEMBERS_SHOWN_MAX]) + more),
             str(listing.position) if listing.position else "",
+            safe_text(shortened(listing.description)),
         )
     return table
 
@@ -60,6 +62,12 @@ def table_of_holdings(holdings: Sequence[Holding], now_ms: float) -> "Table":
         first = "" if one.oldest_ms is None else ago(one.oldest_ms, now_ms)
         table.add_row(safe_text(one.group), f"{one.held:,}", first, f"{one.gaps:,}", size(one.bytes))
     return table
+
+
+def shortened(description: str) -> str:
+    """The beginning of a description, in one line."""
+    line = " ".join(description.split())
+    return line if len(line) <= DESCRIPTION_SHOWN_MAX else f"{line[: DESCRIPTION_SHOWN_MAX - 1]}…"
 
 
 def size(count: int) -> str:

@@ -89,17 +89,16 @@ class Startup:
         self._is_live = is_live
         self._past = past  # it depends on the group's order, which is only known after reading
         self._offsets: dict[int, int] = {}
+        """How far the ordered topic was read."""
         self._seq_in_log = 0
 
     def find_place(self, *, history: History, since: int | None) -> Place:
         """Read the group's records in the ordered topic, and decide where to begin."""
-        known, knowledge = self._publisher.known, self._publisher.knowledge
+        known = self._publisher.known
         starts = self._reader.starts(self._log.ordered, at_end=False, timeout_s=0.0)
         begins = self._offsets = partitions_of(known.group, starts)
         reading = plan_reading(self._offsets, None if since is not None else self._kept(), since, known.sender)
-        if reading.resumes and knowledge.is_legacy:
-            self._learn_more()
-        self._offsets = reading.offsets
+        self._offsets = dict(reading.offsets)
         plan = self._read_into_plan(reading, history)
         if plan.lacks_beginning:
             self._learn_members()
@@ -109,7 +108,6 @@ class Startup:
         if since is not None and not self._is_live and (plan.topic_has_records or past is not None or not has_deleted):
             self._check_since(since, max(plan.end, delta_last))
         start = plan.start(has_delta=past is not None, delta_last=delta_last)
-        self._offsets = start.offsets
         older = iter(()) if past is None or start.from_delta is None else past.between(*start.from_delta)
         kept_from = (plan.first or 0) if has_deleted else None
         token = start.token(self._log.ordered, known.group, known.sender)
@@ -143,7 +141,7 @@ class Startup:
     def _records(self) -> Iterator[Found]:
         """The records of the group up to the end of the topic; the member learns from each of them."""
         publisher, known = self._publisher, self._publisher.known
-        for record, fields in records_of(self._reader, self._log.ordered, known.group, dict(self._offsets)):
+        for record, fields in records_of(self._reader, self._log.ordered, known.group, self._offsets):
             publisher.knowledge.learn(fields)
             publisher.adopt_order(fields["order"])
             if fields.get("sender") == known.sender and fields.get("epoch", 0) == known.epoch:
@@ -151,7 +149,10 @@ class Startup:
             yield record, fields
 
     def _learn_more(self) -> None:
-        """Read the topic to its end once more; to learn a record twice changes nothing."""
+        """Read on to the end of the topic; one that has come since the start is read from its beginning."""
+        if not self._offsets:
+            starts = self._reader.starts(self._log.ordered, at_end=False, timeout_s=LOOK_S)
+            self._offsets = partitions_of(self._publisher.known.group, starts)
         for _ in self._records():
             pass
 
@@ -251,7 +252,7 @@ def start_member(
 
 
 def records_of(reader: LogReader, topic: str, group: str, offsets: dict[int, int]) -> Iterator[Found]:
-    """The records of a group from these offsets to the end of the topic."""
+    """The records of a group from these offsets to the end of the topic; they move with what is read."""
     if not offsets:
         return
     key = group.encode()
@@ -260,6 +261,7 @@ def records_of(reader: LogReader, topic: str, group: str, offsets: dict[int, int
     while True:
         records = reader.read(LOOK_S)
         for record in records:
+            offsets[record.partition] = record.offset + 1
             if record.key == key and record.value is not None:
                 yield record, read_without_data(record.value)
         if records:

@@ -35,8 +35,10 @@ class Newcomer:
         known = Sender("log", "g", "bob", token=token)
         self.publisher = MemberPublisher(SenderState(Path("unused"), Memory()), known, Publisher("localhost:1"), None)
         past = None if delta is None else DeltaHistory(delta, "g")
-        startup = Startup(self.publisher, topic, Log("localhost:1", "raw", "t", "progress", "murmur2"), lambda: past)
-        place = startup.find_place(history=history, since=since)
+        self.startup = Startup(
+            self.publisher, topic, Log("localhost:1", "raw", "t", "progress", "murmur2"), lambda: past
+        )
+        place = self.startup.find_place(history=history, since=since)
         self.position = place.position
         self.older = [delivery.position for delivery in place.older]
         source = OrderedTopic(topic, topic="t", group="g", token=place.token)
@@ -121,6 +123,24 @@ def test_the_last_n_may_begin_before_the_topic_does(tmp_path: Path) -> None:
     write(tmp_path, *(ordered(position) for position in range(1, 5)))
     bob = Newcomer(topic(4, 5), history=3, delta=tmp_path)
     assert bob.position == 2  # Delta fills the hole before the topic's first record when reading reaches it
+
+
+def test_each_look_at_the_topic_reads_on_where_the_last_one_ended() -> None:
+    """As while a join is waited for, up to a minute."""
+    records = topic(1, 2, 3)
+    assigned: list[int] = []
+
+    class Counting(Topic):
+        def assign(self, topic: str, offsets: dict[int, int]) -> None:
+            assigned.extend(offsets.values())
+            super().assign(topic, offsets)
+
+    counting = Counting([], records.partitions[1])
+    bob = Newcomer(counting)
+    assigned.clear()
+    bob.startup._learn_more()
+    bob.startup._learn_more()
+    assert assigned == [6, 6]
 
 
 def test_a_message_is_found_by_its_id_wherever_in_the_topic_it_stands() -> None:

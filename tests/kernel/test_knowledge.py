@@ -69,18 +69,6 @@ def test_keys_count_from_their_epoch_on_where_the_group_was_created_with_keys() 
     assert not known(SEQUENCE).has_keys, "in other groups the key of a join is carried and not read"
 
 
-def test_what_an_older_version_kept_still_loads_and_says_that_it_lacks_something() -> None:
-    older = known(SEQUENCE).dump()
-    del older["window"], older["has_keys"]
-    older["keys"] = ["bob"]
-    knowledge = Knowledge()
-    knowledge.load(older)
-    assert (knowledge.is_legacy, knowledge.is_in("ann", 3), knowledge.time) == (True, True, 7)
-    again = Knowledge()
-    again.load(knowledge.dump())
-    assert not again.is_legacy
-
-
 def test_what_the_group_waits_for_is_missing_until_it_is_here() -> None:
     knowledge = known(SEQUENCE)
     for seq in range(1, 5):

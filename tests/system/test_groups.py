@@ -156,6 +156,21 @@ def test_who_has_left_is_told_so_by_send_until_it_joins_again(people: People, re
         people.say("travel", "ann")
 
 
+def test_a_group_says_what_it_is_about_and_closed_groups_say_that_they_are_closed(people: People, relay: Relay) -> None:
+    with people.groups("ann") as ann, people.groups("bob") as bob:
+        ann.create("travel", description="Who comes along?")
+        (offer,) = bob.discover()
+        assert offer.description == "Who comes along?"
+        with pytest.raises(Refused, match="description"):
+            ann.create("other", description="x" * 1_001)
+        relay.publish(relay.dead_letters, b"no JSON", group="travel")
+        assert bob.join("travel").position == 2, "what another program wrote among the dead letters is passed over"
+    ann.close()
+    for call in (ann.all, ann.discover, lambda: ann.join("travel"), lambda: ann.create("more")):
+        with pytest.raises(precede.Closed, match="The list of groups of ann is closed"):
+            call()
+
+
 def test_a_leave_that_the_group_refuses_is_none(people: People) -> None:
     with people.groups("bob") as bob:
         assert people.say("travel", "bob") == ("bob", 0, 1)

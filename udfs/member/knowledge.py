@@ -58,8 +58,6 @@ class Knowledge:
         """Whether the group accepts signed records only, according to its `create` record."""
         self.keys: dict[str, list[tuple[int, str]]] = {}
         """Keys by member, each with its first epoch, the newest last."""
-        self.is_legacy = False
-        """Whether an older version without keys and window saved this, so that they must be read again."""
         self.time = 0
         """The largest delivered linear time."""
         self.delivered: dict[Who, Runs] = {}
@@ -170,10 +168,8 @@ class Knowledge:
         """Restore what `dump` returned."""
         self.order, self.closed = dumped["order"], dumped["closed"]
         self.conflicts = [(one, other) for one, other in dumped["conflicts"]]
-        self.is_legacy = "window" not in dumped
-        if not self.is_legacy:
-            self.window, self.has_keys = dumped["window"], dumped["has_keys"]
-            self.keys = {name: [(epoch, key) for epoch, key in keys] for name, keys in dumped["keys"].items()}
+        self.window, self.has_keys = dumped["window"], dumped["has_keys"]
+        self.keys = {name: [(epoch, key) for epoch, key in keys] for name, keys in dumped["keys"].items()}
         self.view = {name: (epoch, out) for name, epoch, out in dumped["view"]}
         self.time, self.given_up = dumped["time"], dumped["given_up"]
         for name, epoch, runs in dumped["delivered"]:
