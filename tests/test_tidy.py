@@ -175,6 +175,32 @@ def test_nothing_but_the_command_line_imports_a_command() -> None:
     assert "precede.commands." in (ROOT / "precede" / "command_line.py").read_text()  # it loads the one that is called
 
 
+def test_public_python_does_not_import_the_command_line() -> None:
+    """Whatever a program gets from precede works without typer, also what is imported while it runs."""
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in of_room("precede")
+    }
+    pending = [home for home in set(precede._HOMES.values()) if home in modules]
+    reached: set[str] = set()
+    assert pending
+    while pending:
+        name = pending.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        for node in ast.walk(ast.parse(modules[name].read_text())):
+            if isinstance(node, ast.Import):
+                named = [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                named = [str(node.module), *(f"{node.module}.{one.name}" for one in node.names)]
+            else:
+                continue
+            wrong = [one for one in named if re.match(r"typer\b|precede\.(command_\w+|commands)\b", one)]
+            assert not wrong, f"{short(modules[name])} imports {wrong[0]}"
+            pending += [one for one in named if one in modules]
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_is_imported_is_declared(room: str) -> None:
     distributions = packages_distributions()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from precede.comparison.trace import Comparison, Hold, OrderResult, Trace
+    from precede.comparison import Hold, LogTrace, OrderComparison, OrderResult
 
 PICTURES = (".png", ".svg")
 
@@ -65,10 +65,10 @@ def compare(
         raise WrongUse(f"--plot {plot} must end in .png or .svg, the two kinds of picture.")
     if plot is not None and not plot.absolute().parent.is_dir():
         raise WrongUse(f"There is no folder {plot.parent} to draw {plot.name} in; create it, or name another.")
-    from precede.comparison.trace import Trace, compare_orders
+    from precede.comparison import LogTrace, compare_orders
 
     gc.disable()  # as in replay: the kernel leaves no garbage in cycles
-    trace = Trace(settings.limits, group)
+    trace = LogTrace(settings.limits, group)
     _read(file, trace)
     if not trace.known:
         of_group = "" if group is None else f" of the group {group}"
@@ -76,7 +76,7 @@ def compare(
     with _progress(len(trace.entries)) as progress:
         comparison = compare_orders(trace, file, progress)
     if plot is not None:
-        from precede.comparison.plot import draw
+        from precede.comparison import draw
 
         draw(comparison, plot)
     with done_when_the_reader_leaves():
@@ -86,7 +86,7 @@ def compare(
             _print_table(comparison)
 
 
-def _read(file: str, trace: "Trace") -> None:
+def _read(file: str, trace: "LogTrace") -> None:
     from precede.reading.log_lines import LogLines, blocks
 
     with ExitStack() as files:
@@ -113,13 +113,13 @@ def _progress(records: int) -> "Iterator[Callable[[str, int], None]]":
         yield report
 
 
-def _print_json(comparison: "Comparison") -> None:
+def _print_json(comparison: "OrderComparison") -> None:
     import msgspec
 
     typer.echo(msgspec.json.encode(comparison))
 
 
-def _print_table(comparison: "Comparison") -> None:
+def _print_table(comparison: "OrderComparison") -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -132,11 +132,11 @@ def _print_table(comparison: "Comparison") -> None:
         console.print(safe_text(f"{order} is left out: {why}"), soft_wrap=True)
 
 
-def _estimates(comparison: "Comparison") -> list[int]:
+def _estimates(comparison: "OrderComparison") -> list[int]:
     return [run.estimated_from_every for run in comparison.orders.values()]
 
 
-def _headline(comparison: "Comparison") -> str:
+def _headline(comparison: "OrderComparison") -> str:
     related = "which of them are truly related is unknown, because no message names what it answers"
     if comparison.related_pairs is not None:
         count = _number(comparison.related_pairs, comparison.related_estimated_from_every)
@@ -145,7 +145,7 @@ def _headline(comparison: "Comparison") -> str:
     return f"{comparison.messages:,} messages of {many}, {_number(comparison.pairs)} pairs, {related}."
 
 
-def _table(comparison: "Comparison") -> "Table":
+def _table(comparison: "OrderComparison") -> "Table":
     """One row per order; columns without any value are left out."""
     from rich import box
     from rich.table import Table

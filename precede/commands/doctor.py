@@ -27,7 +27,7 @@ def doctor(bootstrap: Bootstrap = None, config: Config = None) -> None:
 
       precede doctor --config precede.toml
     """
-    from precede.doctor.origins import origins
+    from precede.doctor.findings import origins
 
     settings = load_settings(config, bootstrap=bootstrap)
     file = config or os.environ.get("PRECEDE_CONFIG")
@@ -46,9 +46,8 @@ def doctor(bootstrap: Bootstrap = None, config: Config = None) -> None:
 
 
 def _findings(settings: "Settings") -> "Iterator[Finding]":
-    from precede.doctor.broker import check_broker
+    from precede.doctor.kafka import check_broker, check_stream
     from precede.doctor.machine import check_machine
-    from precede.doctor.stream import check_stream
 
     yield from check_machine(settings)
     answers = True

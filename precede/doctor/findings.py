@@ -1,8 +1,15 @@
-"""What a check found: a line for a person, and whether it would stop a start."""
+"""What the doctor shows: each setting with where it comes from, and what a check found.
 
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+Secrets are never settings, and tables of names and values show only their names.
+"""
 
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from precede.streaming.settings import PREFIX, Settings, from_environment, from_file
 from precede.udfs.errors import PrecedeError
 
 Level = Literal["ok", "note", "stop"]
@@ -35,3 +42,34 @@ def tried(check: Callable[[], object], good: str) -> Iterator[Finding]:
         yield stop(str(error))
     else:
         yield ok(good)
+
+
+def origins(
+    settings: Settings, flags: Mapping[str, Any], environ: Mapping[str, str], config_file: str | Path | None
+) -> list[tuple[str, str, str]]:
+    """Name, value and origin of all settings, those that are not left to their default first."""
+    in_file = from_file(Path(config_file)) if config_file else {}
+    in_environment = from_environment(environ)
+    found = []
+    for field in msgspec.structs.fields(Settings):
+        name = field.name
+        if flags.get(name) is not None:
+            origin = f"--{name.replace('_', '-')}"
+        elif name in in_environment:
+            origin = PREFIX + name.upper()
+        elif name in in_file:
+            origin = str(config_file)
+        else:
+            origin = ""
+        found.append((name, _shown(getattr(settings, name)), origin))
+    return sorted(found, key=lambda one: not one[2])
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == {}:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, msgspec.Struct):
+        return ", ".join(f"{name} {number:,}" for name, number in msgspec.structs.asdict(value).items())
+    return str(value)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from precede.comparison.trace import NotCarried, OrderResult, Trace, compare_orders
+from precede.comparison import LogTrace, NotCarried, OrderResult, compare_orders
 from precede.reading.log_lines import LogLines
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
@@ -44,7 +44,7 @@ def test_a_reader_that_leaves_before_the_table_is_no_error() -> None:
 
 def run_of(order: str, *records: dict[str, Any] | bytes, times: bool = False) -> OrderResult:
     """The result of one order on these records, 1 s apart if `times`."""
-    trace = Trace(Limits())
+    trace = LogTrace(Limits())
     reader = LogLines(trace)
     for at, record in enumerate(records):
         value = record if isinstance(record, bytes) else json.dumps({"group": "g", **record}).encode()
@@ -155,7 +155,7 @@ def test_a_log_from_standard_input_is_compared_like_a_file() -> None:
 def test_any_log_however_hostile_is_compared_and_every_message_is_accounted_for(order: str) -> None:
     for seed in seeds(15):
         log = traffic.log(Random(f"{order} {seed}"), order, length=60)
-        trace = Trace(Limits())
+        trace = LogTrace(Limits())
         for record in log.records:
             trace.receive(*record)
         for name in ORDERS:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from precede.doctor import machine
-from precede.doctor.findings import Finding, ok
+from precede.doctor.findings import Finding, ok, origins
 from precede.doctor.machine import check_machine
-from precede.doctor.origins import origins
 from precede.ingest.signing import make_key
 from precede.streaming import settings
 from precede.streaming.settings import Settings

@@ -11,7 +11,7 @@ from precede.commands.compare import _table
 from precede.commands.dead_letters import _print_table
 from precede.commands.held import table_of_gaps, table_of_held
 from precede.commands.tail import _letter_line, delivery_line
-from precede.comparison.trace import Blocker, Comparison, Hold, OrderResult
+from precede.comparison import Blocker, Hold, OrderComparison, OrderResult
 from precede.demo.view import PlainView
 from precede.demo.watch import Arrival, DemoWatch
 from precede.groups.tables import table_of_listings
@@ -123,7 +123,7 @@ def test_the_table_of_groups_shows_any_name(name: str, as_shown: str) -> None:
 def test_the_table_of_orders_shows_any_name(name: str, as_shown: str) -> None:
     hold = Hold(0.0, 0.0, 0.0)
     run = OrderResult(0, 1, None, 1, 1, 0, {}, hold, None, Blocker(name, 1, 1, None), None)
-    text = printed(_table(Comparison("f", 1, 1, 1, 0, None, 1, {"s_b": run}, {})))
+    text = printed(_table(OrderComparison("f", 1, 1, 1, 0, None, 1, {"s_b": run}, {})))
     assert as_shown in text
     assert not obeys(text)
 

@@ -1,11 +1,13 @@
-"""Runs one trace through the stream's kernel under each order, and measures what each order costs."""
+"""Runs one trace through the stream's kernel under each order, measures what each order costs, and draws that."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 from msgspec import UNSET
 
+from precede.ingest.extras import need
 from precede.udfs import codes
 from precede.udfs.engine.outbox import PlacedRecord, TypedOutbox
 from precede.udfs.holdback import Holdback, OwnKey
@@ -60,7 +62,7 @@ class OrderResult(msgspec.Struct):
     replies_early: int | None
 
 
-class Comparison(msgspec.Struct):
+class OrderComparison(msgspec.Struct):
     """The results of every order that the trace carries stamps for."""
 
     file: str
@@ -83,7 +85,7 @@ class NotCarried(Exception):
 _encode = msgspec.json.Encoder().encode
 
 
-class Entry(msgspec.Struct, gc=False):
+class TraceRecord(msgspec.Struct, gc=False):
     """One record of the trace, as the kernel takes it and decoded."""
 
     value: bytes | None
@@ -94,13 +96,13 @@ class Entry(msgspec.Struct, gc=False):
     record: Record | None
 
 
-class Trace:
+class LogTrace:
     """A whole log in memory; `LogLines` feeds it as it would feed the kernel."""
 
     def __init__(self, limits: Limits, group: str | None = None) -> None:
         self.limits = limits
         self.group = group
-        self.entries: list[Entry] = []
+        self.entries: list[TraceRecord] = []
         self.options: dict[str, Options] = {}
         self.messages: dict[str, dict[Place, Message]] = {}
         """The first message with each id, by group."""
@@ -120,7 +122,7 @@ class Trace:
         if self.group is not None and not isinstance(record, Tick) and (record is None or record.group != self.group):
             return
         self.timed = self.timed or timestamp_ms != 0
-        self.entries.append(Entry(value, key, partition, offset, timestamp_ms, record))
+        self.entries.append(TraceRecord(value, key, partition, offset, timestamp_ms, record))
         if isinstance(record, Message):
             record.data = UNSET  # the value already has it
             known = (record.group, record.sender, record.epoch, record.seq)
@@ -181,10 +183,12 @@ class Trace:
         )
 
 
-def compare_orders(trace: Trace, file: str, progress: Callable[[str, int], None] = lambda *_: None) -> Comparison:
+def compare_orders(
+    trace: LogTrace, file: str, progress: Callable[[str, int], None] = lambda *_: None
+) -> OrderComparison:
     """Run the trace under every order that it carries stamps for."""
     related = trace.related()
-    comparison = Comparison(
+    comparison = OrderComparison(
         file=file,
         records=len(trace.entries),
         messages=len(trace.known),
@@ -207,7 +211,7 @@ def compare_orders(trace: Trace, file: str, progress: Callable[[str, int], None]
 class _Observer:
     """Counts what happens in one run, record by record."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: LogTrace) -> None:
         self.trace = trace
         self.now: Counter[str] = Counter()
         """Steps of each group; a tick counts as a step of every group."""
@@ -245,7 +249,7 @@ class _Observer:
             if placed.id is not None:
                 self._deliver(placed, placed.id, entry)
 
-    def _deliver(self, placed: PlacedRecord, id_: Id, entry: Entry) -> None:
+    def _deliver(self, placed: PlacedRecord, id_: Id, entry: TraceRecord) -> None:
         group, destination = placed.labels.group, placed.labels.destination
         known = (group, *id_)
         self.delivered.add((known, destination))
@@ -318,3 +322,42 @@ def _hold(waits: list[int] | list[float]) -> Hold:
 def _sum(counts: Iterator[Pairs]) -> Pairs:
     every = list(counts)
     return Pairs(sum(one.found for one in every), max((one.every for one in every), default=1))
+
+
+# ── the picture ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ORDERED, NEEDED, HELD = "#4c72b0", "#c44e52", "#dd8452"
+
+
+def draw(comparison: OrderComparison, path: Path) -> None:
+    """Write PNG or SVG, by the file extension; the same comparison gives the same file."""
+    need("plot", "A picture")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure  # only the figure, without a window system
+
+    names = list(reversed(comparison.orders))
+    runs = [comparison.orders[name] for name in names]
+    figure = Figure(figsize=(10, 1.6 + 0.45 * len(names)), layout="constrained")
+    pairs, waits = figure.subplots(1, 2, sharey=True)
+    all_pairs = max(1, comparison.pairs)
+    pairs.barh(names, [100 * run.ordered_pairs / all_pairs for run in runs], color=ORDERED)
+    for at, run in enumerate(runs):
+        pairs.annotate(f" {run.ordered_pairs:,}", (100 * run.ordered_pairs / all_pairs, at), va="center", fontsize=8)
+    if comparison.related_pairs is not None:
+        share = 100 * comparison.related_pairs / all_pairs
+        pairs.axvline(share, color=NEEDED, linestyle="--", label=f"truly related: {comparison.related_pairs:,}")
+        figure.legend(loc="outside lower left", frameon=False, fontsize=8)
+    pairs.set(xlim=(0, 115), xlabel=f"ordered pairs, % of {comparison.pairs:,}")
+    is_timed = any(run.hold_s is not None for run in runs)
+    holds: list[Hold] = [run.hold_s or run.hold_steps for run in runs]
+    waits.barh(names, [hold.mean for hold in holds], color=HELD, label="mean")
+    waits.plot([hold.p99 for hold in holds], range(len(names)), "k|", markersize=12, label="99 of 100 at most")
+    waits.set_xlabel(f"held, {'seconds' if is_timed else 'steps'} (all deliveries)")
+    if max((hold.p99 for hold in holds), default=0) > 0:
+        waits.set_xlim(left=0)
+    waits.legend(frameon=False, fontsize=8, loc="best")
+    figure.suptitle(f"{comparison.messages:,} messages: {Path(comparison.file).name}")
+    for axes in (pairs, waits):
+        axes.spines[["top", "right"]].set_visible(False)
+    with mpl.rc_context({"svg.hashsalt": "precede", "svg.fonttype": "path"}):
+        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -1,1 +1,0 @@
-"""Compares the orders on one trace."""
