@@ -13,7 +13,7 @@ import precede
 from precede.command_line import COMMANDS, application
 from precede.looking.answer import Cause, Delivery
 from precede.looking.findings import Copy, Refusal
-from precede.member.object_instances import Invocation
+from precede.member.object_host import Invocation
 from precede.streaming.history.tables import COLUMNS
 from precede.streaming.settings import OTHER_VARIABLES
 from precede.udfs.codes import CODES

@@ -33,31 +33,195 @@ abort of its caller must undo has a method `_undo_pay(result, ...)` beside it, w
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from inspect import isgenerator
-from typing import Any, Literal, Protocol
+from inspect import isfunction, isgenerator
+from typing import Any, Literal, NamedTuple, Protocol
 
-from precede.member.object_instances import Invocation, Running, WaitingRequest
-from precede.member.object_methods import declared_methods, declared_undo
-from precede.member.object_records import Payload, read_object_record
+import msgspec
+
 from precede.udfs.errors import CallFailed, Unconfirmed
 from precede.udfs.member.object_calls import (
     AnyOf,
+    Awaited,
     Call,
+    Caller,
     ForAll,
     ForAny,
     ForData,
     ForTheRest,
+    Inbox,
     Nothing,
     ReceiveData,
     Response,
     SendData,
     Started,
-    Wait,
     Wrong,
     answerable,
 )
-from precede.udfs.member.objects import Conflicts, Instance, InstanceQueue, Kind, ObjectClient, ObjectMessage
-from precede.udfs.records.messages import Id
+from precede.udfs.member.objects import Conflicts, Instance, InstanceQueue, Kind, ObjectClient, ObjectMessage, Vector
+from precede.udfs.records.messages import Id, ObjectStamp
+
+# ── the records ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Payload(msgspec.Struct, omit_defaults=True):
+    """What the messages of this protocol carry as their data."""
+
+    no: int
+    vector: Vector
+    arguments: list[Any] = []
+    answer: bool = True
+    """Of a request: whether it is answered; if not, it is one-way."""
+    asynchronous: bool = False
+    """Of a request: whether its caller goes on meanwhile."""
+    transaction: Id | None = None
+    """Of a request: the first one of the same transaction, if this is not it."""
+    answers: Id | None = None
+    """Of a response: its request."""
+    result: Any = None
+    error: str | None = None
+    undecided: bool = False
+    """Of a response: whether what was done can still be undone."""
+    about: Id | None = None
+    """Of data: the request that the two instances have in common."""
+    value: Any = None
+    outcome: Literal["commit", "abort"] | None = None
+    """Of the end of an instance: what becomes of the requests in `of`."""
+    of: list[Id] = []
+
+
+class _Wire(msgspec.Struct):
+    """The fields of an ordered record that this protocol reads."""
+
+    sender: str
+    seq: int
+    object: ObjectStamp
+    data: Payload
+    epoch: int = 0
+    status: str = "delivered"
+    after: list[Id] = []
+    to: list[str] = []
+
+
+def read_object_record(record: bytes) -> tuple[ObjectMessage, Payload] | None:
+    """A delivered message of this protocol and its data, or None for any other record."""
+    try:
+        wire = msgspec.json.decode(record, type=_Wire)
+        message = _as_message(wire)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return (message, wire.data) if wire.status == "delivered" else None
+
+
+def _as_message(wire: _Wire) -> ObjectMessage:
+    stamp = wire.object
+    if not (isinstance(stamp.instance, tuple) and isinstance(stamp.op, str) and isinstance(stamp.type, str)):
+        raise ValueError("a message of this protocol names its instance, its method and its type")
+    oid, name = stamp.instance
+    if not isinstance(name, str):
+        raise ValueError("an object of this protocol has a name, and not a number")
+    return ObjectMessage(
+        id=(wire.sender, wire.epoch, wire.seq),
+        source=wire.sender,
+        to=tuple(wire.to),
+        instance=(int(oid), name),
+        no=wire.data.no,
+        op=stamp.op,
+        sender_op=stamp.sender_op if isinstance(stamp.sender_op, str) else "",
+        type=stamp.type,
+        vector=wire.data.vector,
+        after=tuple(wire.after),
+    )
+
+
+# ── one execution of a method ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Invocation:
+    """What was invoked from outside; `done` once all answers are there."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._abort: Callable[[], None] | None = None
+
+    @property
+    def result(self) -> Any:
+        """The result; of several objects, a dictionary by their names. Raises CallFailed where a method did."""
+        if not self.done:
+            raise RuntimeError("the invocation is not answered yet: deliver more records")
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def abort(self) -> None:
+        """Give up an invocation that is not done: what was executed for it is undone, what waits is dropped."""
+        if self._abort is None:
+            raise RuntimeError("the invocation is done: it cannot be aborted any more")
+        self._abort()
+
+    def end(self, result: Any, error: Exception | None) -> None:
+        self.done, self._result, self._error, self._abort = True, result, error, None
+
+
+class WaitingRequest(NamedTuple):
+    """A request whose instance has not started, and the data that came for it."""
+
+    request: ObjectMessage
+    payload: Payload
+    early: list[tuple[ObjectMessage, Any]]
+
+
+class Running:
+    """One instance: the generator that executes it, what it invoked, and what it waits for."""
+
+    def __init__(
+        self, instance: Instance, request: ObjectMessage | None = None, payload: Payload | None = None
+    ) -> None:
+        self.instance = instance
+        self.request = request
+        self.answer = payload is not None and payload.answer
+        self.asynchronous = payload is not None and (payload.asynchronous or not payload.answer)
+        self.arguments = [] if payload is None else payload.arguments
+        self.transaction = None if payload is None or request is None else payload.transaction or request.id
+        self.outside = Invocation()
+        self.steps: Generator[Any, Any, Any] | None = None
+        self.wait: Awaited = Nothing()
+        self.started: dict[Id, Started] = {}
+        self.inbox = Inbox()
+        """Data from its caller."""
+        self.executed = False
+        """Whether its method has come to its end, so that only the object can undo it."""
+        self.undecided = False
+        """Whether it was answered and can still be undone."""
+        self.result: Any = None
+
+    def open_calls(self) -> list[Started]:
+        """Invocations that have not ended at every object."""
+        return [one for one in self.started.values() if one.open_names()]
+
+    @property
+    def caller(self) -> str:
+        """The object that invoked it."""
+        assert self.request is not None
+        return self.request.source
+
+    def partner(self, partner: Started | Caller) -> Inbox:
+        """Where the data of a partner come; only who invoked the other without waiting exchanges data with it (2.1)."""
+        if isinstance(partner, Started):
+            if self.started.get(partner.id) is not partner:
+                raise ValueError("a method exchanges data with what it invoked itself, and with its CALLER")
+            if not partner.call.exchanges_data:
+                raise ValueError(
+                    f"{partner.call.op} was invoked synchronously: pass wait=False to exchange data with it"
+                )
+            return partner.inbox
+        if not self.asynchronous:
+            raise ValueError("the caller of this method waits for its answer: only one that goes on exchanges data")
+        return self.inbox
+
+
+# ── the host ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Speaker(Protocol):
@@ -239,7 +403,7 @@ class ObjectHost:
                 return self._fail(running, raised)
         return []
 
-    def _step(self, running: Running, steps: Generator[Any, Any, Any]) -> Wait:
+    def _step(self, running: Running, steps: Generator[Any, Any, Any]) -> Awaited:
         """Give a generator what it waited for; what it waits for next."""
         try:
             try:
@@ -256,7 +420,7 @@ class ObjectHost:
         except (TypeError, ValueError) as wrong:
             return Wrong(wrong)
 
-    def _carry_out(self, running: Running, wanted: Any) -> Wait:
+    def _carry_out(self, running: Running, wanted: Any) -> Awaited:
         """Do what a generator asks for; what it waits for now."""
         match wanted:
             case Call():
@@ -392,3 +556,29 @@ class ObjectHost:
                 id_ = unconfirmed.id  # the member keeps it, and sends it before all that it says later
             instance.sent(draft, id_)
         return id_
+
+
+# ── which methods messages may invoke ─────────────────────────────────────────────────────────────────────────────────
+
+
+def declared_methods(target: object, names: Iterable[str] | None) -> dict[str, Callable[..., Any]] | None:
+    """The methods of the target that messages may invoke, by name; None without a target."""
+    if target is None:
+        if names is not None:
+            raise ValueError("`methods` names the methods of a target: pass the target too")
+        return None
+    if names is None:
+        found = {name for kind in type(target).__mro__ for name, value in vars(kind).items() if isfunction(value)}
+        return {name: getattr(target, name) for name in sorted(found) if not name.startswith("_")}
+    declared = {}
+    for name in names:
+        if not callable(getattr(target, name, None)):
+            raise ValueError(f"`methods` names {name!r}, and {type(target).__name__} has no such method")
+        declared[name] = getattr(target, name)
+    return declared
+
+
+def declared_undo(target: object, methods: Iterable[str]) -> dict[str, Callable[..., Any]]:
+    """How to undo these methods, by name: of `pay` it is `_undo_pay`, which no message reaches."""
+    found = {name: getattr(target, f"_undo_{name}", None) for name in methods}
+    return {name: undo for name, undo in found.items() if callable(undo)}

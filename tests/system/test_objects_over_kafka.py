@@ -14,8 +14,7 @@ import pytest
 import precede
 from precede import AnyOf, Call, CallFailed, ObjectHost, ReceiveData, SendData
 from precede.local.embedded_broker import Broker
-from precede.member.object_instances import Invocation
-from precede.member.object_records import read_object_record
+from precede.member.object_host import Invocation, read_object_record
 from precede.udfs.member.objects import Conflicts, precedes
 from tests.faults.running import Running
 from tests.records import by_kernel

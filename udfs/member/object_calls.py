@@ -143,7 +143,7 @@ class ReceiveData(NamedTuple):
 # ── what an instance waits for ────────────────────────────────────────────────────────────────────────────────────
 
 
-class Wait(Protocol):
+class Awaited(Protocol):
     """Why an instance stands still."""
 
     def is_over(self) -> bool:
