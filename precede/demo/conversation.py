@@ -9,10 +9,13 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from precede.demo.lossy_path import Courier, LossyPath
 from precede.udfs.records.messages import Id
 from precede.udfs.records.wire import encode_message
+
+Said = TypeVar("Said")
 
 GROUP = "travel"
 NEAR, FAR = "near", "far"
@@ -102,6 +105,25 @@ def threads() -> list[list[Line]]:
     return found
 
 
+class Script(Generic[Said]):
+    """The script, over and over: three threads are open at a time."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._threads: list[list[Line]] = []
+        self._open: list[tuple[list[Line], list[Said]]] = []
+
+    def thread(self) -> tuple[list[Line], list[Said]]:
+        """One of the open threads, and what its caller has noted of each line that is said."""
+        self._open = [(lines, said) for lines, said in self._open if len(said) < len(lines)]
+        while len(self._open) < 3:
+            if not self._threads:
+                self._threads = threads()
+                self._chance.shuffle(self._threads)
+            self._open.append((self._threads.pop(), []))
+        return self._chance.choice(self._open)
+
+
 @dataclass(frozen=True)
 class SentMessage:
     """A message on its way: what goes to Kafka, and through which courier."""
@@ -121,8 +143,7 @@ class ScriptedConversation:
             FAR: LossyPath(seed=seed + 2, delay_s=(0.3, 4.0), repeat=0.15, loss=0.15),
         }
         self._couriers = {name: Courier[SentMessage](publish, path) for name, path in paths.items()}
-        self._threads: list[list[Line]] = []
-        self._open: list[tuple[list[Line], list[Id]]] = []
+        self._script: Script[Id] = Script(self._random)
         self._again: list[tuple[float, Id, bytes, str]] = []
         self._next_s = 0.0
         self.seqs = dict.fromkeys(MEMBERS, 0)
@@ -154,24 +175,14 @@ class ScriptedConversation:
             path.pump(now_s=now_s)
 
     def _speak(self, now_s: float) -> None:
-        line, ids = self._next_line()
+        lines, ids = self._script.thread()
+        line = lines[len(ids)]
         self.seqs[line.sender] += 1
         id_: Id = (line.sender, 0, self.seqs[line.sender])
         after = [] if line.answers is None else [ids[line.answers]]
         ids.append(id_)
         value = encode_message(GROUP, *id_, after=after, data=line.text)
         self._hand_over(SentMessage(id_, value, MEMBERS[line.sender]), now_s)
-
-    def _next_line(self) -> tuple[Line, list[Id]]:
-        """The next line from one of three open threads, and the ids sent in that thread so far."""
-        self._open = [(lines, ids) for lines, ids in self._open if len(ids) < len(lines)]
-        while len(self._open) < 3:
-            if not self._threads:
-                self._threads = threads()
-                self._random.shuffle(self._threads)
-            self._open.append((self._threads.pop(), []))
-        lines, ids = self._random.choice(self._open)
-        return lines[len(ids)], ids
 
     def _hand_over(self, message: SentMessage, now_s: float) -> None:
         if self._couriers[message.courier].take(message, now_s=now_s).lost:

@@ -20,7 +20,7 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Table
 
-from precede.demo.conversation import GROUP, MEMBERS, PAUSE_S, Line, threads
+from precede.demo.conversation import GROUP, MEMBERS, PAUSE_S, Script
 from precede.demo.stage import child_environment, new_folder, progress_line, stage
 from precede.demo.view import DrawnPicture, PrintedLines
 from precede.local.child import Child
@@ -196,8 +196,7 @@ class Talk:
         self._peers = peers
         self.watch = watch
         self._random = random.Random(seed)  # noqa: S311 (a play that can be repeated, not a secret)
-        self._threads: list[list[Line]] = []
-        self._open: list[tuple[list[Line], list[str]]] = []
+        self._script: Script[str] = Script(self._random)
         self._next_s = 0.0
         self._pending: list[tuple[str, str, Id]] = []
         """Answers whose own id is not known yet: sender, text and what they answer."""
@@ -222,13 +221,7 @@ class Talk:
         self._pending = still
 
     def _speak(self) -> None:
-        self._open = [(lines, texts) for lines, texts in self._open if len(texts) < len(lines)]
-        while len(self._open) < 3:
-            if not self._threads:
-                self._threads = threads()
-                self._random.shuffle(self._threads)
-            self._open.append((self._threads.pop(), []))
-        lines, texts = self._random.choice(self._open)
+        lines, texts = self._script.thread()
         line = lines[len(texts)]
         after: list[Id] = []
         if line.answers is not None:
@@ -374,7 +367,7 @@ def _gateways(console: Console, bootstrap: str, urls: dict[str, str], folder: Pa
         yield started
     finally:
         for gateway in started:
-            gateway.stop()
+            gateway.end()
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def stage(console: Console, folder: Path, engine: str) -> Iterator[tuple[Broker,
         finally:
             with progress_line(console) as say:
                 say("Stopping the job and Kafka")
-                job.stop()
+                job.end()
     finally:
         broker.stop()
 

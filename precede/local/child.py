@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 GUARD = Path(__file__)
@@ -26,25 +26,35 @@ PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>
 
 
 class Child:
-    """Its output goes into a log file; `stop` lets it finish its current work."""
+    """Its output goes into a log file; `end` lets it finish its current work."""
 
-    def __init__(self, command: list[str], *, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        keeps: Sequence[int] = (),
+    ) -> None:
+        """The folder is removed when it has ended; the guard keeps the descriptors in `keeps` open until then."""
         self.log = log
         with log.open("ab") as sink:
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(GUARD), "", *command],
+            self.guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(GUARD), "" if folder is None else str(folder), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=sink,
-                env=dict(environment),
+                env=environment,
+                pass_fds=keeps,
                 start_new_session=True,
             )
-        assert self._guard.stdout is not None
-        self.pid = int(self._guard.stdout.readline())
+        assert self.guard.stdout is not None
+        self.pid = int(self.guard.stdout.readline())
 
     @property
     def ended(self) -> bool:
-        return self._guard.poll() is not None
+        return self.guard.poll() is not None
 
     @property
     def last_log_line(self) -> str:
@@ -52,15 +62,15 @@ class Child:
         lines = self.log.read_text(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
 
-    def stop(self) -> None:
+    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
         if not self.ended:
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, how)
         try:
-            self._guard.wait(STOP_S_MAX)
+            self.guard.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
             os.kill(self.pid, signal.SIGKILL)
-            self._guard.wait()
-        for pipe in (self._guard.stdin, self._guard.stdout):
+            self.guard.wait()
+        for pipe in (self.guard.stdin, self.guard.stdout):
             assert pipe is not None
             pipe.close()
 

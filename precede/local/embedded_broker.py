@@ -14,7 +14,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -26,14 +25,13 @@ from random import sample
 from typing import IO, Any
 
 from precede.ingest.files import locked
-from precede.local.child import GUARD
+from precede.local.child import Child
 from precede.streaming.spark import jars
 from precede.streaming.spark.jars import java
 from precede.udfs.errors import Refused
 
 HOST = "127.0.0.1"
 START_S_MAX = 120
-STOP_S_MAX = 30
 PORTS = cycle(sample(range(20_000, 32_000), 12_000))
 """In random order, without repeats, below the range of outgoing connections, which might take a port first."""
 
@@ -100,8 +98,17 @@ class Broker:
         self.say = say or (lambda _: None)
         self.port = 0
         self.data = Path()
-        self.pid = 0  # of the broker itself; `process` is its guard and exits with the broker's status
-        self.process: subprocess.Popen[str] | None = None
+        self._child: Child | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """Its guard, which exits with the broker's status."""
+        return None if self._child is None else self._child.guard
+
+    @property
+    def pid(self) -> int:
+        """That of the broker itself; 0 where it does not run."""
+        return 0 if self._child is None else self._child.pid
 
     @property
     def bootstrap(self) -> str:
@@ -113,7 +120,7 @@ class Broker:
 
     def start(self) -> Broker:
         """Start it, and return once it answers."""
-        assert self.process is None, "this broker has already been started"
+        assert self._child is None, "this broker has already been started"
         command = [java(), f"-Xmx{self.heap_mb}m"] + ([f"-Xms{self.heap_mb}m"] if self.keeps_heap else [])
         classpath = os.pathsep.join(map(str, jars.ensure("broker", say=self.say)))
         # A restarted broker keeps its port.
@@ -124,7 +131,9 @@ class Broker:
             command += [f"-Dlog4j2.configurationFile={self.data / 'log4j2.properties'}", "-cp", classpath]
             self.prepare(command, sink, log)
             self.say("Starting the broker")
-            self.launch([*command, "kafka.Kafka", str(self.data / "server.properties")], sink, held)
+            folder = None if self.asked_data else self.data
+            kafka = [*command, "kafka.Kafka", str(self.data / "server.properties")]
+            self._child = Child(kafka, log=self.log, folder=folder, keeps=[held])
             try:
                 self.wait_until_ready(log)
             except BaseException:
@@ -146,14 +155,8 @@ class Broker:
         (self.data / "log4j2.properties").write_text(LOGGING)
         if not (self.data / "kafka" / "meta.properties").exists():
             self.say("Preparing the broker's folder")
-            tool = [
-                "kafka.tools.StorageTool",
-                "format",
-                "-c",
-                str(self.data / "server.properties"),
-                "-t",
-                new_cluster_id(),
-            ]
+            settings = str(self.data / "server.properties")
+            tool = ["kafka.tools.StorageTool", "format", "-c", settings, "-t", new_cluster_id()]
             machine, *options = command
             quick = "-XX:TieredStopAtLevel=1"  # a one-second program ends before full compilation pays off
             done = subprocess.run(
@@ -161,21 +164,6 @@ class Broker:
             )
             if done.returncode != 0:
                 raise Refused(f"The broker's folder {self.data} could not be prepared: {last_log_line(log)}")
-
-    def launch(self, command: list[str], sink: IO[bytes], held: int) -> None:
-        """Start the guard, which starts the broker, prints its pid and keeps the lock on the folder."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(GUARD), "" if self.asked_data else str(self.data), *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=sink,
-            text=True,
-            pass_fds=[held],
-            # Out of reach of the terminal's Ctrl-C: the process that started the broker stops it last.
-            start_new_session=True,
-        )
-        assert self.process.stdout is not None
-        self.pid = int(self.process.stdout.readline())
 
     def wait_until_ready(self, log: IO[str]) -> None:
         """Wait until the broker lists itself to a client; an open port is not enough."""
@@ -212,19 +200,9 @@ class Broker:
         self.end(signal.SIGKILL)
 
     def end(self, how: signal.Signals) -> None:
-        if self.process is None:
-            return
-        if self.process.poll() is None:
-            os.kill(self.pid, how)
-        try:
-            self.process.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            os.kill(self.pid, signal.SIGKILL)
-            self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self.process = None
+        if self._child is not None:
+            self._child.end(how)
+        self._child = None
 
     def __enter__(self) -> Broker:
         return self.start()

@@ -335,9 +335,9 @@ def test_metrics_and_health_are_served(place: Place) -> None:
         together(segment, "ann", order="fifo")
         said = segment.say("ann")
         until(lambda: said in place.delivered())
-    text = urllib.request.urlopen(f"{base}/metrics").read().decode()
-    assert "precede_gateway_published_records_total 3.0" in text
-    assert "precede_healthy 1.0" in text
+        wanted = "precede_gateway_published_records_total 3.0"
+        until(lambda: wanted in urllib.request.urlopen(f"{base}/metrics").read().decode())
+    assert "precede_healthy 1.0" in urllib.request.urlopen(f"{base}/metrics").read().decode()
 
 
 def test_a_second_gateway_with_the_same_folder_is_refused(place: Place) -> None:
