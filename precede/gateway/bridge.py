@@ -213,7 +213,10 @@ class Bridge:
     def step(self, now_ms: float) -> None:
         """Do what is due."""
         for side in self.sides:
-            side.step(now_ms)
+            try:
+                side.step(now_ms)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the other segments have their turn)
+                self.broke(error)
         if self.reads_to_end:
             self.queue.look_back(now_ms)
         if self._bound_ms <= now_ms:

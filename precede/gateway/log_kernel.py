@@ -10,8 +10,7 @@ from precede.ingest.gc_paused import gc_paused
 from precede.ingest.live.live_kernel import KernelState, RawRow, Stream, open_kernel
 from precede.udfs.engine.outbox import RefusedRecord, TypedOutbox
 from precede.udfs.engine.runs import Runs
-from precede.udfs.engine.senders import Sender
-from precede.udfs.limits import ANY_SIZE
+from precede.udfs.limits import ANY_SIZE, Limits
 from precede.udfs.peers.notes import Have
 from precede.udfs.records.messages import Create, Heartbeat, Id, Message, Record, Tick, Who
 from precede.udfs.records.strict import Malformed
@@ -92,7 +91,7 @@ class LogKernel:
         holdback, told = self._holdback, self._told
         copies = told.duplicates
         covered = key is not None and holdback.is_covered(key, offset)
-        record = self._read(value)
+        record = None if value is None or len(value) > self.limits.record_bytes_max else _read(value, self.limits)
         if value is None or record is None:
             holdback.receive(*row)
         else:
@@ -107,14 +106,6 @@ class LogKernel:
                 yield took
         yield from refused
 
-    def _read(self, value: bytes | None) -> Record | None:
-        if value is None or len(value) > self.limits.record_bytes_max:
-            return None
-        try:
-            return read(value.strip(SPACE), self.limits)
-        except Malformed:
-            return None
-
     def _took(self, value: bytes, record: Record, *, is_copy: bool, is_covered: bool) -> Took | None:
         if isinstance(record, Tick):
             return None
@@ -124,7 +115,7 @@ class LogKernel:
         elif isinstance(record, Heartbeat):
             if is_covered:
                 return None
-            self._note_heartbeat(record)
+            self._heartbeats.setdefault(group, {})[record.sender] = rank_of(record)
         elif isinstance(record, Message) and is_covered and not self.has(group, id_of(record)):
             return None
         return Took(group, value.strip(SPACE), record, is_copy or is_covered)
@@ -133,11 +124,8 @@ class LogKernel:
         group = one.identity.group or ""
         if one.came.offset != offset or value is None:
             return LogRefusal(group, one.id, one.code, one.reason, None, None)
-        value = value.strip(SPACE)
-        return LogRefusal(group, one.id, one.code, one.reason, value, one.record or _read_any(value))
-
-    def _note_heartbeat(self, record: Heartbeat) -> None:
-        self._heartbeats.setdefault(record.group, {})[record.sender] = rank_of(record)
+        # Where the log refused it for its size, a peer could read it all the same.
+        return LogRefusal(group, one.id, one.code, one.reason, value.strip(SPACE), one.record or _read(value, ANY_SIZE))
 
     # ── what the log has ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -150,7 +138,9 @@ class LogKernel:
         sender = found.senders.get((name, epoch) if epoch else name)
         if sender is None:
             return False
-        return seq in sender or (bool(found.held) and id_ in found.held) or _is_refused(sender, seq)
+        if seq in sender or (found.held and id_ in found.held):
+            return True
+        return sender.refused is not None and seq in sender.refused
 
     def has_heartbeat(self, record: Heartbeat) -> bool:
         """Whether the log has this heartbeat, or a later one of its sender."""
@@ -179,11 +169,9 @@ class LogKernel:
 
     def has_all(self, group: str, name: str, epoch: int, last: int) -> bool:
         """Whether the log has all messages of this sender up to this seq."""
-        return all(self.has(group, (name, epoch, seq)) for seq in self._missing(group, name, epoch, last))
-
-    def _missing(self, group: str, name: str, epoch: int, last: int) -> Iterator[int]:
         found = self._holdback.look(group)
-        return iter(range(1, last + 1)) if found is None else found.missing_of(name, epoch, 1, last)
+        missing = range(1, last + 1) if found is None else found.missing_of(name, epoch, 1, last)
+        return all(self.has(group, (name, epoch, seq)) for seq in missing)
 
     def members(self, group: str) -> list[str]:
         """Who is in."""
@@ -237,10 +225,9 @@ class LogKernel:
         self._holdback.close()
 
 
-def _read_any(value: bytes) -> Record | None:
-    """A record that was refused, as far as a peer could have read it."""
+def _read(value: bytes, limits: Limits) -> Record | None:
     try:
-        return read(value, ANY_SIZE)
+        return read(value.strip(SPACE), limits)
     except Malformed:
         return None
 
@@ -253,7 +240,3 @@ def id_of(message: Message) -> Id:
 def rank_of(record: Heartbeat) -> tuple[int, int, int]:
     """The later of two heartbeats of a sender has the larger one."""
     return record.epoch, record.seq, record.time if isinstance(record.time, int) else 0
-
-
-def _is_refused(sender: Sender, seq: int) -> bool:
-    return sender.refused is not None and seq in sender.refused

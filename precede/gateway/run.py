@@ -156,7 +156,8 @@ class Gateway:
         self._open_segments()
         with self._lock():
             self._look()
-        self.say(self._opening_line())
+            opening = self._opening_line()
+        self.say(opening)
 
     def _catch_up(self, ends: dict[int, int]) -> None:
         """Read what was in the log at the start, before anything of it is told."""
@@ -174,7 +175,8 @@ class Gateway:
                     self.bridge.take_events(side, events, clock_ms())
 
             link = open_link(address, name, listen, key=self.key, is_gateway=True)
-            sides.append(self.bridge.add(str(address), link.segment))
+            with self._lock():  # the segments before it are used already
+                sides.append(self.bridge.add(str(address), link.segment))
             self.runner.add(link)
             self.links.append(link)
 
