@@ -168,11 +168,6 @@ class SegmentSocket:
         found: int = struct.unpack_from("@I", told, 4 * MEMINFO_DROPS)[0]
         return found
 
-    @property
-    def buffer_bytes(self) -> int:
-        """How much the system keeps for this process until it is taken; Linux counts twice what was asked for."""
-        return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
-
     def close(self) -> None:
         """Leave the segment."""
         self._socket.close()

@@ -14,7 +14,6 @@ from precede.ingest.signing import key_in, public_text
 from precede.peer.handing_over import Callbacks, EventQueue
 from precede.peer.keeping import Keeper
 from precede.udfs.errors import Congested, Refused
-from precede.udfs.limits import Limits
 from precede.udfs.peers.catalogue import Listing, listing_of
 from precede.udfs.peers.directory import RowState
 from precede.udfs.peers.events import Event, Offered, ViewChanged
@@ -26,7 +25,6 @@ from precede.udfs.records.signatures import sign
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-LIMITS = Limits()
 DISCOVER_S = 0.5
 """Everyone answers within 0.05 s; the rest is for what is lost on the way and repaired."""
 ALONE_S = 1.0
@@ -261,7 +259,7 @@ class SegmentProcess:
         while True:
             try:
                 with self.use() as now_ms:
-                    self._keeper.make_room(LIMITS.record_bytes_max)
+                    self._keeper.make_room(self._segment.limits.record_bytes_max)
                     id_, value = self._segment.say(group, data, now_ms=now_ms, after=after, to=to, object_=object_)
                     self._keeper.said((group, id_[1], id_[2], value))
                     return id_
