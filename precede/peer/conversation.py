@@ -35,6 +35,7 @@ class SpokenLine(msgspec.Struct, frozen=True):
     after: Any = None
     to: list[str] | None = None
     object: dict[str, Any] | None = None
+    meta: dict[str, Any] | None = None
 
 
 class BadLine(PrecedeError):
@@ -46,6 +47,7 @@ class _JsonLine(msgspec.Struct, forbid_unknown_fields=True):
     after: list[tuple[str, int, int]] = []
     to: list[str] | UnsetType = UNSET
     object: dict[str, Any] | UnsetType = UNSET
+    meta: dict[str, Any] | UnsetType = UNSET
 
 
 _decode = msgspec.json.Decoder(_JsonLine).decode
@@ -102,7 +104,8 @@ def read_json(line: bytes) -> SpokenLine | None:
     after: list[Id] = list(found.after)
     to = None if isinstance(found.to, UnsetType) else found.to
     object_ = None if isinstance(found.object, UnsetType) else found.object
-    return SpokenLine(found.data, after, to, object_)
+    meta = None if isinstance(found.meta, UnsetType) else found.meta
+    return SpokenLine(found.data, after, to, object_, meta)
 
 
 Reader = Callable[[bytes], SpokenLine | None]
@@ -304,7 +307,7 @@ class PeerConversation:
         if said is None:
             return
         try:
-            id_ = self._peer.send(said.data, after=said.after, to=said.to, object=said.object)
+            id_ = self._peer.send(said.data, after=said.after, to=said.to, object=said.object, meta=said.meta)
         except (ValueError, PrecedeError) as error:
             self._peer.check()
             self._put(self._lines.refused(REFUSED, f"Line {number} was not sent: {str(error).rstrip('.')}."))

@@ -84,6 +84,11 @@ class Keeper:
         self._saved_s = monotonic()
         self._monitor.start()
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the state, or what was said last, is not on disk."""
+        return self._trouble or self._state.trouble
+
     def make_room(self, record_bytes: int) -> None:
         """Have room on the disk for one more message of this size. Raises Refused if nothing may be said."""
         if self._trouble is not None:

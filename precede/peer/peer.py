@@ -17,9 +17,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from precede.client_settings import Config
-from precede.member.arguments import as_id, as_ids, as_json, check_seconds
+from precede.member.arguments import as_id, as_ids, as_json, as_meta, check_seconds
 from precede.member.group_member import GroupMember
-from precede.member.status import Status
+from precede.member.status import WAITS_MAX, Connection, Status
 from precede.peer.handing_over import Callbacks, as_peer_delivery
 from precede.peer.process import SegmentProcess
 from precede.reading.delivery import DeliveredMessage, Delivery
@@ -147,9 +147,18 @@ class Peer(GroupMember):
     def status(self) -> Status:
         """How this peer stands with its group."""
         with self._process.use():
-            missing = len({id_ for one in self._inside.ordering.held() for id_ in one.missing})
-            synced = self._inside.sync_schedule.synced and not missing and not self._inbox.has_records
-        return Status(synced, missing, self._given_up)
+            held = self._inside.ordering.held()
+            has_all = self._inside.sync_schedule.synced
+        missing = list(dict.fromkeys(id_ for one in held for id_ in one.missing))
+        return Status(
+            synced=has_all and not held and not self._inbox.has_records,
+            missing=len(missing),
+            given_up=self._given_up,
+            own_pending=sum(one.sender == self.name for one in held),
+            waits=tuple(MessageId(*id_) for id_ in missing[:WAITS_MAX]),
+            connection=Connection("live" if has_all else "catching up"),
+            trouble=self._process.trouble,
+        )
 
     def held(self) -> list["HeldMessage"]:
         """What waits for its turn here, and for what."""
@@ -165,19 +174,24 @@ class Peer(GroupMember):
         after: Any = None,
         to: Iterable[str] | None = None,
         object: dict[str, Any] | None = None,  # noqa: A002 (the contract's word)
+        meta: dict[str, Any] | None = None,
     ) -> MessageId:
         """Send a message, and return its id; it is on its way to all, and is repeated to those that it does not reach.
 
         `after` is what it answers: a message, its id ("ann:2", or its parts), or a list of them. They must have been
         delivered here. `to` names the destinations if the order has them, `object` the fields of the object-based
-        protocol.
+        protocol; `meta` is an object of at most 4 KiB that goes with the data, such as trace context.
         It waits while other peers cannot follow.
 
         Raises ValueError for a wrong argument, and Refused if this peer has left, others cannot follow for long, what
         it says cannot be kept on disk, or the log lacks too much of what it said.
         """
         parents, destinations = as_ids(after), self._destinations(to)
-        return MessageId(*self._process.send(self.group, as_json(data), after=parents, to=destinations, object_=object))
+        return MessageId(
+            *self._process.send(
+                self.group, as_json(data), after=parents, to=destinations, object_=object, meta=as_meta(meta)
+            )
+        )
 
     def wait_confirmed(self, timeout_s: float) -> bool:
         """Wait until all that was said is with every peer that is heard; returns whether it is."""

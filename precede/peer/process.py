@@ -252,7 +252,14 @@ class SegmentProcess:
     # ── saying ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def send(
-        self, group: str, data: bytes, *, after: list[Id], to: list[str] | None, object_: dict[str, Any] | None
+        self,
+        group: str,
+        data: bytes,
+        *,
+        after: list[Id],
+        to: list[str] | None,
+        object_: dict[str, Any] | None,
+        meta: bytes | None,
     ) -> Id:
         """Say something; waits while others cannot follow. Raises Refused and ValueError."""
         deadline = monotonic() + CONGESTED_S
@@ -260,7 +267,9 @@ class SegmentProcess:
             try:
                 with self.use() as now_ms:
                     self._keeper.make_room(self._segment.limits.record_bytes_max)
-                    id_, value = self._segment.say(group, data, now_ms=now_ms, after=after, to=to, object_=object_)
+                    id_, value = self._segment.say(
+                        group, data, now_ms=now_ms, after=after, to=to, object_=object_, meta=meta
+                    )
                     self._keeper.said((group, id_[1], id_[2], value))
                     return id_
             except Congested:
@@ -286,6 +295,11 @@ class SegmentProcess:
         """What was said in a group and the log is not known to have, where a gateway is known."""
         with self.use():
             return self._segment.owed(group)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why what is said cannot be kept on disk."""
+        return self._keeper.trouble
 
     def counts(self) -> dict[str, int]:
         """What was received, sent and dropped, by code."""

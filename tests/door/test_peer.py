@@ -480,3 +480,17 @@ def test_nothing_is_warned_of_where_all_is_well(table: Table) -> None:
         ann = table.peer("ann")
         ann.send(1)
         assert next(ann).data == 1
+
+
+def test_meta_goes_with_what_is_said(table: Table) -> None:
+    ann, bob = table.peer("ann", order="causal"), table.peer("bob")
+    with pytest.raises(ValueError, match="meta must be a dictionary"):
+        ann.send("x", meta="trace")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="meta may have 4,096 bytes as JSON"):
+        ann.send("x", meta={"trace": "x" * 4_096})
+    ann.send("Who comes along?", meta={"trace": "7f"})
+    found = next(bob)
+    assert (found.data, found.meta) == ("Who comes along?", {"trace": "7f"})
+    said = read_json(b'{"data": 1, "meta": {"a": [2]}}')
+    assert said is not None
+    assert said.meta == {"a": [2]}

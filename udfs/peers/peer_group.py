@@ -406,6 +406,7 @@ class PeerGroup:
         after: list[Id],
         to: list[str] | None,
         object_: dict[str, Any] | None,
+        meta: bytes | None,
         clock_ms: int,
         now_ms: float,
     ) -> tuple[Id, bytes]:
@@ -432,7 +433,7 @@ class PeerGroup:
                     f"{id_} has not been delivered to {self.name}: a message can only answer what its sender knows"
                 )
         self.log_coverage.check_room(len(data))
-        id_, value = self.speaking.message(data, after, to, object_, clock_ms)
+        id_, value = self.speaking.message(data, after, to, object_, meta, clock_ms)
         self.log_coverage.said(id_, len(value))
         self.said.append(value)
         if self.speaking.observes:

@@ -219,12 +219,13 @@ class SegmentProtocol:
         after: Iterable[Id] = (),
         to: list[str] | None = None,
         object_: dict[str, Any] | None = None,
+        meta: bytes | None = None,
     ) -> tuple[Id, bytes]:
-        """Say something: `data` is JSON. Raises Refused where that cannot be, and ValueError for a wrong argument.
+        """Say something: `data` is JSON, and `meta` an object as JSON. Returns its id and its record.
 
-        Returns its id and its record. The next call of `due`, or of anything that looks at the group, takes in all that
-        was said, as one bundle, and tells of it.
-        Congested, which is a Refused, means that it can be a little later.
+        The next call of `due`, or of anything that looks at the group, takes in all that was said, as one bundle, and
+        tells of it. Raises ValueError for a wrong argument, and Refused where it cannot be said: Congested, which is a
+        Refused, means that it can be a little later.
         """
         peer = self.groups.get(group)
         if peer is None:
@@ -232,7 +233,7 @@ class SegmentProtocol:
         if self._unsent or not self.broadcast.has_room(len(data)):
             raise Congested("The peers of the segment cannot follow: wait, and send it again.")
         clock_ms = self._clock_ms(now_ms)
-        said = peer.send(data, after=list(after), to=to, object_=object_, clock_ms=clock_ms, now_ms=now_ms)
+        said = peer.send(data, after=list(after), to=to, object_=object_, meta=meta, clock_ms=clock_ms, now_ms=now_ms)
         if not peer.said:
             self._settle(peer, now_ms)
         elif len(peer.said) == 1:

@@ -81,11 +81,17 @@ class Speaking:
     # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def message(
-        self, data: bytes, after: list[Id], to: list[str] | None, object_: dict[str, Any] | None, clock_ms: int
+        self,
+        data: bytes,
+        after: list[Id],
+        to: list[str] | None,
+        object_: dict[str, Any] | None,
+        meta: bytes | None,
+        clock_ms: int,
     ) -> tuple[Id, bytes]:
         """The next own message. Raises Refused, and then no seq is used, if it would be too large."""
         size = len(data) + 400 * (len(after) + len(to or ())) + 2_000
-        kept = self.stamps.dump() if size > RECORD_BYTES_MAX else None
+        kept = self.stamps.dump() if size > RECORD_BYTES_MAX // 2 else None  # stamps may take as much as data
         stamp = self.stamps.next_fields(after=after, to=to or [], clock_ms=clock_ms)
         if after:
             stamp.setdefault("after", after)
@@ -93,6 +99,8 @@ class Speaking:
             stamp["to"] = to
         if object_ is not None:
             stamp["object"] = object_
+        if meta is not None:
+            stamp["meta"] = msgspec.Raw(meta)
         stamp_text = b"," + msgspec.json.encode(stamp)[1:-1] if stamp else b""
         value = b'%b%d%b,"data":%b}' % (self._head, self.stamps.seq, stamp_text, data)
         if self.signer is not None:
