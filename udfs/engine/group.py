@@ -9,9 +9,9 @@ A message goes through these states. Beside each arrow is the function that make
 
     ARRIVED      Holdback.receive calls Group.receive_message, which asks order.arrive, or admission.check
        |
-       +---------> dropped       Group.receive_message: an exact copy, it is only counted
+       +---------> dropped       Group._hold_or_refuse: an exact copy, it is only counted
        +---------> REFUSED       Group._refuse: a dead letter; refuse_permanently takes its id for ever, too
-       +---------> SETTLED       Group._deliver_at_once: it is ready, the usual case; Group.deliver_next: so are several
+       +---------> SETTLED       Group.receive_message: it is ready, the usual case; Group.deliver_next: so are several
        |
        v           Release.take: it waits, and there is room
     HELD, watches an id or a join
@@ -109,28 +109,11 @@ class Group(GroupState):
             verdict = self.order.arrive(id_, message)
         else:
             verdict = check(self, self.order, sender, id_, message, value)
-        if verdict is None:
-            if (seq == sender.prefix + 1 and not sender.beyond) or not too_many_runs(self, sender, seq):
-                self._deliver_at_once(sender, id_, message, value, offset, now_ms)
-                return
-            verdict = runs_refusal(self, name)
-        if verdict is COPY:
-            self.outbox.duplicates += 1
+        is_next = seq == sender.prefix + 1 and not sender.beyond
+        if verdict is not None or not (is_next or not too_many_runs(self, sender, seq)):
+            self._hold_or_refuse(sender, HeldMessage(offset, now_ms, 0, value, id_, None, message), verdict)
             return
-        self.deadline = None
-        one = HeldMessage(offset, now_ms, 0, value, id_, None, message)
-        if isinstance(verdict, Refusal):
-            self._refuse(sender, one, verdict)
-            return
-        refusal = self.release.take(sender, one, verdict, offset, now_ms)
-        if refusal is not None:
-            self.refuse_held(one, refusal)
-
-    def _deliver_at_once(
-        self, sender: Sender, id_: Id, message: Message, value: bytes, offset: int, now_ms: int
-    ) -> None:
-        """The common case, kept short: the message is ready when it arrives."""
-        seq = id_[2]
+        # It is ready when it arrives: the usual case, so what it takes stands here, without a call.
         if seq > sender.highest:
             if sender.highest == 0:
                 self.add_sender(sender)
@@ -144,7 +127,7 @@ class Group(GroupState):
         else:
             one = HeldMessage(offset, now_ms, 0, value, id_, None, message)
             self.outbox.place(self.labels, one, position, offset, now_ms)
-        if seq == sender.prefix + 1 and not sender.beyond:
+        if is_next:
             sender.prefix = seq
         else:
             sender.add(seq)
@@ -152,6 +135,21 @@ class Group(GroupState):
             sender.remember(seq, value, self.digests)
         if self.waiting and id_ in self.waiting:
             self.release.happened(id_, offset, now_ms)
+
+    def _hold_or_refuse(self, sender: Sender, one: HeldMessage, verdict: Watch | Refusal | None) -> None:
+        """A message that has just come waits, is refused or dropped; without a verdict there is no room for a run."""
+        if verdict is COPY:
+            self.outbox.duplicates += 1
+            return
+        self.deadline = None
+        if verdict is None:
+            verdict = runs_refusal(self, sender.name)
+        if isinstance(verdict, Refusal):
+            self._refuse(sender, one, verdict)
+            return
+        refusal = self.release.take(sender, one, verdict, one.offset, one.arrived_ms)
+        if refusal is not None:
+            self.refuse_held(one, refusal)
 
     def deliver_next(self, values: list[bytes], messages: list[Message]) -> int:
         """Deliver messages of one sender that are its next ones, as long as nothing is in their way; returns how many.
