@@ -17,8 +17,8 @@ from precede.member.object_host import Invocation
 from precede.streaming.history.tables import COLUMNS
 from precede.streaming.settings import OTHER_VARIABLES
 from precede.udfs.codes import CODES
+from precede.udfs.engine.inspection import AwaitedAt, AwaitedMember
 from precede.udfs.limits import Limits
-from precede.udfs.one_message import AwaitedAt, AwaitedMember
 from precede.udfs.records.messages import KINDS, Create, Message, Options
 from precede.udfs.records.published import DeadLetter
 from tests.test_tidy import ROOT

@@ -19,7 +19,7 @@ DIRECTION = (
     {"release"},
     {"orders"},
     {"passing_time"},
-    {"holdback", "one_message"},
+    {"holdback"},
     {"member", "peers", "sizes", "state_log"},
     {"steps"},
     {"shard"},

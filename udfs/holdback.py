@@ -422,12 +422,6 @@ class Holdback:
         """Whether the state that was loaded has this record already."""
         return bool(self._covered) and offset < self._covered.get(key, 0)
 
-    def homes(self) -> Iterator[tuple[bytes, int]]:
-        """The key of each group, and the partition where it lives."""
-        for group in self._look(None):
-            if group.begun:
-                yield group.key, group.partition
-
     def _keys(self) -> list[bytes]:
         """The keys of all groups, in order."""
         return sorted({group.key for group in self._decoded()} | self._blobs.keys())

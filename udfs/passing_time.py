@@ -26,7 +26,15 @@ from msgspec.structs import replace
 from precede.udfs.engine.abandon import most_at_once
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
-from precede.udfs.engine.inspection import Gap, first_opened_ms, gaps_of, is_here, strangers
+from precede.udfs.engine.inspection import (
+    Gap,
+    ask_after_ms,
+    first_opened_ms,
+    gaps_of,
+    give_up_after_ms,
+    is_here,
+    strangers,
+)
 from precede.udfs.engine.repair_timers import NO_TIMERS, NOTICED_MAX, NoticedGap
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.search import LISTED_MAX, Look
@@ -70,20 +78,6 @@ def pass_time(group: Group, patience: Patience, offset: int, now_ms: int) -> Non
 
 def _is_due(due_ms: int | None, now_ms: int) -> bool:
     return due_ms is not None and due_ms <= now_ms
-
-
-def give_up_after_ms(group: Group, patience: Patience) -> int | None:
-    """How long after it opened a gap is abandoned; None: never."""
-    options = group.options
-    loss = options.loss if isinstance(options.loss, str) else patience.loss
-    after = options.give_up_ms if isinstance(options.give_up_ms, int) else patience.give_up_ms
-    return after if after and loss == "abandon" and believes_the_job(group) else None
-
-
-def ask_after_ms(group: Group, patience: Patience) -> int:
-    """Age at which a gap is first requested: in any case before the group gives up."""
-    given_up_ms = give_up_after_ms(group, patience)
-    return patience.ask_after_ms if given_up_ms is None else min(patience.ask_after_ms, given_up_ms // 2)
 
 
 # ── what is due ───────────────────────────────────────────────────────────────────────────────────────────────────────

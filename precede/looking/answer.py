@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from precede.looking.findings import Copy, Refusal
-from precede.udfs.one_message import AwaitedAt, AwaitedGap
+from precede.udfs.engine.inspection import AwaitedAt, AwaitedGap
 from precede.udfs.records.messages import Id
 
 End = Literal["delivered", "held", "refused", "abandoned", "missing", "unseen"]

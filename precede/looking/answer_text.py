@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from precede.looking.answer import Answer, Cause, Delivery
 from precede.looking.times import ago, ahead, lasting, times
-from precede.udfs.one_message import AwaitedAt, AwaitedGap, AwaitedMember
+from precede.udfs.engine.inspection import AwaitedAt, AwaitedGap, AwaitedMember
 from precede.udfs.orders import has_destinations
 from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id

@@ -11,7 +11,7 @@ from precede.looking.answer import Answer, Cause, Delivery, End
 from precede.looking.findings import Findings, Trace, head_of
 from precede.looking.history import from_dead_letters, from_delta, from_ordered, raw_record
 from precede.looking.knowledge import Knowledge, Tell, look, tell_nothing
-from precede.udfs.one_message import KnownMessage, known_message
+from precede.udfs.engine.inspection import KnownMessage, known_message
 from precede.udfs.records.identifiers import as_name, parse_id
 from precede.udfs.records.messages import Id, LogRecord
 

@@ -7,9 +7,9 @@ import pytest
 from precede.looking.answer import Answer
 from precede.looking.findings import Findings, Trace
 from precede.looking.why import put_together
+from precede.udfs.engine.inspection import known_message
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Patience
-from precede.udfs.one_message import known_message
 from precede.udfs.records.messages import Id, LogRecord
 
 NOW_MS = 1_000_000

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from precede.udfs.engine.inspection import KnownMessage, known_message
 from precede.udfs.engine.snapshot import outline
 from precede.udfs.engine.state import NO_OPTIONS
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Patience
-from precede.udfs.one_message import KnownMessage, known_message
 from precede.udfs.orders import ORDERS
 from tests.kernel import traffic
 from tests.kernel.effort import seeds

@@ -7,6 +7,7 @@ from confluent_kafka import Producer
 from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import StreamTopics, horizon_record, new_owner, owner_record, token_record
 from precede.streaming.settings import Settings
+from precede.udfs.engine.snapshot import outline
 from precede.udfs.holdback import Holdback
 from precede.udfs.records.state_pieces import pieces
 from precede.udfs.rules import RULES
@@ -43,9 +44,8 @@ def write(
     names = (settings.raw_topic, settings.ordered_topic, settings.dead_letter_topic, settings.state_topic_name)
     found = describe(settings.bootstrap, list(names))
     raw, ordered, dead, state = (found[name] for name in names)
-    homes = dict(kernel.homes())
     for key, blob in kernel.dump().items():
-        partition = homes[key]
+        partition = outline(key, blob).partition
         waiting = kernel.waiting_of(key) or (0, 0, 0)
         head = {"stream": stream or ordered.id, "rules": rules, "next_offset": reached[partition], "waiting": waiting}
         for name, piece in pieces(key, blob, **head):  # type: ignore[arg-type]
