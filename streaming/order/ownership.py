@@ -283,7 +283,11 @@ IDLE_LOOK_S = 1.0
 
 
 class OwnerMonitor:
-    """Calls `on_taken_over` once, with the refusal, when another job has claimed what this one owns."""
+    """Calls `on_taken_over` once, with the refusal, when another job has claimed what this one owns.
+
+    A job that publishes learns it from its next transaction. An idle one has none, so this reads the progress topic as
+    it grows, once a second, and looks at it again as a whole when it shows the owner record of another job.
+    """
 
     def __init__(self, ownership: Ownership, on_taken_over: Callable[[Refused], object]) -> None:
         self._ownership = ownership

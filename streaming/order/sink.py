@@ -347,7 +347,12 @@ class Sink:
 
 
 class Coverage:
-    """What the shards reported, and how far the topic covers everything."""
+    """The horizon: per raw partition the offset such that the state topic covers, for every group, all below it.
+
+    Each shard reports the first offset that the topic does not cover of it. A shard without input is silent, and what a
+    restarted job has in its state is not known before it speaks; so after a start the horizon stays where it is until
+    every shard has reported. A job that starts with no state at all knows all of them.
+    """
 
     def __init__(self, published: Mapping[int, int], shards: int, *, is_fresh: bool) -> None:
         """`published` is the horizon in the progress topic; a fresh job has no state that is not in the topic."""

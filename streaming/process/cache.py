@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.reading import TopicReader
+from precede.ingest.service.running import Say
 from precede.ingest.sqlite_file import Rows, SqliteFile
 from precede.ingest.state_changes import NewState, new_states
 from precede.udfs.engine.snapshot import deadline_ms
@@ -275,13 +276,14 @@ def _boot_id() -> str:
 
 # ── the copy of the state topic ───────────────────────────────────────────────────────────────────────────────────────
 
-Say = Callable[[str], object]
-
 ANSWER_S = 1.0
 
 
 class StateTopic:
-    """The state topic of one stream, of which the partitions of this job are read."""
+    """The state topic of one stream, of which the partitions of this job are read.
+
+    At a start the cache becomes the copy of the topic as it is now, or a new one is made.
+    """
 
     def __init__(
         self, bootstrap: Address | str, name: str, source: CacheSource, *, check_stop: Callable[[], object]

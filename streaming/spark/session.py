@@ -272,6 +272,8 @@ HOOK_S_MAX = 60
 def stop_first(stopping: threading.Event) -> Callable[[], None]:
     """When the JVM is told to end, set `stopping`, and let it wait until the returned function is called.
 
+    Cluster managers tell the driver's JVM to end, and the job is to stop between two batches first.
+
     Hadoop runs its hooks one after the other, those of a higher priority first. Spark's own, which ends the context, is
     one of them.
     """
