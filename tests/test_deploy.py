@@ -152,9 +152,9 @@ def told_metrics() -> dict[str, set[str]]:
     )
     metrics.retention = RetentionMonitor(settings, Retention(1, None), dict)
     names = ("order", "history of deliveries")
-    metrics.watches = [QueryKeeper(name, lambda: None, print, 1, print) for name in names]  # type: ignore[arg-type, return-value]
-    metrics.watches[0].progress_at, metrics.watches[0].behind = 1.0, 0
-    metrics.watches[1].reached = {("precede.ordered", 0): 5}
+    metrics.keepers = [QueryKeeper(name, lambda: None, print, 1, print) for name in names]  # type: ignore[arg-type, return-value]
+    metrics.keepers[0].progress_at, metrics.keepers[0].behind = 1.0, 0
+    metrics.keepers[1].reached = {("precede.ordered", 0): 5}
     metrics.observe("order", "triggerExecution", 1.0)
     told: dict[str, set[str]] = {}
     for family in (*metrics.registry.collect(), *gateway_metrics(settings)):

@@ -233,26 +233,26 @@ class Job(ABC):
         """Takes the time of each phase of a batch."""
         return self.monitoring.metrics.observe if self.monitoring else ignore_time
 
-    def watch(self, watches: list[QueryKeeper]) -> None:
+    def keep_running(self, keepers: list[QueryKeeper]) -> None:
         """Keep these queries going until all are done or the job is stopped."""
         try:
-            while not self.stopping.is_set() and not all(watch.done for watch in watches):
+            while not self.stopping.is_set() and not all(keeper.done for keeper in keepers):
                 self.beat()
                 if self.lost is not None:
                     raise self.lost
-                for watch in watches:
+                for keeper in keepers:
                     if self.sink is not None and self.sink.refused is not None:
                         raise self.sink.refused
-                    watch.check()
-                self._say_if_ready(watches)
-                self.report(watches)
+                    keeper.check()
+                self._say_if_ready(keepers)
+                self.report(keepers)
                 self.stopping.wait(WATCH_S)
         finally:
-            self._stop(watches)
+            self._stop(keepers)
 
-    def _say_if_ready(self, watches: list[QueryKeeper]) -> None:
+    def _say_if_ready(self, keepers: list[QueryKeeper]) -> None:
         """Say once that all queries work; a job that only handles what is there ends instead."""
-        if self._start_monitor.has_ended or not all(watch.progress_at or watch.done for watch in watches):
+        if self._start_monitor.has_ended or not all(keeper.progress_at or keeper.done for keeper in keepers):
             return
         self._start_monitor.finish()
         if not self.settings.once:
@@ -267,7 +267,7 @@ class Job(ABC):
         parts = [orders] * (settings.only != "history") + [writes] * (settings.only != "order")
         return f"the job {' and '.join(parts)}"
 
-    def report(self, watches: list[QueryKeeper]) -> None:
+    def report(self, keepers: list[QueryKeeper]) -> None:
         """Say what is new, and let time pass in the log."""
         if self.sink is not None:
             self.sink.announce(self.say)
@@ -280,19 +280,19 @@ class Job(ABC):
             counts = self.sink.counts
             seen = counts.delivered, counts.dead, counts.duplicates, counts.held_now, counts.gaps_now
             self.ticker.tick_if_due(counts.held_now if counts.held else None, seen)
-        self.status.batches |= {watch.name: watch.batch for watch in watches if watch.batch >= 0}
+        self.status.batches |= {keeper.name: keeper.batch for keeper in keepers if keeper.batch >= 0}
         line = self.status.line_if_due()
         if line:
             self.say(line, **self.status.facts())
 
-    def _stop(self, watches: list[QueryKeeper]) -> None:
+    def _stop(self, keepers: list[QueryKeeper]) -> None:
         """Stop between batches: a batch that is being published is finished; the next start does the rest."""
         is_taken_over = self.lost is not None or (self.sink is not None and isinstance(self.sink.refused, TakenOver))
         if self.sink is not None:
             self.sink.is_stopping = self.stopping.is_set() or is_taken_over
         self.end_batch(TAKEN_OVER_S_MAX if is_taken_over else STOP_S_MAX)
-        for watch in watches:
-            watch.stop()
+        for keeper in keepers:
+            keeper.stop()
 
 
 def print_at_once(sentence: str) -> None:

@@ -48,7 +48,7 @@ class Metrics(Collector):
         self.sink: Sink | None = None
         self._at_start = JobCounts()
         """Shown until there is a sink, since Spark takes some time to start."""
-        self.watches: list[QueryKeeper] = []
+        self.keepers: list[QueryKeeper] = []
         self.retention: RetentionMonitor | None = None
         """Where the raw topic has a retention."""
         self.registry = CollectorRegistry()
@@ -148,9 +148,9 @@ class Metrics(Collector):
             labels=["table"],
         )
         for table in TABLES:
-            for watch in self.watches:
-                if watch.name == history_name(table) and watch.reached:
-                    waited_s = [self.broker.waited_s(*place, offset) for place, offset in watch.reached.items()]
+            for keeper in self.keepers:
+                if keeper.name == history_name(table) and keeper.reached:
+                    waited_s = [self.broker.waited_s(*place, offset) for place, offset in keeper.reached.items()]
                     lag.add_metric([table], max(waited_s))
         return lag
 
@@ -168,15 +168,15 @@ class Metrics(Collector):
             "Records of its source not yet read, as last reported.",
             labels=["query"],
         )
-        for watch in self.watches:
-            name = [watch.name]
-            running.add_metric(name, int(watch.running))
-            batches.add_metric(name, watch.batches)
-            restarts.add_metric(name, watch.restarts)
-            if watch.progress_at:
-                silent.add_metric(name, time.monotonic() - watch.progress_at)
-            if watch.behind is not None:
-                behind.add_metric(name, watch.behind)
+        for keeper in self.keepers:
+            name = [keeper.name]
+            running.add_metric(name, int(keeper.running))
+            batches.add_metric(name, keeper.batches)
+            restarts.add_metric(name, keeper.restarts)
+            if keeper.progress_at:
+                silent.add_metric(name, time.monotonic() - keeper.progress_at)
+            if keeper.behind is not None:
+                behind.add_metric(name, keeper.behind)
         yield from (running, batches, restarts, silent, behind, self._history_lag())
 
     def _disks(self) -> Metric:

@@ -38,8 +38,8 @@ class RunningQuery(Protocol):
     def stop(self) -> None:
         """End it; nothing happens if it has ended."""
 
-    def note_progress(self, watch: "QueryKeeper") -> None:
-        """Tell the watch what was done since the last call."""
+    def note_progress(self, keeper: "QueryKeeper") -> None:
+        """Tell the keeper what was done since the last call."""
 
 
 class QueryKeeper:

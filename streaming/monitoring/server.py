@@ -49,7 +49,7 @@ class Health(msgspec.Struct):
 
 
 def judge(
-    watches: Iterable[QueryKeeper], began_at: float, kafka_answered_at: float | None, *, step: str = "it has just begun"
+    keepers: Iterable[QueryKeeper], began_at: float, kafka_answered_at: float | None, *, step: str = "it has just begun"
 ) -> Health:
     """The health now, by the process's clock; a query without any progress counts as silent since the job began.
 
@@ -58,19 +58,21 @@ def judge(
     now = time.monotonic()
     problems: list[str] = []
     queries: dict[str, QueryHealth] = {}
-    for watch in watches:
-        since_s = now - max(watch.progress_at, began_at)
-        queries[watch.name] = QueryHealth(
-            watch.running, watch.batch if watch.batch >= 0 else None, round(since_s, 1) if watch.progress_at else None
+    for keeper in keepers:
+        since_s = now - max(keeper.progress_at, began_at)
+        queries[keeper.name] = QueryHealth(
+            keeper.running,
+            keeper.batch if keeper.batch >= 0 else None,
+            round(since_s, 1) if keeper.progress_at else None,
         )
-        if watch.done:
+        if keeper.done:
             continue
-        if not watch.progress_at:
-            problems.append(f"The {watch.name} query has not begun yet.")
-        elif since_s > SILENT_S_MAX + watch.every_s:
-            problems.append(f"The {watch.name} query has been silent for {since_s:.0f} s.")
-        elif not watch.running:
-            problems.append(f"The {watch.name} query has stopped and will be started again.")
+        if not keeper.progress_at:
+            problems.append(f"The {keeper.name} query has not begun yet.")
+        elif since_s > SILENT_S_MAX + keeper.every_s:
+            problems.append(f"The {keeper.name} query has been silent for {since_s:.0f} s.")
+        elif not keeper.running:
+            problems.append(f"The {keeper.name} query has stopped and will be started again.")
     away_s = silent_s(kafka_answered_at)
     away = trouble_with(kafka_answered_at)
     problems += [*([] if away is None else [away]), *troubles()]
@@ -115,12 +117,12 @@ class MonitoringServer:
     def text(self) -> bytes:
         return self.metrics.text()
 
-    def watch(self, watches: list[QueryKeeper], sink: "Sink | None") -> None:
+    def show(self, keepers: list[QueryKeeper], sink: "Sink | None") -> None:
         """Report these queries and this sink from now on."""
-        self._watches = self.metrics.watches = watches
+        self._watches = self.metrics.keepers = keepers
         self.metrics.sink = sink
         for table in TABLES:
-            for one in watches:
+            for one in keepers:
                 if one.name == history_name(table):
                     topic = tables.topic(self.metrics.settings, table)
                     self.broker.reached[topic] = partial(_reached, one, topic)
@@ -140,8 +142,8 @@ class MonitoringServer:
         return judge(self._watches, self.began_at, self.broker.answered_at, step=self.step)
 
 
-def _reached(watch: QueryKeeper, topic: str) -> dict[int, int]:
-    return {at: offset for (name, at), offset in watch.reached.items() if name == topic}
+def _reached(keeper: QueryKeeper, topic: str) -> dict[int, int]:
+    return {at: offset for (name, at), offset in keeper.reached.items() if name == topic}
 
 
 def _processed(sink: "Sink") -> dict[int, int]:

@@ -51,8 +51,8 @@ class ProcessJob(Job):
     def run_queries(self, _stack: ExitStack, /) -> None:
         order = [QueryKeeper("order", self._start, self.say, self.settings.patience_s, self.observe)]
         if self.monitoring:
-            self.monitoring.watch(order, self.sink)
-        self.watch(order)
+            self.monitoring.show(order, self.sink)
+        self.keep_running(order)
 
     def end_batch(self, seconds: float) -> None:
         if self.loop is not None:

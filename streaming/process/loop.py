@@ -45,7 +45,7 @@ OBJECTS_MAX = 20_000
 
 
 class OrderLoop:
-    """One run of the loop; it looks like a query of Spark to the watch of the job."""
+    """One run of the loop; it looks like a query of Spark to the job."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class OrderLoop:
         """The job has waited for its end as long as it may."""
         self.end(0.0)
 
-    def note_progress(self, watch: QueryKeeper) -> None:
+    def note_progress(self, keeper: QueryKeeper) -> None:
         """It makes progress when it looks for records, whether or not there are any."""
-        watch.progress_at = self._looked_at
-        watch.batches = self._sink.counts.batches
-        watch.batch = watch.batches - 1
+        keeper.progress_at = self._looked_at
+        keeper.batches = self._sink.counts.batches
+        keeper.batch = keeper.batches - 1
         if self._looked_at:
-            watch.works()
+            keeper.works()
 
     # ── in its thread ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,7 +111,7 @@ class OrderLoop:
         gc.disable()
         try:
             self._order()
-        except Exception as error:  # noqa: BLE001 (the watch of the job raises it, or starts the loop again)
+        except Exception as error:  # noqa: BLE001 (the job raises it, or starts the loop again)
             self.failure = error
         finally:
             gc.enable()

@@ -63,20 +63,20 @@ class SparkJob(Job):
         spark = self.spark or self._start_spark(stack)
         self.begin("it starts its queries")
         self._write_checkpoint(spark, self.planned, self.topics)
-        order, history = self._watches(spark)
+        order, history = self._keepers(spark)
         if self.monitoring:
-            self.monitoring.watch(order + history, self.sink)
+            self.monitoring.show(order + history, self.sink)
         if not self.settings.once:
-            self.watch(order + history)
+            self.keep_running(order + history)
             return
-        self.watch(order)  # history last, so that it finds all that was ordered
+        self.keep_running(order)  # history last, so that it finds all that was ordered
         if self.sink is not None and not self.stopping.is_set():
             checkpoint_reader.write_last_states(
                 spark, self.settings, self.sink, self.topics[self.settings.raw_topic].partitions
             )
         if self.patiently(self._is_control_topic_empty):
-            history = [watch for watch in history if watch.name != history_name(GAPS)]
-        self.watch(history)
+            history = [keeper for keeper in history if keeper.name != history_name(GAPS)]
+        self.keep_running(history)
 
     def _start_spark(self, stack: ExitStack) -> "SparkSession":
         from precede.streaming.spark import session
@@ -138,8 +138,8 @@ class SparkJob(Job):
 
     # ── the queries ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _watches(self, spark: "SparkSession") -> tuple[list[QueryKeeper], list[QueryKeeper]]:
-        """The watch of the order query, and those of the history queries, as far as this job runs them."""
+    def _keepers(self, spark: "SparkSession") -> tuple[list[QueryKeeper], list[QueryKeeper]]:
+        """The keeper of the order query, and those of the history queries, as far as this job runs them."""
         from precede.streaming.spark import history_query
 
         settings = self.settings
@@ -215,10 +215,10 @@ class SparkJob(Job):
             for phase, seconds in self.sink.counts.seconds.items():
                 self.observe("order", phase, seconds)
 
-    def watch(self, watches: list[QueryKeeper]) -> None:
+    def keep_running(self, keepers: list[QueryKeeper]) -> None:
         try:
-            with store_monitor.watching(self.settings.stores, watches, self.say):
-                super().watch(watches)
+            with store_monitor.watching(self.settings.stores, keepers, self.say):
+                super().keep_running(keepers)
         except (Py4JNetworkError, ConnectionError) as error:
             from precede.streaming.spark import session
 
@@ -226,9 +226,9 @@ class SparkJob(Job):
                 f"Spark ended unexpectedly; its last log lines are {session.where_logs_are(self.settings)}."
             ) from error
 
-    def report(self, watches: list[QueryKeeper]) -> None:
-        self.status.written = sum(watch.rows for watch in watches if watch.name not in ("order", history_name(GAPS)))
-        super().report(watches)
+    def report(self, keepers: list[QueryKeeper]) -> None:
+        self.status.written = sum(keeper.rows for keeper in keepers if keeper.name not in ("order", history_name(GAPS)))
+        super().report(keepers)
 
     def end_batch(self, seconds: float) -> None:
         if self.publishing.acquire(timeout=seconds):

@@ -1,4 +1,4 @@
-"""A streaming query of Spark, as the watch of the job sees it."""
+"""A streaming query of Spark, as the job sees it."""
 
 import time
 from collections.abc import Callable
@@ -37,23 +37,23 @@ class SparkQuery:
         with suppress(*SPARK_ENDED):
             self._query.stop()
 
-    def note_progress(self, watch: QueryKeeper) -> None:
+    def note_progress(self, keeper: QueryKeeper) -> None:
         """Read the last progress, which is cheap; all of them, which is not, only where one was missed."""
         last = self._query.lastProgress
         if last is None:
-            if not watch.progress_at and self._query.status["message"].startswith("Waiting"):
-                watch.progress_at = time.monotonic()  # there was nothing to do yet
+            if not keeper.progress_at and self._query.status["message"].startswith("Waiting"):
+                keeper.progress_at = time.monotonic()  # there was nothing to do yet
             return
-        watch.works()
+        keeper.works()
         if last.timestamp == self._last_progress:
             return
-        self._last_progress, watch.progress_at = last.timestamp, time.monotonic()
-        for progress in [last] if last.batchId <= watch.batch + 1 else self._query.recentProgress:
+        self._last_progress, keeper.progress_at = last.timestamp, time.monotonic()
+        for progress in [last] if last.batchId <= keeper.batch + 1 else self._query.recentProgress:
             # When there was nothing to do, the progress names the next batch.
-            if progress.batchId > watch.batch and "addBatch" in progress.durationMs:
-                _count(progress, watch)
-        watch.behind = behind(last)
-        watch.reached = reached(last) or watch.reached
+            if progress.batchId > keeper.batch and "addBatch" in progress.durationMs:
+                _count(progress, keeper)
+        keeper.behind = behind(last)
+        keeper.reached = reached(last) or keeper.reached
 
 
 def started(start: "Callable[[], StreamingQuery]") -> SparkQuery:
@@ -66,12 +66,12 @@ def started(start: "Callable[[], StreamingQuery]") -> SparkQuery:
         raise QueryError(str(error)) from error
 
 
-def _count(progress: "StreamingQueryProgress", watch: QueryKeeper) -> None:
-    watch.batch = progress.batchId
-    watch.batches += 1
-    watch.rows += progress.numInputRows
+def _count(progress: "StreamingQueryProgress", keeper: QueryKeeper) -> None:
+    keeper.batch = progress.batchId
+    keeper.batches += 1
+    keeper.rows += progress.numInputRows
     for phase, milliseconds in progress.durationMs.items():
-        watch.observe(watch.name, phase, milliseconds / 1000)
+        keeper.observe(keeper.name, phase, milliseconds / 1000)
 
 
 def behind(progress: "StreamingQueryProgress") -> int | None:

@@ -20,9 +20,9 @@ SILENT_S = 12.0
 class StoreMonitor:
     """Asks the stores of these places, while one of these queries is silent or a store fails."""
 
-    def __init__(self, places: Sequence[Place], watches: Sequence[QueryKeeper], say: Callable[..., object]) -> None:
+    def __init__(self, places: Sequence[Place], keepers: Sequence[QueryKeeper], say: Callable[..., object]) -> None:
         self._stores = {_store_of(place): place for place in places}
-        self._watches = watches
+        self._watches = keepers
         self._say = say
         self._began_at = time.monotonic()
         self._failing: set[str] = set()
@@ -41,18 +41,18 @@ class StoreMonitor:
                 self._failing.discard(store)
                 self._say(f"The store {store} works again.")
 
-    def _is_silent(self, watch: QueryKeeper) -> bool:
-        silent_s = time.monotonic() - max(watch.progress_at, self._began_at)
-        return not watch.done and silent_s > SILENT_S + watch.every_s
+    def _is_silent(self, keeper: QueryKeeper) -> bool:
+        silent_s = time.monotonic() - max(keeper.progress_at, self._began_at)
+        return not keeper.done and silent_s > SILENT_S + keeper.every_s
 
 
 @contextmanager
-def watching(places: Sequence[Place], watches: Sequence[QueryKeeper], say: Callable[..., object]) -> Iterator[None]:
+def watching(places: Sequence[Place], keepers: Sequence[QueryKeeper], say: Callable[..., object]) -> Iterator[None]:
     """Watch the stores of these places for as long as this lasts."""
     if not places:
         yield
         return
-    stores = StoreMonitor(places, watches, say)
+    stores = StoreMonitor(places, keepers, say)
     monitor: Monitor[None] = Monitor(
         "store-monitor",
         lambda _: stores.look_if_silent(),

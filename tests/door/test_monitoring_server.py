@@ -129,7 +129,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[s
     server = MonitoringServer(settings)
     server.open()
     server.follow_kafka()
-    server.watch([watch(), watch("history of deliveries")], None)
+    server.show([watch(), watch("history of deliveries")], None)
     server.metrics.observe("order", "addBatch", 0.3)
 
     def get(path: str) -> tuple[int, str]:
@@ -174,8 +174,8 @@ def test_every_number_that_is_told_is_the_one_that_was_counted(tmp_path: Path) -
     counts.waiting = {0: (5_000, 2), 4: (1_000, 1), 5: NOTHING_WAITS}
     metrics.sink = sink(counts)
     metrics.broker.ends = {0: (0, 12), 1: (0, 4), 2: (20, 25)}  # nothing of the third was read
-    metrics.watches = [watch("order", silent_s=50.0), watch("history of gaps")]
-    metrics.watches[0].restarts, metrics.watches[0].batches, metrics.watches[1].behind = 3, 8, 17
+    metrics.keepers = [watch("order", silent_s=50.0), watch("history of gaps")]
+    metrics.keepers[0].restarts, metrics.keepers[0].batches, metrics.keepers[1].behind = 3, 8, 17
     told = dict(line.rsplit(" ", 1) for line in metrics.text().decode().splitlines() if line.startswith("precede_"))
     expected = {
         "precede_healthy": 1,
@@ -307,8 +307,8 @@ def test_lag_in_seconds_is_that_of_the_oldest_record_which_is_not_processed(tmp_
         "precede.ordered": {0: Unread(20, since_ms), 3: Unread(30, since_ms - 600_000)},
     }
     metrics.sink = sink(JobCounts(next={0: 5, 1: 9}), [0, 1])
-    metrics.watches = [watch("history of deliveries"), watch("history of gaps")]
-    metrics.watches[0].reached = {("precede.ordered", 0): 19, ("precede.ordered", 3): 30}
+    metrics.keepers = [watch("history of deliveries"), watch("history of gaps")]
+    metrics.keepers[0].reached = {("precede.ordered", 0): 19, ("precede.ordered", 3): 30}
     told = dict(line.rsplit(" ", 1) for line in metrics.text().decode().splitlines() if line.startswith("precede_"))
     assert float(told['precede_lag_seconds{partition="0"}']) == pytest.approx(600, abs=30)
     assert told['precede_lag_seconds{partition="1"}'] == "0.0", "it was processed since the look"
