@@ -38,7 +38,7 @@ from precede.udfs.engine.inspection import (
 from precede.udfs.engine.repair_timers import NO_TIMERS, NOTICED_MAX, NoticedGap
 from precede.udfs.engine.runs import Runs
 from precede.udfs.engine.search import LISTED_MAX, Look
-from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.engine.senders import SenderRuns, sender_key
 from precede.udfs.engine.signers import believes_the_job, is_service, say_which_key_is_missing
 from precede.udfs.engine.state import by_arrival, first_of
 from precede.udfs.limits import ASK_AGAIN_MS_MAX, Patience
@@ -252,7 +252,7 @@ class _GapPass:
                 gap.next_ms = min(gap.next_ms, gives_up_at_ms)
             self._tell(gap, gap.first, gap.last, "ask")
 
-    def _abandon_gap(self, gap: NoticedGap, sender: Sender | None, waiting: list[HeldMessage]) -> None:
+    def _abandon_gap(self, gap: NoticedGap, sender: SenderRuns | None, waiting: list[HeldMessage]) -> None:
         """Abandon what is missing, or what waits for it where the missing is further off than the window allows."""
         highest = 0 if sender is None else sender.highest
         if gap.last <= highest + self.group.window:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from precede.udfs.engine import abandon as giving_up
-from precede.udfs.engine.senders import Sender
+from precede.udfs.engine.senders import SenderRuns
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from tests.kernel.feeding import Outcome, Taken, Tale, feed, parsed
@@ -329,7 +329,7 @@ def test_the_room_that_stand_ins_need_is_what_a_count_one_by_one_finds(seed: int
         assert (tale.dead == ["backpressure"]) == (needed > 0 and needed > room)
 
 
-def _reach(sender: Sender | None, given_up: set[int]) -> int:
+def _reach(sender: SenderRuns | None, given_up: set[int]) -> int:
     """The seq up to which everything is settled once these are abandoned."""
     seq = 0
     while seq + 1 in given_up or _is_settled(sender, seq + 1):
@@ -337,7 +337,7 @@ def _reach(sender: Sender | None, given_up: set[int]) -> int:
     return seq
 
 
-def _is_settled(sender: Sender | None, seq: int) -> bool:
+def _is_settled(sender: SenderRuns | None, seq: int) -> bool:
     return sender is not None and seq in sender
 
 

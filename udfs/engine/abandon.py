@@ -20,7 +20,7 @@ from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
 from precede.udfs.engine.outbox import stand_in_head
 from precede.udfs.engine.runs import Runs, merged
-from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.engine.senders import SenderRuns, sender_key
 from precede.udfs.engine.state import ID_PARTS, waits_for_join
 from precede.udfs.records.messages import SEQ_MAX, Abandon, Id, Who
 
@@ -57,7 +57,7 @@ def _head_bytes(group: Group, name: str, epoch: int) -> int:
     return len(stand_in_head(group.name, (name, epoch, SEQ_MAX)))
 
 
-def _sender(group: Group, name: str, epoch: int) -> Sender:
+def _sender(group: Group, name: str, epoch: int) -> SenderRuns:
     known = group.senders.get(sender_key(name, epoch))
     return group.new_sender(name, epoch) if known is None else known
 
@@ -122,7 +122,7 @@ def _is_inside(id_: Id, stretches_of: dict[Who, list[tuple[int, int]]]) -> bool:
     return at >= 0 and id_[2] <= stretches[at][1]
 
 
-def _waiting(sender: Sender, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _waiting(sender: SenderRuns, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The stretches of these ranges whose stand-ins cannot go at once, in order."""
     reach = sender.prefix
     for first, last in merged(ranges):
@@ -132,7 +132,7 @@ def _waiting(sender: Sender, ranges: list[tuple[int, int]]) -> Iterator[tuple[in
             yield from _open(sender, first, last)
 
 
-def _open(sender: Sender, first: int, last: int) -> Iterator[tuple[int, int]]:
+def _open(sender: SenderRuns, first: int, last: int) -> Iterator[tuple[int, int]]:
     """The stretches of a range that can still be abandoned: not settled, not abandoned, not refused for ever."""
     for low, high in sender.gaps(first, last):
         for low_now, high_now in [(low, high)] if sender.abandoned is None else sender.abandoned.gaps(low, high):
@@ -142,7 +142,7 @@ def _open(sender: Sender, first: int, last: int) -> Iterator[tuple[int, int]]:
                 yield from sender.refused.gaps(low_now, high_now)
 
 
-def _abandon(group: Group, id_: Id, sender: Sender, rank: int, offset: int, now_ms: int) -> None:
+def _abandon(group: Group, id_: Id, sender: SenderRuns, rank: int, offset: int, now_ms: int) -> None:
     """Put the stand-in of a missing or held message in its place."""
     held = group.held.get(id_)
     refusal = Refusal(codes.ABANDONED, "The group gave up on this message while it was held.")
@@ -196,7 +196,7 @@ def pass_over(group: Group, name: str, epoch: int, runs: Runs, offset: int, now_
     return open_
 
 
-def _without_gap(sender: Sender, held: Runs, stretches: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _without_gap(sender: SenderRuns, held: Runs, stretches: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The stretches up to the first one below which something is neither settled nor held."""
     here = Runs()
     for low, high in chain(sender.runs(), held.runs()):

@@ -10,13 +10,13 @@ from precede.udfs import codes
 from precede.udfs.codes import COPY, Refusal
 from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.interfaces import OrderRules
-from precede.udfs.engine.senders import Sender, fenced, sender_key
+from precede.udfs.engine.senders import SenderRuns, fenced, sender_key
 from precede.udfs.engine.state import GroupState, arrival, whose
 from precede.udfs.records.messages import Id, Message
 
 
 def check(
-    group: GroupState, order: OrderRules, sender: Sender, id_: Id, message: Message, value: bytes
+    group: GroupState, order: OrderRules, sender: SenderRuns, id_: Id, message: Message, value: bytes
 ) -> Watch | Refusal | None:
     """Every check: copy, fenced, late, stamp, equivocation, seq_jump, poison; then what the message waits for."""
     seq = id_[2]
@@ -60,7 +60,7 @@ def judge(group: GroupState, order: OrderRules, id_: Id, message: Message) -> Wa
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def too_many_runs(group: GroupState, sender: Sender, seq: int) -> bool:
+def too_many_runs(group: GroupState, sender: SenderRuns, seq: int) -> bool:
     """Whether settling this seq would begin one run too many."""
     return sender.run_count() >= group.limits.runs_max and sender.opens_run(seq)
 
@@ -71,7 +71,9 @@ def runs_refusal(group: GroupState, name: str) -> Refusal:
     return Refusal(codes.BACKPRESSURE, f"What is decided of {name!r} lies in {most} runs already, its limit.")
 
 
-def no_room(group: GroupState, sender: Sender, seq: int, value: bytes, *, held: int, more: int = 1) -> Refusal | None:
+def no_room(
+    group: GroupState, sender: SenderRuns, seq: int, value: bytes, *, held: int, more: int = 1
+) -> Refusal | None:
     """Why a message that has to be held cannot be taken: `held` places are waited for now, and it adds `more`."""
     if more and held + more > group.limits.held_max:
         return Refusal(codes.BACKPRESSURE, f"The group already holds {held} messages, nearly its limit.")

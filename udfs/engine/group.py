@@ -44,7 +44,7 @@ from precede.udfs.engine.admission import check, refuse_permanently, runs_refusa
 from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.interfaces import OrderRules, Release, is_closed
 from precede.udfs.engine.outbox import Labels, Outbox
-from precede.udfs.engine.senders import Sender
+from precede.udfs.engine.senders import SenderRuns
 from precede.udfs.engine.state import NO_OPTIONS, GroupState
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import Id, Message, Options
@@ -136,7 +136,7 @@ class Group(GroupState):
         if self.waiting and id_ in self.waiting:
             self.release.happened(id_, offset, now_ms)
 
-    def _hold_or_refuse(self, sender: Sender, one: HeldMessage, verdict: Watch | Refusal | None) -> None:
+    def _hold_or_refuse(self, sender: SenderRuns, one: HeldMessage, verdict: Watch | Refusal | None) -> None:
         """A message that has just come waits, is refused or dropped; without a verdict there is no room for a run."""
         if verdict is COPY:
             self.outbox.duplicates += 1
@@ -176,7 +176,7 @@ class Group(GroupState):
             sender.remember_next(seq, values[:count], self.digests)
         return count
 
-    def _refuse(self, sender: Sender, one: HeldMessage, refusal: Refusal) -> None:
+    def _refuse(self, sender: SenderRuns, one: HeldMessage, refusal: Refusal) -> None:
         """Write the dead letter of a message that arrived; some refusals also take its id for ever."""
         if refusal.code in self.order.takes_id and sender.refuses_too_many(one.id[2], self.limits.runs_max):
             refusal = runs_refusal(self, sender.name)

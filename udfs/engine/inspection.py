@@ -14,7 +14,7 @@ from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import Held, HeldMessage, Watch, Watchers
 from precede.udfs.engine.repair_timers import NO_TIMERS, NOTICED_MAX
 from precede.udfs.engine.search import LISTED_MAX, Look
-from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.engine.senders import SenderRuns, sender_key
 from precede.udfs.engine.signers import believes_the_job
 from precede.udfs.engine.state import ID_PARTS, QUEUED, arrival, by_arrival, first_of, waits_for_id, waits_for_join
 from precede.udfs.limits import Patience
@@ -96,7 +96,7 @@ def _held_seqs(group: Group) -> dict[Who, list[int]]:
     return held
 
 
-def _first(sender: Sender | None, held: list[int], last: int) -> int:
+def _first(sender: SenderRuns | None, held: list[int], last: int) -> int:
     """The seq from which on everything up to the last one is missing."""
     first = 1 if sender is None else sender.absent_from(last)
     at = bisect_left(held, last)

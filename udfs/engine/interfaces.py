@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.search import Look
-from precede.udfs.engine.senders import Sender
+from precede.udfs.engine.senders import SenderRuns
 from precede.udfs.records.messages import Heartbeat, Id, Join, Message, Who
 
 
@@ -27,7 +27,7 @@ class Release:
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, sender: Sender, one: HeldMessage, watch: Watch, offset: int, now_ms: int) -> Refusal | None:
+    def take(self, sender: SenderRuns, one: HeldMessage, watch: Watch, offset: int, now_ms: int) -> Refusal | None:
         """Hold a message that passed all checks, and deliver what that lets go; or say why there is no room for it."""
         raise NotImplementedError
 
@@ -77,7 +77,7 @@ class Release:
         """Give a membership record that takes effect its place in the sequence."""
         raise NotImplementedError
 
-    def is_over(self, sender: Sender) -> bool:
+    def is_over(self, sender: SenderRuns) -> bool:
         """Whether nothing more of this sender and epoch can count, not even a heartbeat."""
         return False
 

@@ -19,7 +19,7 @@ from precede.udfs import codes
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage
-from precede.udfs.engine.senders import Sender, fenced, sender_key
+from precede.udfs.engine.senders import SenderRuns, fenced, sender_key
 from precede.udfs.engine.signers import SERVICE, take_key, unfit
 from precede.udfs.engine.state import MembershipKind, arrival, by_arrival
 from precede.udfs.limits import DIGESTS_MAX
@@ -132,7 +132,7 @@ def _put_out(group: Group, name: str, epoch: int, cut: int, what: str) -> Refusa
     _fence_older(group, name, epoch)
     group.members[name] = (epoch, False)
     if sender is None:
-        group.add_sender(Sender(name, epoch))
+        group.add_sender(SenderRuns(name, epoch))
     fence(group, name, epoch, cut, why)
     return None
 
@@ -201,7 +201,7 @@ def close(group: Group, name: str, epoch: int, cut: int) -> list[HeldMessage]:
     return _held_above(group, sender, cut)
 
 
-def _held_above(group: Group, sender: Sender, cut: int) -> list[HeldMessage]:
+def _held_above(group: Group, sender: SenderRuns, cut: int) -> list[HeldMessage]:
     """The held messages of a sender above a seq: found by its open seqs, or among all held where these are fewer."""
     name, epoch, held = sender.name, sender.epoch, group.held
     if group.closed and not group.has_member(name, epoch):  # then all of them wait for the join

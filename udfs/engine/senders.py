@@ -22,7 +22,7 @@ CUT_AT_BYTES = 256
 every message would cost more."""
 
 
-class Sender(Runs):
+class SenderRuns(Runs):
     """One (sender, epoch) of a group; the runs it inherits are its settled seqs.
 
     A settled message is delivered, or its stand-in is: what depends on it need not wait for it. The runs are inherited
@@ -144,7 +144,7 @@ class Sender(Runs):
         self.refused.add(seq)
 
 
-def fenced(sender: Sender) -> Refusal:
+def fenced(sender: SenderRuns) -> Refusal:
     """Why a record of this sender and epoch comes too late."""
     what = f"nothing above seq {sender.fence} counts" if sender.fence else "nothing counts"
     return Refusal(codes.FENCED, f"Of {sender.name!r} (epoch {sender.epoch}) {what} any more.")

@@ -15,7 +15,7 @@ from precede.udfs.engine.held import HeldMessage
 from precede.udfs.engine.repair_timers import DumpedRepairTimers
 from precede.udfs.engine.repair_timers import load as load_repair_timers
 from precede.udfs.engine.runs import Runs
-from precede.udfs.engine.senders import Sender
+from precede.udfs.engine.senders import SenderRuns
 from precede.udfs.engine.state import NO_OPTIONS, waits_for_id
 from precede.udfs.errors import Refused
 from precede.udfs.records.messages import SEQ_MAX, Message, Options
@@ -162,7 +162,7 @@ def _body(key: bytes, blob: bytes) -> memoryview:
     return memoryview(blob)[1 if blob[0] == VERSION else _TIMED_HEAD.size :]
 
 
-def _dump_sender(sender: Sender, digests: int) -> DumpedSender:
+def _dump_sender(sender: SenderRuns, digests: int) -> DumpedSender:
     sender.forget(digests)
     return DumpedSender(
         sender.name,
@@ -177,8 +177,8 @@ def _dump_sender(sender: Sender, digests: int) -> DumpedSender:
     )
 
 
-def _load_sender(dumped: DumpedSender) -> Sender:
-    sender = Sender(dumped.name, dumped.epoch)
+def _load_sender(dumped: DumpedSender) -> SenderRuns:
+    sender = SenderRuns(dumped.name, dumped.epoch)
     sender.highest = dumped.highest
     sender.digests = dumped.digests
     sender.fence = dumped.fence

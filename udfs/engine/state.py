@@ -23,7 +23,7 @@ from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage, Watch, Watchers
 from precede.udfs.engine.outbox import BytesOutbox, Labels, Outbox
 from precede.udfs.engine.repair_timers import RepairTimers
-from precede.udfs.engine.senders import Sender, SenderKey, sender_key
+from precede.udfs.engine.senders import SenderKey, SenderRuns, sender_key
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import Id, Identity, LogRecord, Options, Record, Who, identity_of
 from precede.udfs.records.signatures import Keyring
@@ -131,7 +131,7 @@ class GroupState:
         """The position of the last ordered record."""
         self.begun = False
         """Whether a record of this group was accepted; until then nothing of it need be kept."""
-        self.senders: dict[SenderKey, Sender] = {}
+        self.senders: dict[SenderKey, SenderRuns] = {}
         self.epochs: dict[str, list[int]] = {}
         """Of each name the epochs above 0 that were seen, in order, without those that a later one has ended."""
         self.members: dict[str, tuple[int, bool]] = {}
@@ -163,15 +163,15 @@ class GroupState:
         # What was in flight of an older epoch, or of a member that left, still counts: the fence cuts off the rest.
         return epoch == known[0] or sender_key(name, epoch) in self.senders
 
-    def new_sender(self, name: str, epoch: int) -> Sender:
+    def new_sender(self, name: str, epoch: int) -> SenderRuns:
         """The state of a sender that was never seen; an epoch older than the joined one is fenced as a whole."""
-        sender = Sender(name, epoch)
+        sender = SenderRuns(name, epoch)
         known = self.members.get(name)
         if known is not None and epoch < known[0]:
             sender.fence = 0
         return sender
 
-    def accept(self, sender: Sender, id_: Id) -> None:
+    def accept(self, sender: SenderRuns, id_: Id) -> None:
         """From here on the record counts."""
         self.begun = True
         if id_[2] > sender.highest:
@@ -179,7 +179,7 @@ class GroupState:
                 self.add_sender(sender)
             sender.highest = id_[2]
 
-    def add_sender(self, sender: Sender) -> None:
+    def add_sender(self, sender: SenderRuns) -> None:
         """Remember a sender, from its first record that counts."""
         self.senders[sender_key(sender.name, sender.epoch)] = sender
         if sender.epoch:

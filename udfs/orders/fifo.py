@@ -1,5 +1,7 @@
 """`fifo`: each sender's messages in its order (lecture notes on message ordering, section 1: FIFO channels).
 
+Alone because each order is a file, as its page and test are.
+
 Guarantee: the messages of one sender and epoch come in the order 1, 2, 3, ...; between senders there is no order. With
 loss, a sender's later messages wait until the missing one comes or is abandoned; other senders are untouched.
 Stamp: nothing beside the id, whose seq is dense.

@@ -24,7 +24,7 @@ from precede.udfs import codes
 from precede.udfs.codes import Refusal
 from precede.udfs.engine.held import HeldMessage
 from precede.udfs.engine.search import Look
-from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.engine.senders import SenderRuns, sender_key
 from precede.udfs.engine.state import ID_PARTS, WHO_PARTS
 from precede.udfs.orders.order import Order
 from precede.udfs.records.messages import Id, Message
@@ -68,7 +68,7 @@ class SemanticallyBefore(Order):
             return None
         return self._waits_for(id_, parent, sender)
 
-    def _waits_for(self, id_: Id, parent: Id, sender: Sender | None) -> Id | Refusal:
+    def _waits_for(self, id_: Id, parent: Id, sender: SenderRuns | None) -> Id | Refusal:
         """What becomes of a message whose parent is not settled: it waits, unless the parent can never be delivered."""
         _, epoch, seq = parent
         if parent == id_:

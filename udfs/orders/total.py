@@ -1,5 +1,7 @@
 """`total`: one sequence for all, the log's (lecture notes on message ordering, section 3.1: the sequencer).
 
+Alone because each order is a file, as its page and test are.
+
 Guarantee: messages are numbered as they arrive and nothing waits. It is total but not causal: if a reply reaches the
 log before what it answers, it is delivered before it. Loss delays nothing.
 Stamp: nothing beside the id; seqs may come in any order.

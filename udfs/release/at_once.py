@@ -20,7 +20,7 @@ from precede.udfs.engine.group import Group
 from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.interfaces import Release
 from precede.udfs.engine.search import Look
-from precede.udfs.engine.senders import Sender, sender_key
+from precede.udfs.engine.senders import SenderRuns, sender_key
 from precede.udfs.engine.state import ID_PARTS, arrival, waits_for_id, waits_for_join
 from precede.udfs.records.messages import Id, Join
 
@@ -35,7 +35,7 @@ class AtOnce(Release):
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, sender: Sender, one: HeldMessage, watch: Watch, offset: int, now_ms: int) -> Refusal | None:
+    def take(self, sender: SenderRuns, one: HeldMessage, watch: Watch, offset: int, now_ms: int) -> Refusal | None:
         group = self.group
         assert one.value is not None
         refusal = no_room(group, sender, one.id[2], one.value, held=len(group.held))

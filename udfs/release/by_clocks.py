@@ -26,7 +26,7 @@ from precede.udfs.engine.held import HeldMessage, Watch
 from precede.udfs.engine.members import speaks
 from precede.udfs.engine.repair_timers import NO_TIMERS
 from precede.udfs.engine.search import Look
-from precede.udfs.engine.senders import Sender, SenderKey, sender_key
+from precede.udfs.engine.senders import SenderKey, SenderRuns, sender_key
 from precede.udfs.engine.state import QUEUED, WHO_PARTS, first_of, waits_for_join
 from precede.udfs.records.messages import SEQ_MAX, Heartbeat, Id, Join, Message, Who
 from precede.udfs.release.at_once import AtOnce
@@ -230,7 +230,7 @@ class ByClocks(AtOnce):
         if sender is not None and self.entered_up_to(name, epoch) >= sender.fence:
             self.end(name, epoch)
 
-    def is_over(self, sender: Sender) -> bool:
+    def is_over(self, sender: SenderRuns) -> bool:
         return self.entered_up_to(sender.name, sender.epoch) >= sender.fence
 
     def begin(self, name: str, epoch: int, floor: int) -> None:
@@ -256,7 +256,7 @@ class ByClocks(AtOnce):
 
     # ── entering ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, sender: Sender, one: HeldMessage, watch: Watch, offset: int, now_ms: int) -> Refusal | None:
+    def take(self, sender: SenderRuns, one: HeldMessage, watch: Watch, offset: int, now_ms: int) -> Refusal | None:
         group = self.group
         assert one.value is not None
         refusal = no_room(group, sender, one.id[2], one.value, held=len(group.held))

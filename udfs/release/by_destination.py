@@ -30,7 +30,7 @@ from precede.udfs.engine.interfaces import Release
 from precede.udfs.engine.outbox import Labels
 from precede.udfs.engine.repair_timers import NOTICED_MAX
 from precede.udfs.engine.search import WALK_MAX, Look
-from precede.udfs.engine.senders import Sender, SenderKey, sender_key
+from precede.udfs.engine.senders import SenderKey, SenderRuns, sender_key
 from precede.udfs.engine.state import QUEUED, control, first_of, waits_for_join
 from precede.udfs.records.messages import Id, Join
 
@@ -189,7 +189,7 @@ class ByDestination(Release):
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, sender: Sender, one: HeldMessage, watch: Watch, offset: int, now_ms: int) -> Refusal | None:
+    def take(self, sender: SenderRuns, one: HeldMessage, watch: Watch, offset: int, now_ms: int) -> Refusal | None:
         group = self.group
         names = _names(one)
         if watch == QUEUED:
@@ -285,7 +285,7 @@ class ByDestination(Release):
             sender.remember(seq, one.value, group.digests)
         return self._freed_by_end(one.id, sender)
 
-    def _freed_by_end(self, id_: Id, sender: Sender) -> list[Place]:
+    def _freed_by_end(self, id_: Id, sender: SenderRuns) -> list[Place]:
         """The places that are free now that this id is settled at all destinations."""
         freed: list[Place] = []
         for stand_in in self.group.take_watchers(id_) if id_ in self.group.waiting else ():
