@@ -150,7 +150,6 @@ class SegmentRunner:
             sleep(LOOK_S)
 
     def counts(self, link: Link) -> dict[str, int]:
-        """What is counted of a link."""
         with self._lock:
             return link.counts()
 
@@ -164,7 +163,6 @@ class SegmentRunner:
 
     @property
     def is_running(self) -> bool:
-        """Whether it drives its links."""
         return not self._closed and self.failure is None
 
     def close(self) -> None:

@@ -53,7 +53,6 @@ class SegmentSocket:
 
     @property
     def interface(self) -> str:
-        """The name of its interface."""
         return self._interface.name
 
     def _check_size(self) -> None:
@@ -116,7 +115,6 @@ class SegmentSocket:
         self._socket.setsockopt(self._level, socket.IP_ADD_MEMBERSHIP, group + own + struct.pack("@i", index))
 
     def fileno(self) -> int:
-        """For `select`."""
         return self._socket.fileno()
 
     def receive(self) -> bytes | None:

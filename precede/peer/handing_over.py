@@ -109,7 +109,6 @@ class EventQueue:
 
     @property
     def has_records(self) -> bool:
-        """Whether a record waits here."""
         return self._put != self._taken
 
 
@@ -140,7 +139,6 @@ class Callbacks:
             self._thread = threading.Thread(target=self._run, name="precede callbacks", daemon=True)
 
     def start(self) -> None:
-        """Begin to call."""
         if self._thread is not None:
             self._thread.start()
 
@@ -156,16 +154,13 @@ class Callbacks:
 
     @property
     def are_made(self) -> bool:
-        """Whether all calls are made."""
         return self._made == self._put
 
     @property
     def wanted(self) -> bool:
-        """Whether any call is wanted."""
         return self._thread is not None
 
     def offer(self, listing: Listing) -> None:
-        """A group is offered."""
         self._call(self._on_offer, listing)
 
     def tell(self, event: Event, order: str, name: str) -> None:

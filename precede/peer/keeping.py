@@ -141,7 +141,6 @@ class Keeper:
         return max(LOOK_S, (monotonic() - began) / LOOK_SHARE)
 
     def happened(self) -> None:
-        """Something happened on the segment."""
         self.has_news = self._has_told = True
 
     def _look(self, _: object) -> float | None:

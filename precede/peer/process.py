@@ -144,12 +144,10 @@ class SegmentProcess:
             return [listing_of(directory.known[group]) for group in found]
 
     def inside(self, group: str) -> PeerGroup | None:
-        """A group that this process is in."""
         found = self._segment.groups.get(group)
         return None if found is None or found.own_join.left else found
 
     def mine(self) -> list[str]:
-        """The groups that this process is in."""
         with self.use():
             return sorted(group for group in self._segment.groups if self.inside(group) is not None)
 
@@ -165,7 +163,6 @@ class SegmentProcess:
         return listing_of(known).members
 
     def create(self, group: str, options: dict[str, Any], *, wait_s: float) -> None:
-        """Create a group and enter it. Raises Refused."""
         self._wait_for_epoch()
         with self.use() as now_ms:
             if self.inside(group) is not None:
@@ -302,7 +299,6 @@ class SegmentProcess:
         return self._keeper.trouble
 
     def counts(self) -> dict[str, int]:
-        """What was received, sent and dropped, by code."""
         return self._runner.counts(self._link)
 
     # ── events ────────────────────────────────────────────────────────────────────────────────────────────────────

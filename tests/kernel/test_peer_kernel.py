@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from precede.udfs.limits import Limits
-from precede.udfs.peers.ordering import PeerKernel
+from precede.udfs.peers.ordering import Ordering, PeerKernel
 from precede.udfs.records.messages import Id, Message
 from precede.udfs.records.wire import read
 from tests.kernel.effort import seeds
@@ -76,6 +76,24 @@ def delivered(kernel: PeerKernel) -> list[tuple[str, int]]:
     found = [one.id for one in kernel.told.placed if one.id is not None]
     kernel.clear()
     return [(name, seq) for name, _, seq in found]
+
+
+def test_what_is_held_under_larger_limits_is_handed_over_by_whatever_limits_there_are_then() -> None:
+    ordering = Ordering("G", "a", "object")
+    larger = Limits(after_max=50)
+    ordering.take_limits(larger)
+
+    def feed(sender: str, seq: int, after: list[Id]) -> list[Id]:
+        value = json.dumps({"group": "G", "sender": sender, "seq": seq, "after": after, "data": 1}).encode()
+        delivered, refused = ordering.feed(value, read(value, larger), 0.0)
+        assert refused == []
+        return [(one.record.sender, 0, one.record.seq) for one in delivered if isinstance(one.record, Message)]
+
+    others: list[Id] = [("b", 0, seq) for seq in range(1, 31)]
+    assert feed("c", 1, others) == []
+    ordering.take_limits(Limits())
+    found = [feed("b", seq, []) for _, _, seq in others]
+    assert found[-1] == [("b", 0, 30), ("c", 0, 1)]
 
 
 @pytest.mark.parametrize("order", ORDERS_IN_BUNDLES)

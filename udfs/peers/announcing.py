@@ -72,7 +72,6 @@ class Announcing:
 
     @property
     def due_ms(self) -> float:
-        """When to call `write`."""
         return min(self._own_ms, self._answer_ms, self._ask_on_ms)
 
     def take(self, origin: bytes, note: Announcement, streams: Streams, now_ms: float) -> None:

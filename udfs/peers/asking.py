@@ -112,7 +112,6 @@ class Asking:
                 wanted.due_ms = max(wanted.due_ms, now_ms + pause_ms)
 
     def deadline_ms(self) -> float | None:
-        """When to call `due`."""
         return max(self._due[0][0], self._next_round_ms) if self._due else None
 
     def due(self, now_ms: float) -> list[list[bytes]]:

@@ -152,7 +152,6 @@ class Broadcast:
         return encoded
 
     def deadline_ms(self) -> float:
-        """When to call `due` next, as far as known now."""
         times = [self._heartbeat_ms, self._housekeeping_ms]
         parts = self.sending.deadline_ms(), self._ack_ms, self.repairing.deadline_ms(), self.asking.deadline_ms()
         return min(times + [time for time in parts if time is not None])

@@ -104,7 +104,6 @@ class Reassembly:
         return dropped
 
     def deadline_ms(self) -> float | None:
-        """When to call `expire`."""
         return next((one.touched_ms + PENDING_MS_MAX for one in self._pending.values()), None)
 
     def _make_room(self, now_ms: float) -> None:

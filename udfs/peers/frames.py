@@ -235,7 +235,6 @@ def read_repair(body: bytes) -> tuple[bytes, int, bytes]:
 
 
 def write_repair(origin: bytes, kind: int, body: bytes) -> bytes:
-    """The body of a repair."""
     return REPAIR_HEAD.pack(origin, kind) + body
 
 
@@ -268,7 +267,6 @@ class DropCounts(dict[str, int]):
         self._known: set[tuple[str, str]] = set()
 
     def add(self, code: str) -> None:
-        """Count one more."""
         self[code] = self.get(code, 0) + 1
 
     def fault(self, error: Exception) -> None:

@@ -103,7 +103,6 @@ class KeptMessages:
         self._have_bytes += BOUND_COST * (len(have.beyond) - bounds)
 
     def clear(self) -> None:
-        """Nothing was ever here."""
         self.messages.clear()
         self._have.clear()
         self._gone.clear()
@@ -228,7 +227,6 @@ class MessageStore:
                     yield (*who, seq), values[seq]
 
     def get(self, id_: Id) -> bytes | None:
-        """A value, if it is kept."""
         values = self._by_sender.get(id_[:2])
         return None if values is None else values.get(id_[2])
 
@@ -259,7 +257,6 @@ class MessageStore:
                 return (*who, first), value
 
     def clear(self) -> None:
-        """Keep nothing."""
         self._by_sender.clear()
         self._came.clear()
         self._count = 0

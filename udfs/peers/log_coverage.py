@@ -37,7 +37,6 @@ class LogCoverage:
         self.drop([id_ for id_ in self._lacking if self.has(id_)])
 
     def has(self, id_: Id) -> bool:
-        """Whether the log has this message."""
         runs = self._have.get(id_[:2])
         return runs is not None and id_[2] in runs
 

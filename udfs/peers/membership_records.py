@@ -55,7 +55,6 @@ class MembershipRecords:
         return value in self._abandons
 
     def keep(self, record: MembershipRecord, value: bytes) -> None:
-        """Keep a record that took effect."""
         match record:
             case Create():
                 self.create = value
@@ -135,7 +134,6 @@ class WaitingRecords:
                 yield one[2:]
 
     def due_ms(self, view: View) -> float | None:
-        """When to call `take_due`."""
         return min((_ready_ms(one, view) for one in self._deferred), default=None)
 
     def put_heartbeat(self, value: bytes, record: Heartbeat) -> None:

@@ -53,9 +53,9 @@ class PeerKernel(Holdback):
     def __init__(self, order: str) -> None:
         self.told = TypedOutbox()
         super().__init__(order=order, outbox=self.told, orders={**ORDERS, TwoClock.name: _TwoClock})
+        self.told.limits = ANY_SIZE  # what was held is read again, and the limits may have changed since
 
     def take_limits(self, limits: Limits) -> None:
-        """Take records by these limits from now on."""
         self.limits = self.shared.limits = limits
         self._record_bytes_max = limits.record_bytes_max
         for group in (*self._groups.values(), *self._resting.values()):
@@ -86,7 +86,6 @@ class PeerKernel(Holdback):
         return len(values)
 
     def is_settled(self, group: str, id_: Id) -> bool:
-        """Whether a message was delivered or abandoned, at all its destinations."""
         sender = self.open(group).senders.get(sender_key(id_[0], id_[1]))
         return sender is not None and id_[2] in sender
 
@@ -209,11 +208,9 @@ class Ordering:
         self._reads_once = not order.has_destinations
 
     def take_limits(self, limits: Limits) -> None:
-        """Take records by these limits from now on."""
         self.kernel.take_limits(limits)
 
     def is_settled(self, id_: Id) -> bool:
-        """Whether a message was delivered or abandoned."""
         return self.kernel.is_settled(self.group, id_)
 
     def is_over(self, name: str, epoch: int) -> bool:
@@ -222,7 +219,6 @@ class Ordering:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything of the group was accepted."""
         return self.kernel.has_begun(self.group)
 
     def took_to_hold(self, record: Record) -> bool:

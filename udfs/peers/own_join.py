@@ -44,7 +44,6 @@ class OwnJoin:
         self.named.clear()
 
     def end(self) -> None:
-        """This peer has left."""
         self.left, self.joined, self.record, self.again_ms = True, False, None, None
 
     def receive_answer(self, answer: JoinAnswer, epoch: int) -> bool:

@@ -123,7 +123,6 @@ class PeerGroup:
         return members(self.speaking.knowledge.view)
 
     def take_limits(self, limits: Limits) -> None:
-        """Take records by these limits from now on."""
         self.limits = limits
         self.ordering.take_limits(limits)
 
@@ -564,7 +563,6 @@ class PeerGroup:
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def due(self, clock_ms: int, now_ms: float) -> None:
-        """Do what is due."""
         speaking = self.speaking
         if speaking.heartbeat_ms is not None and speaking.heartbeat_ms <= now_ms:
             speaking.heartbeat_ms = None
@@ -591,7 +589,6 @@ class PeerGroup:
         return not self.ordering.is_held(id_) and not self.log_coverage.keeps(id_)
 
     def deadline_ms(self) -> float | None:
-        """When to call `due`."""
         times = [
             self.speaking.heartbeat_ms,
             self.sync_schedule.deadline_ms(is_waiting=bool(self.ordering.held_count)),

@@ -54,7 +54,6 @@ class FrameStore:
         self.size = 0
 
     def get(self, origin: bytes, seq: int) -> Stored | None:
-        """A frame, if it is kept."""
         kept = self._kept.get(origin)
         return None if kept is None else kept.frames.get(seq)
 
@@ -185,7 +184,6 @@ class Repairing:
         self._hold(place, now_ms)
 
     def deadline_ms(self) -> float | None:
-        """When to call `due`."""
         while self._due and self._due[0][1] not in self._pending:
             heappop(self._due)
         if not self._due:

@@ -334,7 +334,6 @@ class SegmentProtocol:
     # ── the medium ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def receive(self, datagram: bytes, now_ms: float) -> None:
-        """Take in a datagram."""
         self._now_ms = now_ms
         self._take_said()
         try:
@@ -392,7 +391,6 @@ class SegmentProtocol:
             return []
 
     def deadline_ms(self) -> float:
-        """When to call `due` next, as far as known now."""
         if self._speakers:
             return self._said_ms
         times = [self.announcing.due_ms]

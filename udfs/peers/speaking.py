@@ -194,11 +194,9 @@ class Speaking:
     # ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def dump(self) -> dict[str, Any]:
-        """Everything that is kept, as plain data."""
         return {"epoch": self.epoch, "stamps": self.stamps.dump(), "knowledge": self.knowledge.dump()}
 
     def load(self, dumped: dict[str, Any]) -> None:
-        """Take what `dump` returned."""
         self.knowledge.load(dumped["knowledge"])
         self.stamps.load(dumped["stamps"])
         self.epoch = self.stamps.epoch = dumped["epoch"]

@@ -135,7 +135,6 @@ class Streams:
         self.by_origin: dict[bytes, OriginStream] = {}
 
     def get(self, origin: bytes) -> OriginStream | None:
-        """What is known of an origin."""
         return self.by_origin.get(origin)
 
     def of(self, origin: bytes, now_ms: float) -> OriginStream:

@@ -194,7 +194,6 @@ class Synchroniser:
         return answers
 
     def deadline_ms(self) -> float | None:
-        """When to call `due` next, as far as known now."""
         times = [one.forget_ms if one.due_ms is None else one.due_ms for one in self._notes.values()]
         return min(times, default=None)
 
