@@ -56,6 +56,7 @@ per group to another topic, exactly once, and to Delta tables.
   precede why travel bob:1            what became of one message
   precede groups                      the groups, and their members
   precede dead-letters --since 1d     what was refused, and why
+  precede check                       whether all of it is right, by code of its own
 
 [bold]Without Kafka, between machines that hear each other[/bold]
 
@@ -75,6 +76,7 @@ COMMANDS = (
     "why",
     "groups",
     "dead-letters",
+    "check",
     "peer",
     "key",
     "broker",

@@ -14,13 +14,15 @@ import promql_parser
 import pytest
 import yaml
 
+from precede.check.judge import Check
+from precede.check.watching import CheckPages
 from precede.command_line import COMMANDS
 from precede.gateway.bridge import Bridge
 from precede.gateway.history import LogHistory
 from precede.gateway.log_kernel import LogKernel
 from precede.gateway.status import GatewayPages, look_at
-from precede.ingest.kafka.topics import Retention
-from precede.ingest.live.kernel import KernelState, StreamIdentity
+from precede.ingest.kafka.retention import Retention
+from precede.ingest.live.live_kernel import KernelState, Stream
 from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.ingest.service.running import host_and_port
 from precede.streaming.monitoring.metrics import Metrics
@@ -143,7 +145,7 @@ FROM_PROMETHEUS = {"up"}
 
 
 def told_metrics() -> dict[str, set[str]]:
-    """The metrics of a job and of a gateway, by their Prometheus names, with their labels."""
+    """The metrics of a job, of a gateway and of a check, by their Prometheus names, with their labels."""
     settings = Settings(metrics="0")
     metrics = Metrics(settings, BrokerMonitor(settings.bootstrap, settings.raw_topic), lambda: True)
     metrics.broker.ends[0] = (0, 1)
@@ -157,14 +159,19 @@ def told_metrics() -> dict[str, set[str]]:
     metrics.keepers[1].reached = {("precede.ordered", 0): 5}
     metrics.observe("order", "triggerExecution", 1.0)
     told: dict[str, set[str]] = {}
-    for family in (*metrics.registry.collect(), *gateway_metrics(settings)):
+    for family in (*metrics.registry.collect(), *gateway_metrics(settings), *check_metrics()):
         for sample in family.samples:
             told.setdefault(sample.name, set()).update(sample.labels)
     return told
 
 
+def check_metrics() -> Iterator[Any]:
+    topics: Any = SimpleNamespace(check=Check())
+    return CheckPages(topics).collect()
+
+
 def gateway_metrics(settings: Settings) -> Iterator[Any]:
-    log = LogKernel(StreamIdentity("", "", "", 1, "s_b", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {}))
+    log = LogKernel(Stream("", "", "", 1, "s_b", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {}))
     spool: Any = SimpleNamespace(count=0)
     pages = GatewayPages(BrokerMonitor(settings.bootstrap, settings.raw_topic))
     pages.figures = look_at(Bridge(log, LogHistory(), spool, say=print), spool, [])
@@ -237,7 +244,10 @@ def test_the_dashboard_shows_every_metric_that_an_alarm_goes_by() -> None:
         return set(re.findall(r"\bprecede_\w+", text))
 
     shown = metrics(json.dumps(DASHBOARD))
-    seldom = {"precede_query_restarts_total"}  # the alarm and its page say all there is to say
+    seldom = {
+        "precede_query_restarts_total",
+        "precede_check_broken_groups",
+    }  # the alarm and its page say all there is to say
     assert set().union(*(metrics(alarm["expr"]) for alarm in ALARMS.values())) - shown == seldom
 
 
@@ -305,7 +315,7 @@ def test_the_runbook_says_of_every_code_whose_matter_it_is() -> None:
 
 
 def test_the_guide_names_every_metric_that_a_job_tells() -> None:
-    guide = "".join((ROOT / "docs" / "how-to" / f"{name}.md").read_text() for name in ("operate", "gateways"))
+    guide = "".join((ROOT / "docs" / "how-to" / f"{name}.md").read_text() for name in ("operate", "gateways", "check"))
     families = {
         re.sub(r"_(bucket|count|sum|created)$", "", name) for name in told_metrics() if name.startswith("precede")
     }

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from precede.ingest.client_tables import ClientTable
-from precede.ingest.kafka import tokens
-from precede.ingest.kafka.access import MECHANISMS, PROTOCOLS, TLS, Access, Address, Table, check_table
+from precede.ingest.kafka import kafka_table, tokens
+from precede.ingest.kafka.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
+from precede.ingest.kafka.kafka_table import Table
+from precede.ingest.pass_through import PassThrough
 from precede.udfs.errors import Refused
 
 PASSWORD = "PRECEDE_SASL_PASSWORD"  # noqa: S105 (the name of the variable that contains it)
@@ -40,7 +41,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     ssl_ca_file: str | None = None
     ssl_certificate_file: str | None = None
     ssl_key_file: str | None = None
-    kafka: ClientTable = ClientTable()
+    kafka: PassThrough = PassThrough()
 
 
 def address(bootstrap: str, settings: Credentials, environ: Mapping[str, str]) -> Address:
@@ -53,7 +54,7 @@ def address(bootstrap: str, settings: Credentials, environ: Mapping[str, str]) -
                 raise Refused(
                     f"The setting {name} has no effect while security_protocol is {protocol}: set that to {kind}."
                 )
-    check_table(settings.kafka)
+    kafka_table.check(settings.kafka)
     more = tuple(settings.kafka.items())
     files = _files(settings)
     if not logs_in:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from confluent_kafka import KafkaException
 
-from precede.ingest.kafka.clients import retry
+from precede.ingest.kafka.retry import retry
 from precede.udfs.errors import Refused, Unreachable
 
 RETRY_S = 2.0

@@ -8,7 +8,7 @@ import msgspec
 from precede.ingest.extras import need
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.log_readers import open_reader
-from precede.reading.from_delta import DeltaRows
+from precede.reading.delta_rows import DeltaRows
 from precede.streaming.places.place import Place
 from precede.udfs.errors import Refused
 from precede.udfs.member.knowledge import read_without_data

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from precede.ingest.client_tables import ClientTable
+from precede.ingest.pass_through import PassThrough
 from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused
 
@@ -88,9 +88,9 @@ def spark_values(table: Mapping[str, str]) -> dict[str, str]:
     return {name if name.startswith("spark.") else HADOOP + name: value for name, value in table.items()}
 
 
-def hadoop_values(table: Mapping[str, str]) -> ClientTable:
+def hadoop_values(table: Mapping[str, str]) -> PassThrough:
     """What of the table concerns Hadoop, as a configuration of Hadoop names it."""
-    return ClientTable(
+    return PassThrough(
         (name.removeprefix(HADOOP), value) for name, value in spark_values(table).items() if name.startswith(HADOOP)
     )
 

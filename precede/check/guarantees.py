@@ -1,0 +1,292 @@
+"""The guarantee of each order, judged from the stamps of what was delivered.
+
+`unmet` names what must be settled before a message; `misplaced` compares it with what was delivered before it. Which
+of the two shows a violation depends on how the documents state the guarantee.
+"""
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from msgspec import UNSET
+
+from precede.check.membership import Membership
+from precede.check.settled import Settled
+from precede.check.witness import Shown
+from precede.udfs.records.messages import Id, Message, Who
+
+NO_CLOCK = -(10**30)
+
+
+class Unmet(NamedTuple):
+    """What a message waits for: some seqs of one sender and epoch."""
+
+    who: Who
+    first: int
+    last: int
+    watched: Id
+    """Nothing changes for the message until this one is settled."""
+
+
+class Guarantee:
+    """One order's promise. `settled` is what was delivered or abandoned so far, in the whole group."""
+
+    name = ""
+    keeps_turn = False
+    """Whether a stand-in, too, follows the previous message of its sender."""
+    by_clocks = False
+    both_clocks = False
+    answers_first = False
+    """Whether what answers the last delivered message comes before all others, and refusals take ids."""
+
+    def __init__(self, settled: Settled, membership: Membership) -> None:
+        self.settled = settled
+        self.membership = membership
+
+    def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
+        """The first that must come before this message and has not; None if it may be delivered."""
+        return None
+
+    def unmet_of_stand_in(self, id_: Id) -> Unmet | None:
+        """The same for the record that stands for an abandoned message."""
+        return self.previous(id_) if self.keeps_turn else None
+
+    def misplaced(self, id_: Id, message: Message, at: Shown) -> tuple[Shown, str] | None:
+        """An earlier delivery that should have come later, and why."""
+        return None
+
+    def delivered(self, id_: Id, message: Message | None, at: Shown) -> None:
+        """A message, or what stands for it, was delivered."""
+
+    def previous(self, id_: Id) -> Unmet | None:
+        """What is missing of the sender's earlier messages."""
+        who = (id_[0], id_[1])
+        upto = self.settled.upto(who)
+        if upto >= id_[2] - 1:
+            return None
+        return Unmet(who, upto + 1, id_[2] - 1, (*who, id_[2] - 1))
+
+
+class ReplyAfterQuestion(Guarantee):
+    """`s_b`: a message follows the one that it answers."""
+
+    name = "s_b"
+    answers_first = True
+
+    def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
+        after = message.after
+        if not after or after[0] in self.settled:
+            return None
+        return _one(after[0])
+
+
+class AfterItsDependencies(Guarantee):
+    """`object`: a message follows all that it names."""
+
+    name = "object"
+
+    def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
+        for one in message.after or ():
+            if one not in self.settled:
+                return _one(one)
+        return None
+
+
+class SendersOrder(Guarantee):
+    """`fifo`: a message follows the previous one of its sender."""
+
+    name = "fifo"
+    keeps_turn = True
+
+    def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
+        return self.previous(id_)
+
+
+class CausalOrder(Guarantee):
+    """`causal`: a message follows everything that its vector counts."""
+
+    name = "causal"
+    keeps_turn = True
+
+    def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
+        upto = self.settled.upto
+        who = (id_[0], id_[1])
+        if upto(who) < id_[2] - 1:
+            return self.previous(id_)
+        for name, epoch, seq in message.seen or ():
+            known = upto((name, epoch))
+            if known < seq and (name, epoch, seq) != id_:
+                return Unmet((name, epoch), known + 1, seq, (name, epoch, seq))
+        return None
+
+
+class LogOrder(Guarantee):
+    """`total`: the sequence of the log."""
+
+    name = "total"
+
+    def __init__(self, settled: Settled, membership: Membership) -> None:
+        super().__init__(settled, membership)
+        self._last: tuple[int, Shown] | None = None
+
+    def misplaced(self, id_: Id, message: Message, at: Shown) -> tuple[Shown, str] | None:
+        if self._last is None or self._last[0] <= self._counts_from(id_, at):
+            return None
+        return self._last[1], "it reached the log earlier"
+
+    def delivered(self, id_: Id, message: Message | None, at: Shown) -> None:
+        self._last = self._counts_from(id_, at), at
+
+    def _counts_from(self, id_: Id, at: Shown) -> int:
+        """In a closed group, a message counts from the `join` of its sender on."""
+        return max(at.offset, self.membership.joined_at.get((id_[0], id_[1]), 0))
+
+
+class TimeOrder(Guarantee):
+    """`lamport`: by linear time, then by the sender's name."""
+
+    name = "lamport"
+    keeps_turn = True
+    by_clocks = True
+
+    def __init__(self, settled: Settled, membership: Membership) -> None:
+        super().__init__(settled, membership)
+        self._last: tuple[tuple[int, Id], Shown] | None = None
+
+    def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
+        return self.previous(id_)
+
+    def misplaced(self, id_: Id, message: Message, at: Shown) -> tuple[Shown, str] | None:
+        if self._last is None or message.time is UNSET or self._last[0] < (message.time, id_):
+            return None
+        (time, (name, *_)), shown = self._last
+        return shown, f"(time, sender) is ({message.time}, {id_[0]}), which is less than ({time}, {name})"
+
+    def delivered(self, id_: Id, message: Message | None, at: Shown) -> None:
+        if (
+            message is not None
+            and message.time is not UNSET
+            and (self._last is None or self._last[0] < (message.time, id_))
+        ):
+            self._last = (message.time, id_), at
+
+
+class TwoClockOrder(Guarantee):
+    """`two_clock`: a linear extension of the relation by both clocks."""
+
+    name = "two_clock"
+    keeps_turn = True
+    by_clocks = both_clocks = True
+
+    def __init__(self, settled: Settled, membership: Membership) -> None:
+        super().__init__(settled, membership)
+        self.clocks: dict[Id, int] = {}
+        """The clock that counts for a message, where the log says more than its own stamp."""
+        self._shown: dict[Who, int] = {}
+        # Of what was delivered, only what no other exceeds in both clocks: times grow, clocks fall.
+        self._times: list[int] = []
+        self._front: list[tuple[int, Who, Shown]] = []
+
+    @property
+    def margin_ms(self) -> int | None:
+        options = self.membership.options
+        if options.accuracy_ms is UNSET:
+            return None
+        return 2 * options.accuracy_ms - (options.delay_min_ms or 0)
+
+    def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
+        return self.previous(id_)
+
+    def misplaced(self, id_: Id, message: Message, at: Shown) -> tuple[Shown, str] | None:
+        if message.time is UNSET:
+            return None
+        where = bisect_right(self._times, message.time)
+        if where == len(self._times):
+            return None
+        clock, who, shown = self._front[where]
+        own, margin = self._clock(id_, message), self.margin_ms
+        if who == (id_[0], id_[1]) or (margin is not None and own > clock + margin):
+            return None
+        return shown, f"its time {message.time} is less than {self._times[where]}, and its clock does not rule it out"
+
+    def delivered(self, id_: Id, message: Message | None, at: Shown) -> None:
+        if message is None or message.time is UNSET:
+            return
+        clock, who, time = self._clock(id_, message), (id_[0], id_[1]), message.time
+        self._shown[who] = clock
+        self.clocks.pop(id_, None)
+        times, front = self._times, self._front
+        first = bisect_left(times, time)
+        if first < len(times) and front[first][0] >= clock:
+            return  # one with a later time and clock stands for it
+        if first < len(times) and times[first] == time:
+            del times[first], front[first]
+        begin = first
+        while begin > 0 and front[begin - 1][0] <= clock:
+            begin -= 1
+        times[begin:first] = [time]
+        front[begin:first] = [(clock, who, at)]
+
+    def _clock(self, id_: Id, message: Message) -> int:
+        known = self.clocks.get(id_)
+        if known is not None:
+            return known
+        own = NO_CLOCK if message.clock_ms is UNSET else message.clock_ms
+        return max(own, self._shown.get((id_[0], id_[1]), NO_CLOCK))
+
+
+class CausalAtDestinations(Guarantee):
+    """`causal_p2p`: at each destination, a message follows what its `sent` names for that destination."""
+
+    name = "causal_p2p"
+
+    def __init__(self, settled: Settled, membership: Membership) -> None:
+        super().__init__(settled, membership)
+        self.merged: dict[str, dict[Who, int]] = {}
+        self.gave_up = False
+        """Whether anything was abandoned: then what is settled everywhere counts, too."""
+
+    def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
+        sent = message.sent
+        if not sent or place is None:
+            return None
+        clock = self.merged.get(place, {})
+        for name, epoch, seq in sent.get(place, ()):
+            known = clock.get((name, epoch), 0)
+            if known < seq and not (self.gave_up and self.settled.upto((name, epoch)) >= seq):
+                return Unmet((name, epoch), known + 1, seq, (name, epoch, seq))
+        return None
+
+    def unmet_of_stand_in(self, id_: Id) -> Unmet | None:
+        previous = self.previous(id_)
+        return None if previous is None else previous._replace(watched=(*previous.who, previous.first))
+
+    def delivered(self, id_: Id, message: Message | None, at: Shown) -> None:
+        clock = self.merged.setdefault(at.destination or "", {})
+        for name, epoch, seq in [id_] if message is None else message.seen or ():
+            if clock.get((name, epoch), 0) < seq:
+                clock[name, epoch] = seq
+
+
+def _one(id_: Id) -> Unmet:
+    return Unmet((id_[0], id_[1]), id_[2], id_[2], id_)
+
+
+GUARANTEES: dict[str, type[Guarantee]] = {
+    each.name: each
+    for each in (
+        ReplyAfterQuestion,
+        SendersOrder,
+        CausalOrder,
+        CausalAtDestinations,
+        LogOrder,
+        TimeOrder,
+        TwoClockOrder,
+        AfterItsDependencies,
+    )
+}
+"""The orders of the documents; of an order of one's own, only the sequence can be judged."""
+
+
+def promise_of(order: str) -> type[Guarantee]:
+    """The guarantee of an order; one of one's own promises nothing that is known here."""
+    return GUARANTEES.get(order, Guarantee)
