@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol, Self
+from typing import Any
 
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -240,17 +240,7 @@ class Talk:
 # ── the view: panels in a terminal, lines elsewhere ───────────────────────────────────────────────────────────────────
 
 
-class PeersView(Protocol):
-    """What both kinds of view can do."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-
-    def show(self, state: str) -> None:
-        """Refresh. `state` says in a few words what happens."""
-
-
-def open_peers_view(console: Console, watch: PeerWatch) -> PeersView:
+def open_peers_view(console: Console, watch: PeerWatch) -> "PeersInLines | PeersInPanels":
     return PeersInPanels(console, watch) if console.is_terminal else PeersInLines(console, watch)
 
 
@@ -263,6 +253,7 @@ class PeersInLines(PrintedLines):
         self._printed = 0
 
     def show(self, state: str) -> None:
+        """Refresh. `state` says in a few words what happens."""
         self._print_state(state)
         for one in self._watch.log[self._printed :]:
             have = sum((one.sender, one.epoch, one.seq) in peer.delivered for peer in self._watch.peers.values())
@@ -337,7 +328,8 @@ def perform(seconds: float, seed: int) -> None:
             stack.callback(ordered.close)
             peers = stack.enter_context(_peers(console, watch, urls, folder))
             talk = Talk(peers, watch, seed)
-            view = stack.enter_context(open_peers_view(console, watch))
+            view = open_peers_view(console, watch)
+            stack.enter_context(view)
             cut_short = _play(talk, [job, *gateways], ordered, view, seconds)
     except KeyboardInterrupt:
         cut_short = True
@@ -402,7 +394,7 @@ def _play(
     talk: Talk,
     children: list[Child],
     ordered: Follower,
-    view: PeersView,
+    view: PeersInLines | PeersInPanels,
     seconds: float,
 ) -> bool:
     """Talk, and wait until peers and log have everything; returns whether Ctrl-C cut it short."""

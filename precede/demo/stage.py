@@ -16,7 +16,7 @@ from rich.table import Table
 
 import precede
 from precede.demo.conversation import GROUP, MEMBERS, ScriptedConversation, SentMessage
-from precede.demo.view import DemoView, open_view
+from precede.demo.view import LiveView, PlainView, open_view
 from precede.demo.watch import DemoWatch
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.log_readers import LogReader, open_reader
@@ -150,7 +150,7 @@ def child_environment() -> dict[str, str]:
 class Performance:
     """Plays the conversation step by step and shows it in the view."""
 
-    def __init__(self, bootstrap: str, job: Child, watch: DemoWatch, view: DemoView, seed: int) -> None:
+    def __init__(self, bootstrap: str, job: Child, watch: DemoWatch, view: PlainView | LiveView, seed: int) -> None:
         self._job = job
         self._watch = watch
         self._view = view

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -75,23 +75,7 @@ class DrawnPicture:
 # ── the demo of the job ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class DemoView(Protocol):
-    """What both kinds of view can do."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-
-    def arrived(self, arrival: Arrival) -> None:
-        """A record arrived in the raw topic."""
-
-    def delivered(self, delivery: Delivery) -> None:
-        """The stream delivered a record."""
-
-    def show(self, state: str, seconds: float) -> None:
-        """Refresh. `state` says in a few words what the demo has been doing for `seconds`."""
-
-
-def open_view(console: Console, watch: DemoWatch) -> DemoView:
+def open_view(console: Console, watch: DemoWatch) -> "PlainView | LiveView":
     return LiveView(console, watch) if console.is_terminal else PlainView(console, watch)
 
 
@@ -107,6 +91,7 @@ class PlainView(PrintedLines):
         self._watch = watch
 
     def arrived(self, arrival: Arrival) -> None:
+        """A record arrived in the raw topic."""
         if arrival.fate == "copy":
             self._line("arrived", arrival.id, "again: an exact copy, dropped")
         elif arrival.fate == "held":
@@ -117,11 +102,13 @@ class PlainView(PrintedLines):
             self._line("arrived", arrival.id, f"{arrival.text}{freed}")
 
     def delivered(self, delivery: Delivery) -> None:
+        """The stream delivered a record."""
         if delivery.kind == "message":
             waited = f" (held {delivery.held_ms / 1000:.1f} s)" if delivery.released_offset != delivery.offset else ""
             self._line(f"delivered {delivery.position}", _id_of(delivery), f"{delivery.data}{waited}")
 
     def show(self, state: str, seconds: float) -> None:  # noqa: ARG002 (a line is written once, without a counter)
+        """Refresh. `state` says in a few words what the demo has been doing for `seconds`."""
         self._print_state(state)
 
     def _line(self, event: str, id_: Id, text: str) -> None:

@@ -169,26 +169,29 @@ class GatewayPages(Collector):
             return
         names = {"segments": ",".join(side.address for side in figures.sides)}
         yield InfoMetricFamily("precede_gateway", "What the gateway was started with.", names)
-        yield CounterMetricFamily("precede_gateway_published_records", "Records published.", figures.published)
-        yield CounterMetricFamily(
-            "precede_gateway_answered_records", "Records published again because the log asked.", figures.answered
-        )
         refused = CounterMetricFamily(
             "precede_gateway_refused_records", "Records of the segments that the log refused.", labels=["code"]
         )
         for code in CODES:
             refused.add_metric([code], figures.refused.get(code, 0))
         yield refused
-        yield GaugeMetricFamily("precede_gateway_kept_records", "Records that the log lacks.", figures.kept)
-        yield GaugeMetricFamily("precede_gateway_kept_bytes", "What they take in memory.", figures.kept_bytes)
         oldest_ms = figures.oldest_heard_ms
-        oldest_s = 0.0 if oldest_ms is None else (clock_ms() - oldest_ms) / 1_000
-        oldest = "How long ago the oldest of them was heard, or read from the disk at the start."
-        yield GaugeMetricFamily("precede_gateway_kept_oldest_seconds", oldest, max(0.0, oldest_s))
-        yield GaugeMetricFamily("precede_gateway_spooled_records", "How many of them are on the disk.", figures.spooled)
-        yield GaugeMetricFamily("precede_gateway_full", "1 while no more records are taken in.", int(figures.is_full))
-        way = "How long records take into the log and back, as of late."
-        yield GaugeMetricFamily("precede_gateway_way_seconds", way, figures.way_ms / 1_000)
+        oldest_s = 0.0 if oldest_ms is None else max(0.0, (clock_ms() - oldest_ms) / 1_000)
+        answered, oldest = (
+            "Records published again because the log asked.",
+            "How long ago the oldest of them was heard, ",
+        )
+        for family, name, words, value in (
+            (CounterMetricFamily, "published_records", "Records published.", figures.published),
+            (CounterMetricFamily, "answered_records", answered, figures.answered),
+            (GaugeMetricFamily, "kept_records", "Records that the log lacks.", figures.kept),
+            (GaugeMetricFamily, "kept_bytes", "What they take in memory.", figures.kept_bytes),
+            (GaugeMetricFamily, "kept_oldest_seconds", f"{oldest}or read from the disk at the start.", oldest_s),
+            (GaugeMetricFamily, "spooled_records", "How many of them are on the disk.", figures.spooled),
+            (GaugeMetricFamily, "full", "1 while no more records are taken in.", int(figures.is_full)),
+            (GaugeMetricFamily, "way_seconds", "How long records take into the log and back.", figures.way_ms / 1_000),
+        ):
+            yield family(f"precede_gateway_{name}", words, value)
         yield self._lag(figures)
         yield from _segments(figures)
 

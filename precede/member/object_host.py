@@ -54,7 +54,6 @@ from precede.udfs.member.object_calls import (
     Response,
     SendData,
     Started,
-    Wrong,
     answerable,
 )
 from precede.udfs.member.objects import Conflicts, Instance, InstanceQueue, Kind, ObjectClient, ObjectMessage, Vector
@@ -224,7 +223,7 @@ class Running:
 # ── the host ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Speaker(Protocol):
+class SendingMember(Protocol):
     """What a host needs of its member: `precede.Member` has it, and so has anything else that sends."""
 
     @property
@@ -241,7 +240,7 @@ class Speaker(Protocol):
 class ObjectHost:
     """The host of one object, or of none: then it only invokes others."""
 
-    def __init__(self, member: Speaker, target: object = None, *, methods: Iterable[str] | None = None) -> None:
+    def __init__(self, member: SendingMember, target: object = None, *, methods: Iterable[str] | None = None) -> None:
         table = Conflicts(member.conflicts)
         self.name = member.name
         self._member = member
@@ -418,7 +417,7 @@ class ObjectHost:
         try:
             return self._carry_out(running, wanted)
         except (TypeError, ValueError) as wrong:
-            return Wrong(wrong)
+            return Nothing(error=wrong)
 
     def _carry_out(self, running: Running, wanted: Any) -> Awaited:
         """Do what a generator asks for; what it waits for now."""

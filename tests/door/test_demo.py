@@ -11,14 +11,16 @@ from rich.console import Console
 
 from precede.demo.conversation import GROUP, MEMBERS, ScriptedConversation, SentMessage, threads
 from precede.demo.stage import commands
-from precede.demo.view import DemoView, LiveView, PlainView, open_view
+from precede.demo.view import LiveView, PlainView, open_view
 from precede.demo.watch import DemoWatch
 from precede.reading.delivery import Delivery
 from precede.udfs.records.messages import LogRecord
 from tests.door.command import ROOT, precede
 
 
-def played(seconds: float, *, seed: int = 7, view: DemoView | None = None, watch: DemoWatch | None = None) -> DemoWatch:
+def played(
+    seconds: float, *, seed: int = 7, view: PlainView | LiveView | None = None, watch: DemoWatch | None = None
+) -> DemoWatch:
     """Play the conversation and its late messages in steps of 10 ms; the stream takes no time."""
     watch = watch or DemoWatch(GROUP)
     now_s = 0.0

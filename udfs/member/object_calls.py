@@ -154,29 +154,19 @@ class Awaited(Protocol):
 
 
 class Nothing:
-    """No wait: the method is given a value at once."""
+    """No wait: the method is given a value at once, or the error of what cannot be done, where it asked for it."""
 
-    def __init__(self, value: Any = None) -> None:
+    def __init__(self, value: Any = None, error: Exception | None = None) -> None:
         self._value = value
-
-    def is_over(self) -> bool:
-        return True
-
-    def value(self) -> Any:
-        return self._value
-
-
-class Wrong:
-    """No wait: the method asked for what cannot be done, and that is raised where it asked."""
-
-    def __init__(self, error: Exception) -> None:
         self._error = error
 
     def is_over(self) -> bool:
         return True
 
     def value(self) -> Any:
-        raise self._error
+        if self._error is not None:
+            raise self._error
+        return self._value
 
 
 class ForAll:
