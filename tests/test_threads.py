@@ -21,7 +21,7 @@ OTHERS = {
     "ingest/segment/runner.py": "segments go on after errors; what ends the runner is raised to each who uses a link",
     "streaming/process/loop.py": "the watch of the job sees that it ended, says why, and starts the loop again",
     "precede/local/child.py": "the guard is a program of its own, and ends with the command that it guards",
-    "precede/demo/peers.py": "it reads what a process says; the demo looks whether that runs",
+    "precede/demo/peers.py": "it reads what a process says; the demo looks whether both go on",
     "precede/peer/handing_over.py": "calls of the application: what one raises is said, and the next one is made",
     "precede/peer/conversation.py": "it reads the input once; what it raises, the command raises",
     "precede/reading/shared_topic.py": "it ends what is closed, and nothing waits for it",

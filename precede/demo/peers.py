@@ -141,7 +141,8 @@ class PeerProcess:
 
     @property
     def is_running(self) -> bool:
-        return self._process.poll() is None
+        """Whether it runs, and what it says is read."""
+        return self._process.poll() is None and self._reader.is_alive()
 
     @property
     def is_in(self) -> bool:

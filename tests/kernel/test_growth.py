@@ -11,7 +11,7 @@ import pytest
 
 from bench import growth, stamped
 from precede.udfs.holdback import Holdback
-from precede.udfs.member.objects import Conflicts, InstanceQueue
+from precede.udfs.member.objects import Conflicts, InstanceQueue, ObjectClient
 from precede.udfs.orders import ORDERS
 from precede.udfs.records.messages import Id
 
@@ -42,6 +42,26 @@ QUEUES = {
 def test_a_request_costs_the_same_however_many_instances_run_or_wait(name: str) -> None:
     few, many = (_lines_a_request(name, size) for size in (FEW, MANY))
     assert many < MORE_AT_MOST * few
+
+
+def test_a_message_of_an_object_costs_the_same_however_many_compatible_ones_are_on_their_way() -> None:
+    few, many = (_lines_a_send(size) for size in (FEW, MANY))
+    assert many < MORE_AT_MOST * few
+
+
+def _lines_a_send(size: int) -> float:
+    """How many lines run for a message of an instance that commits then, where so many before it are in flight."""
+    client = ObjectClient("teller", Conflicts([("deposit", "close")]))
+
+    def play(first: int, last: int) -> None:
+        for number in range(first, last):
+            instance = client.start("deposit")
+            for draft in instance.drafts("deposit", "request", ["account"]):
+                instance.sent(draft, ("teller", 0, number))
+            instance.commit()
+
+    play(1, size)
+    return _lines_of(lambda: play(size, size + 100)) / 100
 
 
 def _lines_a_request(name: str, size: int) -> float:

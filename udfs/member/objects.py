@@ -132,13 +132,19 @@ class ObjectClient:
         """Delivered messages, and those that this object sent."""
         self.in_flight: dict[Id, ObjectMessage] = {}
         """Messages that this object sent and has not seen delivered."""
-        self._ended: dict[str, list[Id]] = {}
+        self._own: dict[str, dict[Id, ObjectMessage]] = {}
+        """The own messages that are remembered, by the method that said them."""
+        self._others: dict[str, dict[Id, ObjectMessage]] = {}
+        """The messages of others that are remembered, by the method that they are about."""
+        self._ended: dict[str, dict[Id, None]] = {}
         """Of each method, the last messages that its committed instances received and sent."""
+        self._ended_max: dict[str, int] = {}
+        """With more than that, delivered ones are left out."""
 
     def start(self, op: str, request: ObjectMessage | None = None) -> "Instance":
         """Begin an execution of a method; `request` invoked it."""
         self.oid += 1
-        before = [id_ for other, ids in self._ended.items() if self.conflicts.between(op, other) for id_ in ids]
+        before = [id_ for other in self.conflicts.of(op) for id_ in self._ended.get(other, ())]
         instance = Instance(self, (self.oid, self.name), op, before)
         if request is not None:
             instance.receive(request)
@@ -157,15 +163,28 @@ class ObjectClient:
 
     def ended(self, op: str, last: list[Id]) -> None:
         """An instance of a method has committed; `last` is what it sent last, and received since."""
-        implied = self._below(last).union(last)
-        kept = [*(id_ for id_ in self._ended.get(op, []) if id_ not in implied), *last]
-        newest = set(kept[-AFTER_MAX:])
-        self._ended[op] = [id_ for id_ in kept if id_ in newest or id_ in self.in_flight]
+        kept = self._ended.setdefault(op, {})
+        for id_ in self._below(last):
+            kept.pop(id_, None)
+        kept.update(dict.fromkeys(last))
+        if len(kept) > self._ended_max.get(op, 2 * AFTER_MAX):
+            newest = set([*kept][-AFTER_MAX:])
+            self._ended[op] = {id_: None for id_ in kept if id_ in newest or id_ in self.in_flight}
+            self._ended_max[op] = 2 * max(AFTER_MAX, len(self._ended[op]))
 
     def _remember(self, message: ObjectMessage) -> None:
         self.known[message.id] = message
-        while len(self.known) > KNOWN_MAX:
-            self.known.popitem(last=False)
+        self._alike(message)[message.id] = message
+        if len(self.known) > KNOWN_MAX:
+            id_, oldest = self.known.popitem(last=False)
+            if id_ not in self.in_flight:
+                self._alike(oldest).pop(id_, None)
+
+    def _alike(self, message: ObjectMessage) -> dict[Id, ObjectMessage]:
+        """What is remembered that conflicts with the same messages as this one."""
+        if message.source == self.name:
+            return self._own.setdefault(message.sender_op, {})
+        return self._others.setdefault(message.op, {})
 
     def predecessors(self, message: ObjectMessage, causes: list[Id], before: list[Id]) -> list[Id]:
         """What a message names: causes, what came before, significant predecessors; without those that these name.
@@ -173,8 +192,10 @@ class ObjectClient:
         It may be more than fits into a record. Of those that are no causes only what is in flight counts then: the log
         has what was delivered before this message anyway.
         """
-        remembered = self.known | self.in_flight
-        significant = [one.id for one in reversed(remembered.values()) if precedes(one, message, self.conflicts)]
+        own = (self._own.get(op, {}) for op in self.conflicts.of(message.sender_op))
+        others = (self._others.get(op, {}) for op in self.conflicts.of(message.op))
+        candidates = (one for alike in (*own, *others) for one in reversed(alike.values()))
+        significant = [one.id for one in candidates if precedes(one, message, self.conflicts)]
         found = dict.fromkeys([*causes, *before, *significant])
         implied = self._below(found)
         needed = self.in_flight.keys() | set(causes)
