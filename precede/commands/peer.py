@@ -34,7 +34,7 @@ def peer(
         bool, typer.Option("--leave", help="At the end of input, leave once everyone has what was said.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help='EventLines of {"data", "after"} in, lines of {"event", ...} out.')
+        bool, typer.Option("--json", help='Lines of {"data", "after"} in, lines of {"event", ...} out.')
     ] = False,
     key: Key = None,
     segment_key: Annotated[

@@ -44,7 +44,7 @@ def send(
       precede send travel bob --after ann:1 "I do."    prints bob:1
 
     The state file keeps the last seq of each sender in each group. If the file is lost, the log is read instead: a
-    sender that the log knows goes on with a new epoch, and its ids are printed as JSON.
+    sender that the log knows goes on with a new epoch, which its ids name: ann@1:1.
 
     A group whose order needs a stamp that this command does not write (causal, causal_p2p, lamport, two_clock) is
     refused: send with precede.Member there.
