@@ -18,9 +18,9 @@ from precede.udfs.engine.runs import Runs
 from precede.udfs.errors import Refused
 from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers import gateway_calls
-from precede.udfs.peers.directory import GROUPS_MAX
+from precede.udfs.peers.directory import GROUPS_MAX, GroupInfo
 from precede.udfs.peers.events import Accepted, Event, JoinHeard, Missed, Offered
-from precede.udfs.peers.notes import GroupNote, InLog, JoinAnswer, RefusedByLog, in_notes, newest_members
+from precede.udfs.peers.notes import InLog, JoinAnswer, RefusedByLog, in_notes, newest_members
 from precede.udfs.peers.ordering import check_group
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.segment import SegmentProtocol
@@ -90,7 +90,7 @@ class SegmentSide:
         self._others: set[bytes] = set()
         self._seen_in_log: set[str] = set()
         """Groups of the log that are offered here, or cannot be on a segment."""
-        self._new_in_log: list[GroupNote] = []
+        self._new_in_log: list[GroupInfo] = []
         """Groups of the log that are not offered yet."""
         gateway_calls.take_limits(segment, log.limits)
         for group in log.groups():
@@ -198,7 +198,7 @@ class SegmentSide:
             return
         with suppress(Refused):  # it is said once somebody here is in it
             check_group(create, order)
-            self._new_in_log.append(GroupNote(group, create, {}, order))
+            self._new_in_log.append(GroupInfo(group, create, {}, order))
 
     def take(self, took: Took, now_ms: float) -> None:
         """The log has a record."""

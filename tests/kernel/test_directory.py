@@ -119,7 +119,7 @@ def test_a_leave_that_overtakes_its_join_is_not_undone_by_it() -> None:
     peer = Directory("A")
     peer.create("G")
     for standing in ((0, OUT), (0, IN)):
-        peer.receive([GroupInfo("G", "", {"B": standing})])
+        peer.receive([GroupInfo("G", None, {"B": standing})])
     assert members(peer.known["G"].view) == {"A": 0}
 
 
@@ -162,15 +162,15 @@ def test_a_process_that_starts_again_joins_with_an_epoch_above_what_others_know_
 def test_who_is_put_out_by_others_tells_nobody_of_the_group_any_more() -> None:
     peer = Directory("A")
     peer.create("G")
-    peer.receive([GroupInfo("G", "", {"A": (0, OUT)})])
+    peer.receive([GroupInfo("G", None, {"A": (0, OUT)})])
     assert peer.rows == {"G": RowState.DECLINED}
     assert peer.mine() == []
 
 
 def test_a_process_that_knows_to_have_been_in_a_group_is_a_member_without_an_offer_unless_it_was_put_out() -> None:
     peer = Directory("A")
-    peer.remember(GroupInfo("G", "", {"A": (2, False)}))
-    peer.remember(GroupInfo("H", "", {"A": (2, True)}))
+    peer.remember(GroupInfo("G", None, {"A": (2, False)}))
+    peer.remember(GroupInfo("H", None, {"A": (2, True)}))
     assert peer.rows == {"G": RowState.MEMBER, "H": RowState.DECLINED}
     assert [info.group for info in peer.mine()] == ["G"]
     assert peer.leave("G").view["A"] == (2, OUT)
@@ -187,7 +187,7 @@ def test_joining_declining_and_leaving_what_one_may_not_are_errors_that_say_so()
 def test_groups_beyond_the_limit_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "GROUPS_MAX", 2)
     peer = Directory("A")
-    offers = peer.receive([GroupInfo(name, "", {}) for name in ("G1", "G2", "G3")])
+    offers = peer.receive([GroupInfo(name, None, {}) for name in ("G1", "G2", "G3")])
     assert [offer.group for offer in offers] == ["G1", "G2"]
 
 

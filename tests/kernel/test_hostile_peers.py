@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from precede.udfs.peers import kept_messages, notes, sync_schedule
-from precede.udfs.peers.directory import MEMBERS_MAX
+from precede.udfs.peers.directory import MEMBERS_MAX, GroupInfo
 from precede.udfs.peers.events import RecordRefused
 from precede.udfs.peers.fragments import cut
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PAGE, SYNC, Codec, frame_bytes, make_origin
-from precede.udfs.peers.notes import Announcement, GroupNote, Have, SyncAnswer, SyncId, SyncRequest
+from precede.udfs.peers.notes import Announcement, Have, SyncAnswer, SyncId, SyncRequest
 from precede.udfs.peers.segment import OFFERED_BYTES_MAX
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP, KEY, Segments
@@ -52,7 +52,7 @@ def test_random_and_changed_payloads_harm_no_one() -> None:
         (DATA, notes.write_data(b"G", record(kind="join", sender="eve", epoch=3))),
         (DATA, notes.write_data(b"G", record(kind="leave", sender="bob", epoch=2, last=0))),
         (DATA, notes.write_data(b"G", record(kind="create", options={"order": "fifo"}, members=[]))),
-        (ANNOUNCEMENT, notes.encode(notes.Announcement("eve", False, True, [notes.GroupNote("H", None, {})]))),
+        (ANNOUNCEMENT, notes.encode(notes.Announcement("eve", False, True, [GroupInfo("H", None, {})]))),
         (ANNOUNCEMENT, notes.encode(notes.JoinAnswer(GROUP, "bob", 2, "eve", 10**15))),
         (ANNOUNCEMENT, notes.encode(notes.InLog(GROUP, "eve", b"{}", []))),
         (SYNC, notes.encode(segments["bob"].groups[GROUP].sync_schedule.synchroniser.ask())),
@@ -190,7 +190,7 @@ def test_made_up_joins_and_groups_are_bounded() -> None:
     insider = Insider(segments)
     for number in range(3_000):
         insider.send(DATA, notes.write_data(b"G", record(kind="join", sender="eve", epoch=number + 1)))
-        many = [notes.GroupNote(f"H{number}.{at}", None, {}) for at in range(10)]
+        many = [GroupInfo(f"H{number}.{at}", None, {}) for at in range(10)]
         insider.send(ANNOUNCEMENT, notes.encode(notes.Announcement("eve", False, False, many)))
         segments.run(1)
     segments.run(20_000)
@@ -209,7 +209,7 @@ def test_offers_take_bounded_memory() -> None:
         create = record(group=f"H{number}", kind="create", options={}, members=["x" * 200] * 1_000)
         view = {f"{number} {at}": (0, False) for at in range(50)}
         large = Announcement(
-            "eve", False, False, [GroupNote(f"H{number}", create, view), GroupNote("same", None, view)]
+            "eve", False, False, [GroupInfo(f"H{number}", create, view), GroupInfo("same", None, view)]
         )
         for part in cut(ANNOUNCEMENT, notes.encode(large)):
             insider.send(*part)
@@ -311,7 +311,7 @@ def test_a_newcomer_pays_for_what_it_is_told_of_and_hears_of_all_groups_soon(cou
     segments = Segments("gate", weather=Weather(loss=0.02))
     for at in range(count):
         create = record(group=f"group {at}", kind="create", options={"order": "fifo"})
-        segments["gate"].advertised[f"group {at}"] = GroupNote(f"group {at}", create, {})
+        segments["gate"].advertised[f"group {at}"] = GroupInfo(f"group {at}", create, {})
     segments.run(25_000)
     segments.start("ann")
     assert segments.until(lambda: len(segments.offers("ann")) == count) <= 3_000

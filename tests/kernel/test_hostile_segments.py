@@ -13,8 +13,9 @@ from random import Random
 import pytest
 
 from precede.udfs.orders import ORDERS
+from precede.udfs.peers.directory import GroupInfo
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, Codec, frame_bytes, make_origin
-from precede.udfs.peers.notes import Announcement, GroupNote, encode
+from precede.udfs.peers.notes import Announcement, encode
 from precede.udfs.peers.streams import ORIGINS_MAX
 from tests.kernel.medium import Weather
 from tests.kernel.segments import GROUP, KEY, Segments
@@ -103,7 +104,7 @@ def test_a_record_beyond_the_limit_is_refused_in_a_sentence() -> None:
 
 def announce(segments: Segments, create: bytes, seq: int) -> None:
     """A stranger says that this record began the group."""
-    note = Announcement("eve", False, False, [GroupNote(GROUP, create, {})])
+    note = Announcement("eve", False, False, [GroupInfo(GROUP, create, {})])
     frame = frame_bytes(ANNOUNCEMENT, seq, encode(note))
     segments.medium.inject(Codec(7, KEY).encode(make_origin(b"eve.....", 1), [frame]))
     segments.run(1_000)

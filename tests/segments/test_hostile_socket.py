@@ -16,6 +16,7 @@ from precede.gateway.log_kernel import id_of
 from precede.ingest.segment.address import SegmentAddress, read_address
 from precede.ingest.segment.link import Link, open_link
 from precede.ingest.segment.runner import SegmentRunner
+from precede.udfs.peers.directory import GroupInfo
 from precede.udfs.peers.events import Delivered, Event, Joined, Offered, RecordRefused
 from precede.udfs.peers.fragments import HEAD
 from precede.udfs.peers.frames import (
@@ -34,7 +35,7 @@ from precede.udfs.peers.frames import (
     write_repair,
     write_request,
 )
-from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, RefusedByLog, encode
+from precede.udfs.peers.notes import Announcement, InLog, JoinAnswer, RefusedByLog, encode
 from precede.udfs.peers.repairing import STORE_BYTES_MAX
 from precede.udfs.records.messages import Id, Message
 from tests.segments.players import until
@@ -196,7 +197,7 @@ class Attacker:
             [
                 Announcement(name, False, True, []),
                 Announcement(
-                    name, False, False, [GroupNote(name, b'{"group":"H","kind":"create"}', {name: (1, False)})]
+                    name, False, False, [GroupInfo(name, b'{"group":"H","kind":"create"}', {name: (1, False)})]
                 ),
                 JoinAnswer(GROUP, "ann", 1, name, 10**15),
                 InLog(GROUP, name, b"{}", [("ann", 1, 10**6)]),

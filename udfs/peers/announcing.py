@@ -10,9 +10,9 @@ No one can prove who it is, so an answer is paid from what was heard of the one 
 from collections.abc import Iterable
 from math import inf
 
-from precede.udfs.peers.directory import GROUPS_MAX
+from precede.udfs.peers.directory import GROUPS_MAX, GroupInfo
 from precede.udfs.peers.frames import ANNOUNCEMENT, PADDING, Chance
-from precede.udfs.peers.notes import Announcement, GroupNote, encode
+from precede.udfs.peers.notes import Announcement, encode
 from precede.udfs.peers.streams import AMPLIFICATION, OriginStream, Streams
 
 ANSWER_MS = 50.0
@@ -58,7 +58,7 @@ class Announcing:
         self._heard: set[str] = set()
         """The groups that others have told of since this process asked."""
         self._names: dict[bytes, str] = {}
-        self._told: dict[str, GroupNote] = {}
+        self._told: dict[str, GroupInfo] = {}
         """The groups that others have told of since this process last did."""
         self._chance = chance
         self._names_due_ms = now_ms + NAMES_MS
@@ -107,7 +107,7 @@ class Announcing:
             self._padding += padding
             self._ask_on_ms = min(self._ask_on_ms, now_ms + self._chance.uniform(0, ANSWER_MS))
 
-    def write(self, mine: Iterable[GroupNote], now_ms: float) -> list[Out]:
+    def write(self, mine: Iterable[GroupInfo], now_ms: float) -> list[Out]:
         """What to tell now, where these are the own groups."""
         out: list[Out] = []
         if self._ask_on_ms <= now_ms:
@@ -126,11 +126,11 @@ class Announcing:
         self._own_ms = now_ms + self._chance.uniform(*ANNOUNCE_MS)
         return out + self.tell_of(notes, asks=asks)
 
-    def _answer(self, notes: list[GroupNote], askers: list[OriginStream]) -> list[Out]:
+    def _answer(self, notes: list[GroupInfo], askers: list[OriginStream]) -> list[Out]:
         """Tell those who asked as much as they have earned; of the rest the next time."""
         room = max((asker.page_credit for asker in askers), default=0.0)
         first = next((at for at, note in enumerate(notes) if note.group == self._told_last), -1) + 1
-        told: list[GroupNote] = []
+        told: list[GroupInfo] = []
         for note in [*notes[first:], *notes[:first]]:
             room -= len(encode(note))
             if room < 0:
@@ -143,12 +143,12 @@ class Announcing:
             asker.page_credit = max(0.0, asker.page_credit - sum(len(payload) for _, payload in out))
         return out
 
-    def tell_of(self, notes: Iterable[GroupNote], *, asks: bool = False, has_more: bool = False) -> list[Out]:
+    def tell_of(self, notes: Iterable[GroupInfo], *, asks: bool = False, has_more: bool = False) -> list[Out]:
         """The announcements of these groups."""
-        parts: list[list[GroupNote]] = [[]]
+        parts: list[list[GroupInfo]] = [[]]
         size = 0
         for note in notes:
-            told = note if len(encode(note)) <= NOTE_BYTES_MAX else GroupNote(note.group, note.create, {}, note.order)
+            told = note if len(encode(note)) <= NOTE_BYTES_MAX else GroupInfo(note.group, note.create, {}, note.order)
             if parts[-1] and size + len(encode(told)) > NOTE_BYTES_MAX:
                 parts.append([])
                 size = 0

@@ -48,7 +48,7 @@ class Listing(msgspec.Struct):
     @property
     def info(self) -> GroupInfo:
         """What the join/leave protocol says about it."""
-        return GroupInfo(self.group, self.order, dict(self.view))
+        return GroupInfo(self.group, None, dict(self.view), self.order)
 
 
 def listing_of(info: GroupInfo) -> Listing:

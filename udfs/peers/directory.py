@@ -33,21 +33,23 @@ from msgspec.structs import replace
 
 from precede.udfs.peers.views import IN, OUT, View, merge
 
+DEFAULT_ORDER = "s_b"
+"""The order of a group of a segment where nothing else is said."""
 GROUPS_MAX = 10_000
 """How many groups get a row; further groups are ignored, not offered."""
 MEMBERS_MAX = 10_000
 """How many names the view of one group may have; what would make it larger is ignored."""
 
 
-class GroupInfo(msgspec.Struct, frozen=True):
-    """What processes tell each other about a group: its past and present members, and how it began."""
+class GroupInfo(msgspec.Struct, frozen=True, array_like=True):
+    """What processes tell each other about a group: how it began, and its past and present members."""
 
     group: str
-    order: str
-    """The order where its `create` record names none; "" for the usual one."""
+    create: bytes | None
+    """Its `create` record, with its options and description; None if it has none."""
     view: View
-    create: bytes | None = None
-    """Its `create` record, if it has one and peers tell of it without a log: that has its options and description."""
+    order: str = DEFAULT_ORDER
+    """The order where the `create` record names none: the default of the log that the group is from."""
 
 
 class RowState(Enum):
@@ -75,12 +77,12 @@ class Directory:
         """This process asks all others: declined groups may be offered once more."""
         self.rows = {group: row for group, row in self.rows.items() if row is not RowState.DECLINED}
 
-    def create(self, group: str, order: str = "") -> GroupInfo:
+    def create(self, group: str, order: str = DEFAULT_ORDER) -> GroupInfo:
         """Create a group with this process in it; returns what to tell everyone."""
         if group in self.rows:
             raise ValueError(f"{self.name} already knows the group {group}: join it, or choose another name")
         self.rows[group] = RowState.MEMBER
-        info = self.known[group] = GroupInfo(group, order, {self.name: (self._next_epoch({}), IN)})
+        info = self.known[group] = GroupInfo(group, None, {self.name: (self._next_epoch({}), IN)}, order)
         return info
 
     def remember(self, info: GroupInfo) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from precede.udfs.engine.runs import Runs
 from precede.udfs.limits import Limits
+from precede.udfs.peers.directory import GroupInfo
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
-from precede.udfs.peers.notes import GroupNote
 from precede.udfs.peers.segment import SegmentProtocol
 from precede.udfs.peers.sync_schedule import GRACE_MS
 from precede.udfs.records.messages import Who
@@ -34,7 +34,7 @@ def learn(
     peer.sync_schedule.note_forgotten(settled, time)
 
 
-def advertise(segment: SegmentProtocol, notes: Iterable[GroupNote], now_ms: float) -> None:
+def advertise(segment: SegmentProtocol, notes: Iterable[GroupInfo], now_ms: float) -> None:
     """Offer groups of the log, now and to all who come later."""
     new = {note.group: note for note in notes if note.group not in segment.groups}
     segment.advertised.update(new)

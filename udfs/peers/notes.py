@@ -13,10 +13,9 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from precede.udfs.engine.runs import Runs
+from precede.udfs.peers.directory import GroupInfo
 from precede.udfs.peers.frames import BAD_BODY, FrameFault
-from precede.udfs.peers.ordering import DEFAULT_ORDER
 from precede.udfs.peers.streams import AMPLIFICATION
-from precede.udfs.peers.views import View
 from precede.udfs.records.messages import SEQ_MAX, Id, Who
 
 RUNS_MAX = 100_000
@@ -96,17 +95,6 @@ def _are_runs(numbers: Iterable[int]) -> bool:
     return 0 <= prefix <= SEQ_MAX and len(beyond) % 2 == 0 and grow and bounds[-1] <= SEQ_MAX + 1
 
 
-class GroupNote(msgspec.Struct, frozen=True, array_like=True):
-    """A group that the sender of an announcement is in."""
-
-    group: str
-    create: bytes | None
-    """Its `create` record; None if it has none."""
-    view: View
-    order: str = DEFAULT_ORDER
-    """The order where the `create` record names none: the default of the log that the group is from."""
-
-
 class Announcement(msgspec.Struct, frozen=True, tag="here"):
     """Who is there, and in which groups: the document's advMsg and grpsInfoList in one."""
 
@@ -114,7 +102,7 @@ class Announcement(msgspec.Struct, frozen=True, tag="here"):
     is_gateway: bool
     asks: bool
     """Whether all others should say what they are in."""
-    groups: list[GroupNote]
+    groups: list[GroupInfo]
     has_more: bool = False
     """Whether those who asked have not earned to be told of all groups yet."""
     limits: tuple[int, int, int] | None = None

@@ -20,6 +20,7 @@ from precede.udfs.holdback import Holdback
 from precede.udfs.limits import ANY_SIZE, Limits
 from precede.udfs.orders import ORDERS, Order
 from precede.udfs.orders.two_clock import TwoClock
+from precede.udfs.peers.directory import DEFAULT_ORDER
 from precede.udfs.peers.events import Delivered, RecordRefused
 from precede.udfs.records.messages import Create, Id, Message, Record, Who
 from precede.udfs.records.strict import Malformed
@@ -110,10 +111,6 @@ class PeerKernel(Holdback):
         known = self.open(group)
         known.release.catch_up(time)
         return [(who, first, last) for who, runs in settled for first, last in pass_over(known, *who, runs, offset, 0)]
-
-
-DEFAULT_ORDER = "s_b"
-"""The order of a group of a segment where nothing else is said."""
 
 
 def check_group(create: bytes | None, order: str) -> None:

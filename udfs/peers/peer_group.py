@@ -41,6 +41,7 @@ from precede.udfs.engine.runs import Runs
 from precede.udfs.limits import ANY_SIZE, Limits
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.orders import ORDERS, Order
+from precede.udfs.peers.directory import DEFAULT_ORDER, GroupInfo
 from precede.udfs.peers.events import (
     Accepted,
     Delivered,
@@ -56,8 +57,8 @@ from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, Chance, DropCounts
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
 from precede.udfs.peers.log_coverage import LogCoverage
 from precede.udfs.peers.membership_records import MembershipRecord, MembershipRecords, WaitingRecords
-from precede.udfs.peers.notes import GroupNote, JoinAnswer, SyncAnswer, SyncRequest, encode, newest_members, write_data
-from precede.udfs.peers.ordering import DEFAULT_ORDER, Ordering, Outcome
+from precede.udfs.peers.notes import JoinAnswer, SyncAnswer, SyncRequest, encode, newest_members, write_data
+from precede.udfs.peers.ordering import Ordering, Outcome
 from precede.udfs.peers.own_join import OwnJoin
 from precede.udfs.peers.speaking import HEARTBEAT_MS, Signer, Speaking
 from precede.udfs.peers.streams import OriginStream
@@ -127,9 +128,9 @@ class PeerGroup:
         self.ordering.take_limits(limits)
 
     @property
-    def note(self) -> GroupNote:
+    def note(self) -> GroupInfo:
         """What this peer announces of the group."""
-        return GroupNote(self.group, self.records.create, self.speaking.knowledge.view, self.default_order)
+        return GroupInfo(self.group, self.records.create, self.speaking.knowledge.view, self.default_order)
 
     # ── taking records ────────────────────────────────────────────────────────────────────────────────────────────
 

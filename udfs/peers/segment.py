@@ -23,13 +23,13 @@ from precede.udfs.limits import Limits
 from precede.udfs.peers import notes
 from precede.udfs.peers.announcing import Announcing
 from precede.udfs.peers.broadcast import Broadcast
-from precede.udfs.peers.directory import Directory, GroupInfo
+from precede.udfs.peers.directory import DEFAULT_ORDER, Directory, GroupInfo
 from precede.udfs.peers.events import Event, Missed, Offered, RecordRefused
 from precede.udfs.peers.fragments import PAYLOAD_BYTES_MAX
 from precede.udfs.peers.frames import ANNOUNCEMENT, DATA, PADDING, PAGE, SYNC, Chance, Codec, FrameFault
 from precede.udfs.peers.kept_messages import KEPT_BYTES_MAX
-from precede.udfs.peers.notes import Announcement, GroupNote, InLog, JoinAnswer, PeerFault, RefusedByLog, read_have
-from precede.udfs.peers.ordering import DEFAULT_ORDER, begins, check_group, check_order
+from precede.udfs.peers.notes import Announcement, InLog, JoinAnswer, PeerFault, RefusedByLog, read_have
+from precede.udfs.peers.ordering import begins, check_group, check_order
 from precede.udfs.peers.origin_order import Arrival
 from precede.udfs.peers.peer_group import PeerGroup
 from precede.udfs.peers.speaking import Signer
@@ -94,7 +94,7 @@ class SegmentProtocol:
         self._refusals: dict[RefusedByLog, None] = {}
         self.limits = Limits()
         """What records may have; as a gateway: in its log; else with lists as long as in the log of a gateway here."""
-        self.advertised: dict[str, GroupNote] = {}
+        self.advertised: dict[str, GroupInfo] = {}
         """As a gateway: groups of the log that others may join."""
 
     def take_limits(self, limits: Limits) -> None:
@@ -113,13 +113,12 @@ class SegmentProtocol:
     def _restore(self, group: str, dumped: dict[str, Any], now_ms: float, *, is_clean: bool) -> None:
         peer = self._add(group, dumped.get("default_order", DEFAULT_ORDER))
         peer.load(dumped, now_ms, new_epoch=None if is_clean else max(self.epoch, dumped["epoch"] + 1))
-        view = peer.speaking.knowledge.view
-        info = GroupInfo(group, peer.default_order, view, peer.records.create)
+        info = peer.note
         if peer.own_join.left:
             self.directory.receive([info])  # it may be joined again
         else:
             # It may have stopped before its own join was taken in: that comes after the history.
-            info = replace(info, view=merge(view, {self.name: (dumped["epoch"], IN)}))
+            info = replace(info, view=merge(info.view, {self.name: (dumped["epoch"], IN)}))
             self.directory.remember(info)
         peer.sync_schedule.begin(now_ms)
         if not peer.own_join.joined and not peer.own_join.left:
@@ -181,7 +180,7 @@ class SegmentProtocol:
         known = self.directory.known.get(group)
         create = create or (None if known is None else known.create)
         check_group(create, order)
-        self.directory.remember(GroupInfo(group, order, {self.name: (0, IN)}, create))
+        self.directory.remember(GroupInfo(group, create, {self.name: (0, IN)}, order))
         peer = self._add(group, order)
         if create is not None:
             peer.take(create, now_ms, is_from_log=True)
@@ -259,7 +258,7 @@ class SegmentProtocol:
             self._meet(peer, note.create, now_ms, is_from_log=True)
         self._settle(peer, now_ms)
 
-    def announce(self, new: Iterable[GroupNote], now_ms: float) -> None:
+    def announce(self, new: Iterable[GroupInfo], now_ms: float) -> None:
         """Tell all at once of groups that are new."""
         self._unsent += self.announcing.tell_of(new)
         self._flush(now_ms)
@@ -549,7 +548,7 @@ class SegmentProtocol:
                 known = self.directory.known.get(one.group)
                 is_known = one.create is None or (known is not None and known.create == one.create)
                 if is_known or self._is_create(one.create, one.group):
-                    infos.append(GroupInfo(one.group, one.order, one.view, one.create))
+                    infos.append(one)
                 continue
             if one.create is not None and one.create != peer.records.create:
                 self._meet(peer, one.create, now_ms, is_from_log=False)
