@@ -144,9 +144,9 @@ class HeartbeatTask(BackgroundTask):
 
     def take(self, records: list[LogRecord], producer: Publisher) -> None:
         """Raise the clock by what others sent, and send a heartbeat if it is needed or due."""
-        if self.member.order.waits_for_members:
+        if self.member.speaker.order.waits_for_members:
             for record in records:
-                self.member.observe_raw(record.value or b"")
+                self.member.hear(record.value or b"")
         due = monotonic() >= self._due_s
         self.member.send_heartbeat(producer, due=due)
         if due:
@@ -181,7 +181,7 @@ class RepairTask(BackgroundTask):
                     producer.publish(self.member.known.group, value)
 
     def _note(self, gap: GapRecord) -> None:
-        knowledge = self.member.knowledge
+        knowledge = self.member.speaker.knowledge
         with self.member.lock:
             for seq in range(gap.first, min(gap.last, gap.first + SENT_MAX) + 1):
                 if gap.kind == "ask":

@@ -44,10 +44,10 @@ from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
 from precede.udfs.errors import Closed, Hole, Refused
 from precede.udfs.member.knowledge import read_without_data
+from precede.udfs.member.speaker import Speaker
 from precede.udfs.orders import has_destinations
 from precede.udfs.peers.views import members
 from precede.udfs.records.identifiers import MessageId, as_name
-from precede.udfs.records.messages import Id
 
 PLACE_S = 1.0
 """How often the place is stored while messages are handed over."""
@@ -184,7 +184,7 @@ class Member(GroupMember):
         read = Log(where, raw, ordered, settings.progress_topic, partitioner)
         startup = Startup(self._publisher, self._reader, read, self._past, is_live=self._live)
         place = start_member(startup, history=history, since=since, key=private, is_new=is_new)
-        self._publisher.begin_watching_own()
+        self._publisher.begin_watching()
         self._kept_from = place.kept_from
         self.position = place.position
         """The position handed over last; an application that keeps its own passes it to `since`."""
@@ -215,7 +215,7 @@ class Member(GroupMember):
         )
         clients = self._new_reader, lambda: Publisher(where, topic=raw, partitioner=partitioner)
         self._monitors.append(RepairTask(self._publisher, settings.control_topic, *clients).monitor)
-        if heartbeat_s is not None or self._publisher.order.waits_for_members:
+        if heartbeat_s is not None or self._speaker.order.waits_for_members:
             every_s = heartbeat_s or HEARTBEAT_S
             heartbeats = HeartbeatTask(self._publisher, raw, *clients, heartbeat_s=every_s, partitioner=partitioner)
             self._monitors.append(heartbeats.monitor)
@@ -226,9 +226,13 @@ class Member(GroupMember):
     # ── what it is ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def _speaker(self) -> Speaker:
+        return self._publisher.speaker
+
+    @property
     def order(self) -> str:
         """The group's order, by which this member stamps its messages."""
-        return self._publisher.order.name
+        return self._speaker.order.name
 
     @property
     def epoch(self) -> int:
@@ -240,22 +244,22 @@ class Member(GroupMember):
         """The members by `create` or `join`, as far as this member has read; in an open group others may send, too."""
         self._check_open()
         with self._publisher.lock:
-            return list(members(self._publisher.knowledge.view))
+            return list(members(self._speaker.knowledge.view))
 
     @property
     def conflicts(self) -> list[tuple[str, str]]:
         """Which operations conflict, as the group's `create` record says."""
-        return list(self._publisher.knowledge.conflicts)
+        return list(self._speaker.knowledge.conflicts)
 
     @property
     def status(self) -> Status:
         """How this member stands with its group, as far as it has read. Asks the broker, at most once a second."""
         self._check_open()
         look = self._job.look()
-        knowledge = self._publisher.knowledge
+        knowledge = self._speaker.knowledge
         with self._publisher.lock:
             waits = tuple(MessageId(*id_) for id_ in islice(knowledge.missing, WAITS_MAX))
-            missing, unsent, own = len(knowledge.missing), len(self._publisher.outbox), self._publisher.own_pending()
+            missing, unsent, own = len(knowledge.missing), len(self._publisher.outbox), self._publisher.undelivered()
         connection = self._connection(look)
         synced = connection.state == "live" and not (missing or unsent or own)
         trouble = next((one.trouble for one in self._monitors if one.trouble is not None), None)
@@ -296,7 +300,8 @@ class Member(GroupMember):
         publisher = self._publisher
         with publisher.lock:
             self._check_may_send()
-            parents = self._parents(after)
+            parents = as_ids(after)
+            self._speaker.check_after(parents)
         added = as_meta(meta)
         return MessageId(*publisher.send(as_json(data), parents, self._destinations(to), object, added))
 
@@ -321,7 +326,7 @@ class Member(GroupMember):
         with publisher.lock:
             self._check_may_send()
             known = publisher.known
-            if known.seq == 0 and not publisher.knowledge.is_in(self.name, self.epoch) and not known.joined:
+            if known.seq == 0 and not publisher.speaker.knowledge.is_in(self.name, self.epoch) and not known.joined:
                 raise ValueError(f"{self.name} has neither joined {self.group} nor sent anything to it")
         publisher.leave()
         self._left = True
@@ -338,25 +343,14 @@ class Member(GroupMember):
     def _check_may_send(self) -> None:
         if self._left:
             raise Refused(f"{self.name} has left {self.group}: open the member again to come back.")
-        if self._publisher.knowledge.is_out(self.name, self.epoch):
+        if self._speaker.knowledge.is_out(self.name, self.epoch):
             raise Refused(
                 f"Epoch {self.epoch} of {self.name} has ended in {self.group}: open the member again, and it comes back"
                 " with a new one."
             )
-        why_not = self._publisher.why_doubled or self._publisher.why_forged()
+        why_not = self._publisher.why_doubled or self._speaker.why_forged()
         if why_not is not None:
             raise Refused(why_not)
-
-    def _parents(self, after: Any) -> list[Id]:
-        ids = as_ids(after)
-        for id_ in ids:
-            own = id_[:2] == (self.name, self.epoch) and id_[2] <= self._publisher.known.seq
-            if not own and not self._publisher.knowledge.has(id_):
-                raise ValueError(
-                    f"{id_} has not been delivered to {self.name}: a message can only answer what its sender knows, so"
-                    " take messages until it is there, or ask for it with find()"
-                )
-        return ids
 
     # ── receiving ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,27 +11,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-
-import msgspec
-from msgspec import json
 
 from precede.ingest import sending
 from precede.ingest.producer import CONFIRM_S, Publisher
 from precede.ingest.sender_state import Sender, SenderState
 from precede.ingest.signing import public_text
-from precede.udfs.engine.runs import Runs
-from precede.udfs.engine.signers import SERVICE
 from precede.udfs.errors import AccessDenied, Closed, Refused, Unconfirmed
-from precede.udfs.limits import Limits
-from precede.udfs.member.knowledge import Knowledge
-from precede.udfs.member.raw_log_trust import read_trusted_clock
-from precede.udfs.orders import ORDERS, Order
-from precede.udfs.orders.order import Stamps
-from precede.udfs.records.identifiers import id_text
+from precede.udfs.member.speaker import Said, Speaker
 from precede.udfs.records.messages import Id
-from precede.udfs.records.published import lenient_reader
 from precede.udfs.records.signatures import sign
 
 if TYPE_CHECKING:
@@ -43,13 +33,6 @@ SENT_BYTES_MAX = 16 * 1024 * 1024
 
 
 _LOGGER = logging.getLogger("precede")
-
-
-class _Time(msgspec.Struct):
-    time: int = 0
-
-
-_read_time = lenient_reader(_Time)
 
 
 class MemberPublisher:
@@ -76,63 +59,25 @@ class MemberPublisher:
         self._confirm_s = confirm_s
         self._left_unconfirmed: Callable[[], object] = lambda: None
         self.known = known
-        self.knowledge = Knowledge()
-        if known.knowledge is not None:
-            self.knowledge.load(known.knowledge)
+        public_key = None if key is None else public_text(key)
+        signs = None if key is None else partial(sign, key=key)
+        self.speaker = Speaker(known.group, known.sender, known.epoch, sign=signs, public_key=public_key)
+        self.speaker.load(known.knowledge, known.stamps, known.seq)
         self._state = state
         self._publisher = publisher
-        self._key = key
-        self.public_key = None if key is None else public_text(key)
-        self._order_name: str | None = None
-        self.stamps = Stamps(known.sender, known.epoch)
-        self.adopt_order(self.knowledge.order or "s_b")
-        self._promised_time = 0
-        """The log was told that nothing more is sent below this time."""
-        self._highest_time = 0
-        """The largest time that the group seems to have reached."""
-        self._wanted_time = 0
-        """The time that this member should reach, by what it read."""
-        self._confirmed_time = 0
-        """The largest time of its own records that are certainly in the log."""
         self._has_left = False
         self._heartbeats: Publisher | None = None
         self._last_clock_ms = 0
         self._sent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sent_bytes = 0
-        self._own_settled = Runs()
-        """The own seqs of this epoch that were delivered or abandoned."""
-        self.watches_own = False
+        self._watches_own = False
         """Whether what is observed under the own name and epoch is compared with what was sent: once it is open."""
-        self._meanwhile: list[dict[str, Any]] | None = None
-        """What was observed since the record that is on its way was stamped."""
-
-    @property
-    def order(self) -> type[Order]:
-        return ORDERS[self._order_name or "s_b"]
-
-    def adopt_order(self, order: str) -> None:
-        """Stamp by this order from now on, with what the stamps so far have kept."""
-        if order == self._order_name or order not in ORDERS:
-            return
-        kept = self.known.stamps if self._order_name is None else self.stamps.dump()
-        self._order_name = order
-        self.stamps = ORDERS[order].stamps_of(self.known.sender, self.known.epoch)
-        if kept is not None:
-            self.stamps.load(kept)
-        self.stamps.seq = self.known.seq
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin this epoch; what was observed before still counts."""
-        kept = self.stamps.dump()
-        self.known.epoch, self.known.seq, self.known.joined, self.known.pending = epoch, 0, False, None
-        self.known.doubled = False
-        self.stamps = self.order.stamps_of(self.known.sender, epoch)
-        self.stamps.load(kept)
-        self.stamps.seq = 0
-        # The last records of the old epoch may not have counted, and a time that is too far ahead would be refused.
-        self.stamps.keep_to(self.knowledge.time + self.knowledge.window - 1)
-        self._confirmed_time = self._wanted_time = 0
-        self._own_settled = Runs()
+        known = self.known
+        known.epoch, known.seq, known.joined, known.pending, known.doubled = epoch, 0, False, None, False
+        self.speaker.begin_epoch(epoch)
 
     # ── observing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -142,17 +87,9 @@ class MemberPublisher:
         `value` is the record as it is in the ordered topic.
         """
         with self.lock:
-            if self.watches_own:
+            if self._watches_own:
                 self._notice_double(record, value)
-            self.adopt_order(record["order"])
-            if record.get("destination") in (None, self.known.sender):
-                self.knowledge.deliver(record)
-            if record["status"] == "delivered":
-                self.stamps.observe(record)
-                if self._meanwhile is not None:
-                    self._meanwhile.append(record)
-            if (record.get("sender"), record.get("epoch", 0)) == (self.known.sender, self.known.epoch):
-                self._own_settled.add(record.get("seq", 0))
+            self.speaker.observe(record)
 
     def _notice_double(self, record: dict[str, Any], value: bytes) -> None:
         """Stop where another sender says something under this name and epoch: of two, the log keeps the first only."""
@@ -184,65 +121,10 @@ class MemberPublisher:
             " name of its own; this member is opened again under a new epoch."
         )
 
-    def observe_raw(self, value: bytes) -> None:
+    def hear(self, value: bytes) -> None:
         """Take note of a record of the group in the raw log, which anyone may have written."""
         with self.lock:
-            known = min(self._highest_time, max(self._wanted_time, self.time) - 1)
-            clock = read_trusted_clock(self.knowledge, self.known.group, value, above=known)
-            if clock is not None:
-                self.observe_time(clock.time, is_message=clock.is_message)
-
-    def observe_time(self, linear: int, *, is_message: bool = True) -> None:
-        """Take note of a linear time that another member used; one beyond the group's window is ignored."""
-        with self.lock:
-            self._highest_time = max(self._highest_time, self.knowledge.time)
-            if linear <= self._highest_time + self.knowledge.window:
-                self._highest_time = max(self._highest_time, linear)
-                if is_message:
-                    self._wanted_time = max(self._wanted_time, linear + 1)
-                    self._raise_clock()
-
-    def _raise_clock(self) -> None:
-        """Raise the clock to what was observed, but only as far as the group accepts it.
-
-        What was observed in the raw log may be refused, and then it does not count. What was delivered counts, and
-        what this member sent.
-        """
-        if 0 < self.stamps.time < self._wanted_time:
-            surely = (
-                max(self.knowledge.time, self._confirmed_time) + self.knowledge.window - 1
-            )  # a heartbeat may show one more than this
-            self.stamps.catch_up(min(self._wanted_time, max(self.stamps.time, surely)) - 1)
-
-    @property
-    def time(self) -> int:
-        """The linear time of the next record; 0 if the order has no clocks."""
-        return self.stamps.time
-
-    def why_forged(self) -> str | None:
-        """Why the group would refuse as forged what this member sends; None if it would not, as far as is known."""
-        knowledge, name, group = self.knowledge, self.known.sender, self.known.group
-        if not knowledge.has_keys:
-            return None
-        if self.public_key is None:
-            return f"{group} accepts only signed records: open {name} with its private key."
-        if name in knowledge.keys:
-            if knowledge.key_of(name, self.known.epoch) == self.public_key:
-                return None
-            return (
-                f"The given key is not the one that {group} knows of {name}: open it with that one, or change it"
-                " (precede groups join --new-key)."
-            )
-        if not knowledge.closed:
-            return None  # its join carries the key
-        if SERVICE not in knowledge.keys:
-            return (
-                f"{group} is closed and was created without a service, so {name}, which has no key in it, cannot join."
-            )
-        return (
-            f"{group} is closed and has no key of {name}: ask the owner of its service's key to run"
-            f" `precede groups admit {group} {name} {self.public_key}`."
-        )
+            self.speaker.hear(value)
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -261,75 +143,43 @@ class MemberPublisher:
         with self._turn():
             self._publish_outbox()
             with self.lock:
-                id_, kept = self._store(data, parents, to, object_, meta)
+                said = self.speaker.message(
+                    data, after=parents, to=to, object_=object_, meta=meta, clock_ms=self._clock_ms()
+                )
+                self._store(said)
             try:
-                self._publish_pending(kept)
+                self._publish_pending(said)
             except Unconfirmed as error:
                 self._left_unconfirmed()
                 unconfirmed = Unconfirmed(
-                    f"{str(error).rstrip('.')}. {id_text(id_)} is stored, and the same bytes are sent again in the"
+                    f"{str(error).rstrip('.')}. {said.id} is stored, and the same bytes are sent again in the"
                     " background until Kafka confirms them: do not say it again; `flush` waits for it."
                 )
-                unconfirmed.id = id_
+                unconfirmed.id = said.id
                 raise unconfirmed from error
-            return id_
+            return said.id
 
-    def _store(
-        self,
-        data: bytes,
-        parents: list[Id],
-        to: list[str] | None,
-        object_: dict[str, Any] | None,
-        meta: bytes | None,
-    ) -> tuple[Id, dict[str, Any]]:
-        """Stamp a message and store it as the pending one; its id, and what the stamps were before."""
+    def _store(self, said: Said) -> None:
+        """Store a message as the pending one, before it is sent; where that fails, it is not said."""
         known = self.known
-        self.stamps.seq = known.seq
-        kept = self.stamps.dump()
-        stamp = self.stamps.stamp(after=parents, to=to or [], clock_ms=self._clock_ms())
-        if parents:
-            stamp.setdefault("after", parents)  # every order carries what a message answers
-        if to is not None:
-            stamp["to"] = to
-        if object_ is not None:
-            stamp["object"] = object_
-        if meta is not None:
-            stamp["meta"] = msgspec.Raw(meta)
-        record = self._encode(stamp, data)
-        if len(record) > Limits().record_bytes_max:
-            self._take_back(kept)
-            raise ValueError(
-                f"a message may have {Limits().record_bytes_max} bytes in all, and this one has {len(record)}"
-            )
         before = known.seq, known.stamps
-        known.seq, known.pending, known.stamps = self.stamps.seq, record.decode(), self.stamps.dump()
+        known.seq, known.pending, known.stamps = said.id.seq, said.value.decode(), self.speaker.stamps.dump()
         try:
             self._state.save()
         except BaseException:
             (known.seq, known.stamps), known.pending = before, None
-            self._take_back(kept)
+            self.speaker.take_back(said)
             raise
-        self._meanwhile = []
-        return (known.sender, known.epoch, known.seq), kept
 
-    def _take_back(self, kept: dict[str, Any]) -> None:
-        """The message that was stamped last is not said: its stamp must not show in the next one."""
-        if not self.stamps.time:  # a clock never runs back, and heartbeats may have shown it
-            self.stamps.load(kept)
-            for record in self._meanwhile or ():
-                self.stamps.observe(record)
-        self._meanwhile = None
-
-    def send_control(self, **fields: Any) -> None:
-        """Send one record of another kind; it is in the log when this returns."""
+    def join(self, *, brings_key: bool) -> None:
+        """Send the record by which the member enters; it is in the log when this returns."""
         with self._turn():
-            self._send_control(fields)
+            self._send_control(self.speaker.join(brings_key=brings_key))
 
-    def _send_control(self, fields: dict[str, Any]) -> None:
+    def _send_control(self, record: bytes) -> None:
         with self.lock:
-            self.known.stamps = self.stamps.dump()
+            self.known.stamps = self.speaker.stamps.dump()
             self._state.save()
-            record = self._encode(fields)
         self._publisher.publish(self.known.group, record)
         self._publisher.flush(self._waits_until(monotonic() + self._confirm_s))
 
@@ -343,8 +193,7 @@ class MemberPublisher:
             try:
                 if heartbeats is not None:
                     heartbeats.flush()  # one on its way would arrive after the leave, and be refused
-                known = self.known
-                self._send_control({"kind": "leave", "sender": known.sender, "epoch": known.epoch, "last": known.seq})
+                self._send_control(self.speaker.leave())
             except BaseException:
                 self._has_left = False
                 raise
@@ -354,24 +203,23 @@ class MemberPublisher:
 
     def send_heartbeat(self, publisher: Publisher, *, due: bool) -> None:
         """Send a heartbeat if the clock has passed what the log was told, or if one is due."""
+        speaker = self.speaker
         with self.lock:
             if self._has_left or self._is_closed or self.known.doubled:
                 return
-            self._raise_clock()
-            if not (due or self.time > self._promised_time or self.time < self._wanted_time):
+            record = speaker.heartbeat(clock_ms=self._clock_ms(), due=due)
+            if record is None:
                 return
-            self.stamps.seq = self.known.seq
-            fields = self.stamps.heartbeat(clock_ms=self._clock_ms())
-            self.known.stamps = self.stamps.dump()
+            self.known.stamps = speaker.stamps.dump()
             self._state.save()  # before it is sent: its promise must hold after a crash
             self._heartbeats = publisher
-            publisher.publish(self.known.group, self._encode(fields))
-            self._promised_time = shown = self.time
-            is_behind = shown < self._wanted_time
+            publisher.publish(self.known.group, record)
+            speaker.told()
+            is_behind = speaker.is_behind
         if is_behind:
             publisher.flush(self._check_open)  # the clock may only go further once the log has it
             with self.lock:
-                self._confirmed_time = max(self._confirmed_time, shown)
+                speaker.confirmed(record)
 
     def sent_records(self, epoch: int, first: int, last: int) -> Iterator[bytes]:
         """The member's own records with these seqs, byte for byte, as far as they are kept."""
@@ -387,25 +235,24 @@ class MemberPublisher:
         """Store how far was read."""
         with self.lock:
             self.known.token = token
-            self.known.stamps, self.known.knowledge = self.stamps.dump(), self.knowledge.dump()
+            self.known.stamps, self.known.knowledge = self.speaker.stamps.dump(), self.speaker.knowledge.dump()
             self._state.save()
 
     # ── what became of it ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin_watching_own(self) -> None:
+    def begin_watching(self) -> None:
         """The epoch is settled: from here on it is watched what becomes of what is sent under it."""
-        known = self.known
-        self.watches_own = True
-        if self.order.has_destinations:  # what went to others was never delivered here
-            self._own_settled.add_range(1, known.seq - (known.pending is not None))
-        else:
-            delivered = self.knowledge.delivered.get((known.sender, known.epoch))
-            self._own_settled.add_ranges([] if delivered is None else delivered.runs())
+        self._watches_own = True
+        self.speaker.begin_watching(self._last_confirmed)
 
-    def own_pending(self) -> int:
+    def undelivered(self) -> int:
         """How many own messages of this epoch Kafka has and the group has not delivered."""
         with self.lock:
-            return self._own_settled.missing_count(1, self.known.seq - (self.known.pending is not None))
+            return self.speaker.undelivered(self._last_confirmed)
+
+    @property
+    def _last_confirmed(self) -> int:
+        return self.known.seq - (self.known.pending is not None)
 
     # ── the outbox ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -459,7 +306,7 @@ class MemberPublisher:
         finally:
             with self._changed:
                 self._has_turn = False
-                self._meanwhile = None
+                self.speaker.sent()
                 self._changed.notify_all()
 
     def _waits_until(self, deadline: float) -> Callable[[], None]:
@@ -481,36 +328,27 @@ class MemberPublisher:
         if self.known.pending is not None:
             self._publish_pending(None)
 
-    def _publish_pending(self, kept: dict[str, Any] | None) -> None:
-        """Send the pending record; `kept` is what the stamps were before it, if it was never sent before."""
-        known, is_new = self.known, kept is not None
+    def _publish_pending(self, said: Said | None) -> None:
+        """Send the pending record: `said`, or one that was tried before."""
+        known = self.known
         record = (known.pending or "").encode()
         check = self._waits_until(monotonic() + self._confirm_s)
         try:
-            sending.publish_pending(self._publisher, self._state, known, is_new=is_new, check=check, lock=self.lock)
+            sending.publish_pending(
+                self._publisher, self._state, known, is_new=said is not None, check=check, lock=self.lock
+            )
         except (Refused, AccessDenied):
-            if kept is not None:
+            if said is not None:
                 with self.lock:
-                    self._take_back(kept)
+                    self.speaker.take_back(said)
             raise
         with self._changed:
-            self._promised_time = max(self._promised_time, self.time)
-            self._confirmed_time = max(self._confirmed_time, self._time_of(record))
+            self.speaker.confirmed(record)
             self._sent[known.epoch, known.seq] = record
             self._sent_bytes += len(record)
             while len(self._sent) > SENT_MAX or self._sent_bytes > SENT_BYTES_MAX:
                 self._sent_bytes -= len(self._sent.popitem(last=False)[1])
             self._changed.notify_all()
-
-    def _time_of(self, record: bytes) -> int:
-        """The linear time of an own record; 0 if the order has none."""
-        return int(_read_time(record).time) if self.stamps.time else 0
-
-    def _encode(self, fields: dict[str, Any], data: bytes | None = None) -> bytes:
-        record = json.encode({"group": self.known.group, **fields})
-        if data is not None:
-            record = record[:-1] + b',"data":' + data + b"}"
-        return record if self._key is None else sign(record, self._key)
 
     def _clock_ms(self) -> int:
         self._last_clock_ms = max(self._last_clock_ms, time.time_ns() // 1_000_000)

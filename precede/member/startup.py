@@ -9,7 +9,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from precede.ingest import epochs
 from precede.ingest.follower_token import FollowerToken, read_token
@@ -142,8 +142,8 @@ class Startup:
         """The records of the group up to the end of the topic; the member learns from each of them."""
         publisher, known = self._publisher, self._publisher.known
         for record, fields in records_of(self._reader, self._log.ordered, known.group, self._offsets):
-            publisher.knowledge.learn(fields)
-            publisher.adopt_order(fields["order"])
+            publisher.speaker.knowledge.learn(fields)
+            publisher.speaker.adopt_order(fields["order"])
             if fields.get("sender") == known.sender and fields.get("epoch", 0) == known.epoch:
                 self._seq_in_log = max(self._seq_in_log, fields.get("seq", 0))
             yield record, fields
@@ -161,19 +161,19 @@ class Startup:
         past = self._past()
         for delivery in [] if past is None else past.views():
             fields = read_without_data(delivery.record)
-            self._publisher.knowledge.learn(fields)
-            self._publisher.adopt_order(fields["order"])
+            self._publisher.speaker.knowledge.learn(fields)
+            self._publisher.speaker.adopt_order(fields["order"])
 
     # ── epoch and membership ──────────────────────────────────────────────────────────────────────────────────────
 
     def settle_epoch(self, key: "Ed25519PrivateKey | None", *, is_new: bool) -> None:
         """Go on under the kept epoch, or begin a new one."""
-        publisher, known, knowledge = self._publisher, self._publisher.known, self._publisher.knowledge
+        publisher, known, knowledge = self._publisher, self._publisher.known, self._publisher.speaker.knowledge
         where, by = (self._log.bootstrap, self._log.raw, known.group), self._log.partitioner
         if knowledge.order is None:
             default = self._default_order()
             created = epochs.created_as(*where, partitioner=by)
-            publisher.adopt_order(default if created is None else knowledge.apply_create(created, default))
+            publisher.speaker.adopt_order(default if created is None else knowledge.apply_create(created, default))
         deadline = monotonic() + ADMISSION_S  # the service may have admitted it a moment ago
         while awaits_admission(knowledge, known.sender) and monotonic() < deadline:
             self._learn_more()
@@ -207,30 +207,25 @@ class Startup:
 
         Only then the member knows which times are over, and it must not come in below them.
         """
-        publisher, known, knowledge = self._publisher, self._publisher.known, self._publisher.knowledge
-        by_clocks = publisher.order.waits_for_members
+        publisher, known, knowledge = self._publisher, self._publisher.known, self._publisher.speaker.knowledge
+        by_clocks = publisher.speaker.order.waits_for_members
         if by_clocks:
-            publisher.observe_time(knowledge.time)
-        why = publisher.why_forged()
-        plan = plan_join(known, knowledge, by_clocks=by_clocks, public_key=publisher.public_key, why_forged=why)
+            publisher.speaker.hear_time(knowledge.time)
+        why = publisher.speaker.why_forged()
+        plan = plan_join(known, knowledge, by_clocks=by_clocks, public_key=publisher.speaker.public_key, why_forged=why)
         if plan.action == "refuse":
             raise Refused(str(why))
         if plan.action == "only listen":
             warnings.warn(f"{why} Until then {known.sender} can only listen.", stacklevel=5)
         if plan.action != "join":
             return
-        fields: dict[str, Any] = {"kind": "join", "sender": known.sender, "epoch": known.epoch}
-        if by_clocks:
-            fields["time"] = publisher.time
-        if plan.brings_key:
-            fields["key"] = publisher.public_key
-        publisher.send_control(**fields)
+        publisher.join(brings_key=plan.brings_key)
         known.joined = True
         if by_clocks:
             self._await_own_join()
 
     def _await_own_join(self) -> None:
-        known, knowledge = self._publisher.known, self._publisher.knowledge
+        known, knowledge = self._publisher.known, self._publisher.speaker.knowledge
         deadline = monotonic() + PATIENCE_S
         while not knowledge.is_in(known.sender, known.epoch):
             if monotonic() > deadline:

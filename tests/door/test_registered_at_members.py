@@ -73,11 +73,11 @@ def test_a_member_keeps_the_clock_of_the_order_also_in_its_next_epoch(tmp_path: 
     ann = Ann(tmp_path, keys=False, order="queue")
     ann.log.plant(sender="bob", seq=1, time=40)
     ann.turn()
-    assert ann.publisher.time > 40
+    assert ann.publisher.speaker.time > 40
     ann.publisher.send(b"1", [], None, None)
     assert ann.log.refused == []
     ann.publisher.begin_epoch(1)
-    assert 1 < ann.publisher.time <= 100
+    assert 1 < ann.publisher.speaker.time <= 100
 
 
 @pytest.mark.parametrize(

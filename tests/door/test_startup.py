@@ -70,7 +70,7 @@ def topic(*positions: int) -> Topic:
 def test_a_newcomer_begins_where_it_says(start: dict[str, Any], handed: list[int]) -> None:
     bob = Newcomer(topic(1, 2, 3, 4, 5), **start)
     assert bob.handed() == handed
-    known = [seq for seq in range(1, 6) if bob.publisher.knowledge.has(("ann", 0, seq))]
+    known = [seq for seq in range(1, 6) if bob.publisher.speaker.knowledge.has(("ann", 0, seq))]
     assert known == [seq for seq in range(1, 6) if seq not in handed], "what it is not handed it may answer at once"
 
 

@@ -80,8 +80,8 @@ def test_what_a_member_knows_of_its_group_and_how_far_it_has_read_is_still_known
     with sender_state.opened(path) as kept:
         for known in [one for one in kept.memory.senders if one.group != "interrupted"]:
             publisher = MemberPublisher(kept, known, Taking(), None)
-            assert publisher.order.name == known.group.removesuffix(" with keys")
-            assert publisher.knowledge.is_in("bob", 0)
-            assert publisher.knowledge.has(("bob", 0, 1))
+            assert publisher.speaker.order.name == known.group.removesuffix(" with keys")
+            assert publisher.speaker.knowledge.is_in("bob", 0)
+            assert publisher.speaker.knowledge.has(("bob", 0, 1))
             place = read_token(known.token or "")
             assert max(last for group, _, last in place.last if group == known.group) >= 3
