@@ -1,6 +1,6 @@
 """The speaking half of a member: adopts the group's order, stamps what is said, and keeps what the stamps need.
 
-It is pure: no clock, no file, no network. Whoever has one stores what it says before it is sent, sends it, and tells it
+It is pure: no clock, no file, no network. Its owner stores what it says before it is sent, sends it, and tells it
 what became of it. So a member of a log, a peer on a segment and a name that another process hosts can share it. What
 Kafka or a segment did not take is taken back, and leaves no trace in what is said next.
 
