@@ -13,7 +13,7 @@ import msgspec
 
 from precede.ingest import epochs, sender_state
 from precede.ingest.producer import Publisher
-from precede.ingest.sender_state import Sender, SenderState
+from precede.ingest.sender_state import KnownSender, SenderState
 from precede.ingest.sending import publish_pending
 from precede.ingest.signing import public_text
 from precede.udfs.errors import Refused
@@ -69,7 +69,7 @@ class Writer:
         value = encode("create", group, sender=self.name, options=options, members=members)
         with self._opened(group) as state:
             if self.name in members and state.memory.find(self._log, group, self.name) is None:
-                state.memory.add(Sender(self._log, group, self.name))
+                state.memory.add(KnownSender(self._log, group, self.name))
                 state.save()
         return self._publish(group, value, 0)
 
@@ -109,7 +109,7 @@ class Writer:
         epoch = self._free_epoch(group, member, None, above)
         return self._publish(group, encode("join", group, sender=member, epoch=epoch, key=key), epoch)
 
-    def _epoch_to_join(self, group: str, known: Sender | None, standing: Standing | None) -> int:
+    def _epoch_to_join(self, group: str, known: KnownSender | None, standing: Standing | None) -> int:
         """An epoch above every one that joined before; one that only sent in an open group may continue."""
         above = -1 if standing is None else standing[0]
         if known is not None and known.epoch <= EPOCH_MAX:
@@ -143,7 +143,7 @@ class Writer:
             known.left = epoch
             state.save()
 
-    def _epoch_to_leave(self, group: str, known: Sender | None, standing: Standing | None) -> int:
+    def _epoch_to_leave(self, group: str, known: KnownSender | None, standing: Standing | None) -> int:
         """The epoch that joined; in an open group, it may be one that only sent."""
         if standing is not None and standing[1] is not OUT:
             return standing[0]
@@ -151,7 +151,7 @@ class Writer:
             raise Refused(f"{self.name} is not in {group}{'' if standing is None else ' any more'}.")
         return known.epoch
 
-    def _last(self, state: SenderState, known: Sender | None, group: str, epoch: int) -> int:
+    def _last(self, state: SenderState, known: KnownSender | None, group: str, epoch: int) -> int:
         if known is None or known.epoch != epoch:
             raise Refused(
                 f"The state file {state.path} does not know the last message of {self.name} in {group} with epoch"

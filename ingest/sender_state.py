@@ -29,7 +29,7 @@ IN_USE = (
 )
 
 
-class Sender(msgspec.Struct, omit_defaults=True):
+class KnownSender(msgspec.Struct, omit_defaults=True):
     """One sender in one group of one log: the last seq it used, and the record that Kafka has not confirmed yet.
 
     A member (precede.Member) stores more with it, in the same step: what its stamps need, and how far it has read.
@@ -54,23 +54,23 @@ class Memory(msgspec.Struct):
     """All senders of a state file."""
 
     version: int = VERSION
-    senders: list[Sender] = []
+    senders: list[KnownSender] = []
 
-    def find(self, log: str, group: str, sender: str) -> Sender | None:
+    def find(self, log: str, group: str, sender: str) -> KnownSender | None:
         """What is known of this sender."""
         for known in self.senders:
             if (known.log, known.group, known.sender) == (log, group, sender):
                 return known
         return None
 
-    def add(self, sender: Sender) -> Sender:
+    def add(self, sender: KnownSender) -> KnownSender:
         """Add a sender that is not known yet."""
         self.senders.append(sender)
         return sender
 
-    def begin(self, log: str, group: str, sender: str, epoch: int) -> Sender:
+    def begin(self, log: str, group: str, sender: str, epoch: int) -> KnownSender:
         """Begin an epoch of the sender, in which it has not sent anything yet."""
-        known = self.find(log, group, sender) or self.add(Sender(log, group, sender))
+        known = self.find(log, group, sender) or self.add(KnownSender(log, group, sender))
         known.epoch, known.seq, known.pending, known.joined, known.doubled = epoch, 0, None, False, False
         return known
 

@@ -12,7 +12,7 @@ from precede.ingest.fit_to_send import Stream, check_fit
 from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.producer import Publisher
-from precede.ingest.sender_state import Sender, SenderState
+from precede.ingest.sender_state import KnownSender, SenderState
 from precede.udfs.errors import AccessDenied, Refused
 from precede.udfs.partitioner import DEFAULT_PARTITIONER
 from precede.udfs.records.messages import EPOCH_MAX, Id
@@ -78,7 +78,7 @@ def send_one(
         return (sender, known.epoch, known.seq)
 
 
-def _left(state_file: Path, known: Sender) -> int:
+def _left(state_file: Path, known: KnownSender) -> int:
     """The last epoch that this name has left, by a command or as a member; -1 if none is known."""
     found = None
     with suppress(OSError, Refused):  # a file that cannot be read says nothing
@@ -87,7 +87,7 @@ def _left(state_file: Path, known: Sender) -> int:
     return max(known.left, -1 if found is None else found.left)
 
 
-def _record(known: Sender, after: list[Id], data: object, key: "Ed25519PrivateKey | None") -> bytes:
+def _record(known: KnownSender, after: list[Id], data: object, key: "Ed25519PrivateKey | None") -> bytes:
     """The message under the sender's last seq. Signing twice gives the same bytes, so a retry is an exact copy."""
     record = encode_message(known.group, known.sender, known.epoch, known.seq, after=after, data=data)
     return record if key is None else sign(record, key)
@@ -96,7 +96,7 @@ def _record(known: Sender, after: list[Id], data: object, key: "Ed25519PrivateKe
 def publish_pending(
     publisher: Publisher,
     state: SenderState,
-    known: Sender,
+    known: KnownSender,
     *,
     is_new: bool = False,
     check: Callable[[], object] | None = None,

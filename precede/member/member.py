@@ -174,7 +174,7 @@ class Member(GroupMember):
         known = kept.memory.find(log, self.group, self.name)
         is_new = known is None
         if known is None:
-            known = kept.memory.add(sender_state.Sender(log, self.group, self.name))
+            known = kept.memory.add(sender_state.KnownSender(log, self.group, self.name))
         private = key_in(settings.key)
         publisher = Publisher(where, topic=raw, linger_ms=0, partitioner=partitioner, confirm_s=self._confirm_s)
         opened.callback(publisher.discard)  # what is not confirmed is stored, and sent again at the next start

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from precede.ingest import sending
 from precede.ingest.producer import CONFIRM_S, Publisher
-from precede.ingest.sender_state import Sender, SenderState
+from precede.ingest.sender_state import KnownSender, SenderState
 from precede.ingest.signing import public_text
 from precede.udfs.errors import AccessDenied, Closed, Refused, Unconfirmed
 from precede.udfs.member.speaker import Said, Speaker
@@ -45,7 +45,7 @@ class MemberPublisher:
     def __init__(
         self,
         state: SenderState,
-        known: Sender,
+        known: KnownSender,
         publisher: Publisher,
         key: "Ed25519PrivateKey | None",
         *,

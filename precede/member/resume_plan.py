@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, Literal, NamedTuple
 
 from precede.ingest.follower_token import VERSION, FollowerToken
-from precede.ingest.sender_state import Sender
+from precede.ingest.sender_state import KnownSender
 from precede.udfs.member.knowledge import Knowledge
 from precede.udfs.records.messages import EPOCH_MAX, LogRecord
 
@@ -127,7 +127,7 @@ class StartPlan:
         return Start(self._offsets, position, from_delta)
 
 
-def needs_new_epoch(known: Sender, knowledge: Knowledge, *, is_new: bool, seq_in_log: int) -> bool:
+def needs_new_epoch(known: KnownSender, knowledge: Knowledge, *, is_new: bool, seq_in_log: int) -> bool:
     """Whether the kept epoch has ended or cannot be trusted; `seq_in_log` is the largest seq that the log shows."""
     has_ended = knowledge.is_out(known.sender, known.epoch) or known.epoch > EPOCH_MAX
     return is_new or has_ended or known.doubled or seq_in_log > known.seq
@@ -138,7 +138,7 @@ def awaits_admission(knowledge: Knowledge, name: str) -> bool:
     return knowledge.has_keys and knowledge.closed and name not in knowledge.keys
 
 
-class Join(NamedTuple):
+class JoinPlan(NamedTuple):
     """What a member does about its membership when it is opened."""
 
     action: Literal["none", "refuse", "only listen", "join"]
@@ -147,16 +147,16 @@ class Join(NamedTuple):
 
 
 def plan_join(
-    known: Sender, knowledge: Knowledge, *, by_clocks: bool, public_key: str | None, why_forged: str | None
-) -> Join:
+    known: KnownSender, knowledge: Knowledge, *, by_clocks: bool, public_key: str | None, why_forged: str | None
+) -> JoinPlan:
     """Join if the group expects it; `why_forged` is why the group would not accept what this member signs."""
     if why_forged is not None and by_clocks:
-        return Join("refuse")  # it could not tell the others that it hears them, so all would wait for it
+        return JoinPlan("refuse")  # it could not tell the others that it hears them, so all would wait for it
     brings_key = public_key is not None and bool(knowledge.keys) and known.sender not in knowledge.keys
     is_expected = knowledge.closed or by_clocks or brings_key
     if not is_expected or known.joined or knowledge.is_in(known.sender, known.epoch):
-        return Join("none")
-    return Join("join", brings_key) if why_forged is None else Join("only listen")
+        return JoinPlan("none")
+    return JoinPlan("join", brings_key) if why_forged is None else JoinPlan("only listen")
 
 
 def _is_message(fields: dict[str, Any]) -> bool:

@@ -47,7 +47,7 @@ PATIENCE_S = 60.0
 ADMISSION_S = 5.0
 
 
-class Place(NamedTuple):
+class MemberStart(NamedTuple):
     """Where a member that was opened stands."""
 
     token: FollowerToken
@@ -92,7 +92,7 @@ class Startup:
         """How far the ordered topic was read."""
         self._seq_in_log = 0
 
-    def find_place(self, *, history: History, since: int | None) -> Place:
+    def find_place(self, *, history: History, since: int | None) -> MemberStart:
         """Read the group's records in the ordered topic, and decide where to begin."""
         known = self._publisher.known
         starts = self._reader.starts(self._log.ordered, at_end=False, timeout_s=0.0)
@@ -111,7 +111,7 @@ class Startup:
         older = iter(()) if past is None or start.from_delta is None else past.between(*start.from_delta)
         kept_from = (plan.first or 0) if has_deleted else None
         token = start.token(self._log.ordered, known.group, known.sender)
-        return Place(token, start.position, kept_from, older)
+        return MemberStart(token, start.position, kept_from, older)
 
     def _check_since(self, since: int, end: int) -> None:
         """Raise Refused if what comes next would be passed over as old: the position is of another log, or of a job
@@ -238,7 +238,7 @@ class Startup:
 
 def start_member(
     startup: Startup, *, history: History, since: int | None, key: "Ed25519PrivateKey | None", is_new: bool
-) -> Place:
+) -> MemberStart:
     """Open the member: the epoch depends on what was read, and the join on the epoch."""
     place = startup.find_place(history=history, since=since)
     startup.settle_epoch(key, is_new=is_new)

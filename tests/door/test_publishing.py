@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import json
 
 from precede.ingest.producer import Publisher
-from precede.ingest.sender_state import Memory, Sender, SenderState
+from precede.ingest.sender_state import KnownSender, Memory, SenderState
 from precede.member import background
 from precede.member.background import HeartbeatTask
 from precede.member.publishing import MemberPublisher
@@ -59,7 +59,7 @@ class Ann:
         self.log.plant(kind="create", options=created, members=["ann", "bob"])
         key: Ed25519PrivateKey | None = private("ann") if keys else None
         state = SenderState(tmp_path / "state.json", Memory())
-        self.publisher = MemberPublisher(state, Sender("log", "g", "ann"), self.log, key)
+        self.publisher = MemberPublisher(state, KnownSender("log", "g", "ann"), self.log, key)
         self.heartbeats = HeartbeatTask(self.publisher, "raw", lambda: None, lambda: self.log, heartbeat_s=1e9)
         self.read_without_data = self.handed = 0
         self.deliver()
@@ -212,7 +212,9 @@ def test_a_client_that_cannot_be_made_for_a_moment_ends_no_heartbeats(
 def test_what_could_not_be_stored_leaves_no_trace_in_what_is_said_next(tmp_path: Path) -> None:
     log = Log()
     log.plant(kind="create", options={"order": "causal_p2p"}, members=["ann", "bob", "cem"])
-    publisher = MemberPublisher(SenderState(tmp_path / "state.json", Memory()), Sender("log", "g", "ann"), log, None)
+    publisher = MemberPublisher(
+        SenderState(tmp_path / "state.json", Memory()), KnownSender("log", "g", "ann"), log, None
+    )
     for record in log.kernel.ordered:
         publisher.observe(json.decode(record))
     (tmp_path / "state.json.new").mkdir()
@@ -234,7 +236,9 @@ def test_a_seq_that_may_be_in_the_log_is_not_freed_by_a_later_refusal(tmp_path: 
                 raise self.errors.pop(0)
 
     log = Failing()
-    publisher = MemberPublisher(SenderState(tmp_path / "state.json", Memory()), Sender("log", "g", "ann"), log, None)
+    publisher = MemberPublisher(
+        SenderState(tmp_path / "state.json", Memory()), KnownSender("log", "g", "ann"), log, None
+    )
     log.errors = [Unconfirmed("no answer"), AccessDenied("no right any more")]
     with pytest.raises(Unconfirmed):
         publisher.send(b'"one"', [], None, None)

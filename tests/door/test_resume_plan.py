@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from precede.ingest.follower_token import FollowerToken, read_token
-from precede.ingest.sender_state import Sender
+from precede.ingest.sender_state import KnownSender
 from precede.member.resume_plan import (
     Found,
     History,
-    Join,
+    JoinPlan,
     Reading,
     StartPlan,
     awaits_admission,
@@ -136,33 +136,33 @@ def test_an_epoch_that_has_ended_or_that_the_file_is_behind_of_is_not_used_again
     knowledge = Knowledge()
     if standing is not None:
         knowledge.view["bob"] = standing
-    sender = Sender("log", "g", "bob", **known)
+    sender = KnownSender("log", "g", "bob", **known)
     assert needs_new_epoch(sender, knowledge, is_new=is_new, seq_in_log=seq_in_log) is needed
 
 
 @pytest.mark.parametrize(
     ("closed", "by_clocks", "keys", "joined", "is_in", "why_forged", "plan"),
     [
-        (False, False, {}, False, False, None, Join("none")),
-        (True, False, {}, False, False, None, Join("join")),
-        (False, True, {}, False, False, None, Join("join")),
-        (True, False, {}, True, False, None, Join("none")),
-        (True, False, {}, False, True, None, Join("none")),
-        (False, False, {"ann": [(0, "K")]}, False, False, None, Join("join", brings_key=True)),
-        (False, False, {"bob": [(0, "K")]}, False, False, None, Join("none")),
-        (True, False, {"ann": [(0, "K")]}, False, False, "no key", Join("only listen")),
-        (True, True, {"ann": [(0, "K")]}, False, True, "no key", Join("refuse")),
-        (False, False, {"bob": [(0, "K")]}, False, False, "no key", Join("none")),
+        (False, False, {}, False, False, None, JoinPlan("none")),
+        (True, False, {}, False, False, None, JoinPlan("join")),
+        (False, True, {}, False, False, None, JoinPlan("join")),
+        (True, False, {}, True, False, None, JoinPlan("none")),
+        (True, False, {}, False, True, None, JoinPlan("none")),
+        (False, False, {"ann": [(0, "K")]}, False, False, None, JoinPlan("join", brings_key=True)),
+        (False, False, {"bob": [(0, "K")]}, False, False, None, JoinPlan("none")),
+        (True, False, {"ann": [(0, "K")]}, False, False, "no key", JoinPlan("only listen")),
+        (True, True, {"ann": [(0, "K")]}, False, True, "no key", JoinPlan("refuse")),
+        (False, False, {"bob": [(0, "K")]}, False, False, "no key", JoinPlan("none")),
     ],
 )
 def test_a_member_joins_where_its_group_expects_it(
-    closed: bool, by_clocks: bool, keys: Any, joined: bool, is_in: bool, why_forged: str | None, plan: Join
+    closed: bool, by_clocks: bool, keys: Any, joined: bool, is_in: bool, why_forged: str | None, plan: JoinPlan
 ) -> None:
     knowledge = Knowledge()
     knowledge.closed, knowledge.keys = closed, keys
     if is_in:
         knowledge.view["bob"] = (0, IN)
-    known = Sender("log", "g", "bob", joined=joined)
+    known = KnownSender("log", "g", "bob", joined=joined)
     assert plan_join(known, knowledge, by_clocks=by_clocks, public_key="K", why_forged=why_forged) == plan
 
 

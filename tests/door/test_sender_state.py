@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from precede.ingest import sender_state
-from precede.ingest.sender_state import Sender
+from precede.ingest.sender_state import KnownSender
 from precede.udfs.errors import Refused
 
 
 def take_seqs(path: Path, count: int) -> None:
     for _ in range(count):
         with sender_state.opened(path) as state:
-            known = state.memory.find("log", "g", "ann") or state.memory.add(Sender("log", "g", "ann"))
+            known = state.memory.find("log", "g", "ann") or state.memory.add(KnownSender("log", "g", "ann"))
             known.seq += 1
             time.sleep(0.001)  # long enough for another process to interfere, if it could
             state.save()
@@ -24,7 +24,7 @@ def test_what_is_saved_is_there_the_next_time(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "senders.json"
     take_seqs(path, 2)
     with sender_state.opened(path) as state:
-        assert state.memory.senders == [Sender("log", "g", "ann", seq=2)]
+        assert state.memory.senders == [KnownSender("log", "g", "ann", seq=2)]
 
 
 def test_processes_that_work_with_one_file_take_each_seq_once(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_processes_that_work_with_one_file_take_each_seq_once(tmp_path: Path) ->
 
 def test_senders_of_other_groups_and_other_logs_are_others(tmp_path: Path) -> None:
     with sender_state.opened(tmp_path / "senders.json") as state:
-        state.memory.add(Sender("log", "g", "ann", seq=5))
+        state.memory.add(KnownSender("log", "g", "ann", seq=5))
         for log, group, sender in (("other", "g", "ann"), ("log", "h", "ann"), ("log", "g", "bob")):
             assert state.memory.find(log, group, sender) is None
 

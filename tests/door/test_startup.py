@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from precede.ingest.producer import Publisher
-from precede.ingest.sender_state import Memory, Sender, SenderState
+from precede.ingest.sender_state import KnownSender, Memory, SenderState
 from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search
 from precede.reading.delta_history import DeltaHistory
@@ -32,7 +32,7 @@ class Newcomer:
         token: str | None = None,
         delta: Path | None = None,
     ) -> None:
-        known = Sender("log", "g", "bob", token=token)
+        known = KnownSender("log", "g", "bob", token=token)
         self.publisher = MemberPublisher(SenderState(Path("unused"), Memory()), known, Publisher("localhost:1"), None)
         past = None if delta is None else DeltaHistory(delta, "g")
         self.startup = Startup(
