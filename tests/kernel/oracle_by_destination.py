@@ -214,4 +214,5 @@ class OracleOfAll(Oracle):
                         elif id_ not in held and id_ not in group.delivered:
                             missing.add(id_)
             level = below
-        return {"missing": sorted(missing)[:20], "silent": sorted(silent)}
+        joins = {"joins": sorted(silent)} if silent else {}
+        return {"missing": sorted(missing)[:20], "silent": sorted(silent), **joins}

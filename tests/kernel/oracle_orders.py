@@ -83,7 +83,8 @@ def waits_for(group: Group, one: Waiting, is_in: Callable[[Group, Waiting], bool
         missing |= {id_ for id_ in ids if id_ not in held}
         level = [held[id_] for id_ in dict.fromkeys(ids) if id_ in held and id_ not in known]
         known |= {at.id for at in level}
-    return {"missing": sorted(missing)[:20], "silent": sorted(silent)}
+    joins = {"joins": sorted(silent)} if silent else {}
+    return {"missing": sorted(missing)[:20], "silent": sorted(silent), **joins}
 
 
 def id_of(given: list[Any]) -> Id:
