@@ -184,8 +184,15 @@ class Bridge:
         if is_told:
             self.refused[refusal.code] += 1
 
-    def answer(self, gap: GapRecord, now_ms: float) -> None:
+    def answer(self, gaps: Iterable[GapRecord], now_ms: float) -> None:
         """The log asks for missing messages: publish what is kept, and ask the segments for the rest."""
+        for gap in gaps:
+            try:
+                self._answer(gap, now_ms)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the other questions are answered)
+                self.broke(error)
+
+    def _answer(self, gap: GapRecord, now_ms: float) -> None:
         if gap.kind != "ask":
             return
         last = min(gap.last, gap.first + ANSWERED_MAX - 1)

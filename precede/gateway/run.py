@@ -223,8 +223,7 @@ class Gateway:
         heard = self.log.read(timeout_s)
         if heard.gaps:
             with self._lock() as now_ms:
-                for gap in heard.gaps:
-                    self.bridge.answer(gap, now_ms)
+                self.bridge.answer(heard.gaps, now_ms)
         return heard.raw
 
     def _publish(self, entries: list[HeardRecord]) -> None:

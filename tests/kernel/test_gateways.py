@@ -238,7 +238,7 @@ def test_a_message_whose_sender_is_gone_is_recovered_for_the_log_that_asks() -> 
         kind="ask", group=GROUP, sender="ann", epoch=said[0][1], first=2, last=2,
         asked=1, opened_ms=0, asked_ms=0, waited=[], partition=0, offset=0,
     )  # fmt: skip
-    gate.bridge.answer(gap, one.now_ms)
+    gate.bridge.answer([gap], one.now_ms)
     one.until(lambda: one.log.delivered(GROUP) == said)
 
 
