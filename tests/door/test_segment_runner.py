@@ -310,3 +310,10 @@ def test_garbage_sent_to_the_segment_is_counted_and_harms_nothing() -> None:
         assert counts["runt"] == 2
         assert counts["foreign"] == 3
         assert GROUP in here.links["bob"].segment.groups
+
+
+def test_a_thread_that_waits_while_the_runner_is_closed_just_ends() -> None:
+    with linked() as here:
+        here.open("ann")
+    here.runner._wait(0.01)  # all descriptors are closed
+    assert here.runner.failure is None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from random import Random
+from time import process_time
 
 import pytest
 
+from precede.udfs.engine.runs import Runs
 from precede.udfs.peers.events import Delivered
+from precede.udfs.peers.sync_schedule import SyncSchedule
 from tests.kernel.effort import seeds
 from tests.kernel.gateways import World
 
@@ -48,3 +52,13 @@ def test_groups_of_the_log_that_rest_are_put_away_and_still_known() -> None:
     assert len(gate.kernel.groups()) == 200
     assert gate.kernel.has("g7", ("zoe", 0, 1))
     assert not gate.kernel.has("g7", ("zoe", 0, 2))
+
+
+def test_what_a_log_has_settled_in_many_runs_is_noted_in_one_pass_over_them() -> None:
+    runs = Runs()
+    runs.fill([1, *(bound for low in range(10, 200_000, 10) for bound in (low, low + 1))])
+    schedule = SyncSchedule("gate", 0, "G", Random(1))
+    before_s = process_time()
+    schedule.note_forgotten([(("ann", 0), runs)], 0)
+    assert process_time() - before_s < 2.0, "each run cost a pass over all"
+    assert schedule._forgotten["ann", 0].dump() == runs.dump()
