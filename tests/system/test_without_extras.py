@@ -21,6 +21,7 @@ from tests.system.stream import own_topics
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 WORKS = {
+    "check": (["check"], 0, "olds"),
     "compare": (["compare", "-"], 0, "s_b"),
     "dead-letters": (["dead-letters"], 0, "malformed"),
     "gateway": (["gateway", "--help"], 0, "Usage: precede gateway"),
