@@ -1,21 +1,32 @@
-"""Sends one message of a sender whose memory is a file, as `precede send` does."""
+"""Sends one message of a sender whose memory is a file, as `precede send` does.
+
+Whether the group takes what is written so is asked once for each sender and group, before its first message. The owner
+records of the job tell how it finds the partition of a group, and its default order; the group's first record in the
+log is its `create`, if it has one. Who may not read these is not refused for that.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from confluent_kafka import KafkaException
 
 from precede.ingest import epochs, sender_state
-from precede.ingest.fit_to_send import Stream, check_fit
 from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import Address
+from precede.ingest.kafka.topics import describe
 from precede.ingest.producer import Publisher
+from precede.ingest.progress import Owner, read_progress
 from precede.ingest.sender_state import KnownSender, SenderState
+from precede.udfs.codes import BAD_STAMP, MISSING_STAMP
 from precede.udfs.errors import AccessDenied, Refused
+from precede.udfs.holdback import Holdback
+from precede.udfs.orders import ORDERS
 from precede.udfs.partitioner import DEFAULT_PARTITIONER
 from precede.udfs.records.messages import EPOCH_MAX, Id
+from precede.udfs.records.published import lenient_reader
 from precede.udfs.records.signatures import sign
 from precede.udfs.records.wire import encode_message
 
@@ -23,6 +34,21 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 REQUEST_S_MAX = 10.0
+
+
+class StreamTopicNames(msgspec.Struct, frozen=True):
+    """Where the job writes what is made of a raw topic."""
+
+    ordered_topic: str
+    progress_topic: str
+
+
+class _Letter(msgspec.Struct):
+    code: str
+    reason: str
+
+
+_read_letter = lenient_reader(_Letter)
 
 
 def send_one(
@@ -38,7 +64,7 @@ def send_one(
     partitioner: str = DEFAULT_PARTITIONER,
     partitions: int = topics.PARTITIONS,
     replicas: int = -1,
-    stream: Stream | None = None,
+    stream: StreamTopicNames | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Id:
     """Publish one message under the sender's next seq, signed if there is a key; return its id once Kafka has it.
@@ -132,3 +158,50 @@ def log_of(
         return f"{clients.admin(bootstrap).list_topics(timeout=REQUEST_S_MAX).cluster_id}/{topic}"
     except KafkaException as error:
         raise clients.unreachable(bootstrap) from error
+
+
+# ── whether the group takes it ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_fit(
+    bootstrap: Address | str, topic: str, group: str, record: bytes, *, partitioner: str, stream: StreamTopicNames
+) -> None:
+    """Raise Refused if the group would never deliver such a record, or nothing that is sent by this partitioner."""
+    owner = None
+    with suppress(AccessDenied):
+        owner = _owner(bootstrap, topic, stream)
+    used = partitioner if owner is None else owner.partitioner or DEFAULT_PARTITIONER
+    if used != partitioner:
+        raise Refused(
+            f"The job finds the partition of a group by {used}, and this would send by {partitioner}, so the job would"
+            f' refuse what is sent (wrong_partition): set `partitioner = "{used}"`.'
+        )
+    created = None
+    with suppress(AccessDenied):
+        created = epochs.created_as(bootstrap, topic, group, partitioner=partitioner)
+    named = None if created is None else created.options.order
+    order = named if isinstance(named, str) else None if owner is None else owner.order
+    if order in ORDERS:
+        _check_stamp(group, order, record)
+
+
+def _owner(bootstrap: Address | str, topic: str, stream: StreamTopicNames) -> Owner | None:
+    """The job's owner record, if a job has written one for this raw topic."""
+    found = describe(bootstrap, [stream.progress_topic]).get(stream.progress_topic)
+    if found is None:
+        return None
+    owner = read_progress(bootstrap, found, stream.ordered_topic, settled=False).any_owner
+    return owner if owner is not None and owner.raw_topic == topic else None
+
+
+def _check_stamp(group: str, order: str, record: bytes) -> None:
+    """Raise Refused if the kernel misses something in the stamp of this record."""
+    kernel = Holdback(order=order)
+    kernel.receive(record, group.encode(), 0, 0, 0)
+    for letter in map(_read_letter, kernel.dead):
+        if letter.code in (MISSING_STAMP, BAD_STAMP):
+            raise Refused(
+                f"{group} has the order {order}, and `precede send` writes only what a message answers: the group would"
+                f" refuse it ({letter.code}: {letter.reason.rstrip('.')}). Send with precede.Member, which knows the"
+                " stamps of every order."
+            )

@@ -107,7 +107,7 @@ def _top(settings: "Settings", by: "TopBy", count: int) -> "list[Holding]":
 
 def _listings(settings: "Settings", delta: str | None) -> "list[Listing]":
     from precede.command_options import caught_up
-    from precede.groups.catalogue import CatalogueReader, catalogue_of_delta
+    from precede.groups.manager import CatalogueReader, catalogue_of_delta
     from precede.looking import holding
     from precede.looking.knowledge import NoStateError
     from precede.streaming.places import place

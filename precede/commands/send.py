@@ -59,8 +59,7 @@ def send(
     check_name("SENDER", sender)
     utf8_size("TEXT", text)
     parents: list[Id] = [] if after is None else [parse_id(after)]
-    from precede.ingest.fit_to_send import Stream
-    from precede.ingest.sending import send_one
+    from precede.ingest.sending import StreamTopicNames, send_one
     from precede.ingest.signing import key_in
 
     id_ = send_one(
@@ -75,7 +74,7 @@ def send(
         partitioner=settings.partitioner,
         partitions=settings.partitions,
         replicas=settings.replicas,
-        stream=Stream(settings.ordered_topic, settings.progress_topic),
+        stream=StreamTopicNames(settings.ordered_topic, settings.progress_topic),
         say=say,
     )
     typer.echo(id_text(id_))

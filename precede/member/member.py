@@ -31,9 +31,8 @@ from precede.ingest.kafka.reading import REQUEST_S
 from precede.ingest.producer import CONFIRM_S, Publisher
 from precede.ingest.service.monitor import Monitor
 from precede.ingest.signing import key_in
-from precede.member.arguments import as_id, as_ids, as_json, as_meta, check_seconds, check_start
 from precede.member.background import HeartbeatTask, RepairTask, outbox_monitor
-from precede.member.group_member import GroupMember
+from precede.member.group_member import GroupMember, as_id, as_ids, as_json, as_meta, check_seconds, check_start
 from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search, start_member
 from precede.member.status import WAITS_MAX, Connection, JobLook, JobWatch, Status

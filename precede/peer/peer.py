@@ -17,8 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from precede.client_settings import Config
-from precede.member.arguments import as_id, as_ids, as_json, as_meta, check_seconds
-from precede.member.group_member import GroupMember
+from precede.member.group_member import GroupMember, as_id, as_ids, as_json, as_meta, check_seconds
 from precede.member.status import WAITS_MAX, Connection, Status
 from precede.peer.handing_over import Callbacks, as_peer_delivery
 from precede.peer.process import SegmentProcess

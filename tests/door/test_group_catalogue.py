@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from precede.groups.catalogue import CatalogueReader
+from precede.groups.manager import CatalogueReader
 from precede.udfs.records.messages import LogRecord
 from tests.door.command import precede
 from tests.kernel.feeding import Tale, parsed

@@ -12,14 +12,13 @@ from confluent_kafka import Producer
 from kafka.partitioner.default import murmur2
 
 from precede import Groups, Member
-from precede.ingest import fit_to_send
 from precede.ingest.epochs import free_epoch
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.log_readers import open_reader
 from precede.ingest.kafka.topics import Wanted
 from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import opened
-from precede.ingest.sending import send_one
+from precede.ingest.sending import StreamTopicNames, send_one
 from precede.local.embedded_broker import Broker
 from precede.streaming.job import job
 from precede.udfs.errors import Refused
@@ -257,7 +256,7 @@ def test_what_a_group_would_refuse_for_its_stamp_or_its_partition_is_refused_bef
     where: dict[str, Any] = {
         "sender": "ann",
         "data": "hello",
-        "stream": fit_to_send.Stream(settings.ordered_topic, settings.progress_topic),
+        "stream": StreamTopicNames(settings.ordered_topic, settings.progress_topic),
     }
 
     def send(group: str, **extra: Any) -> object:
