@@ -122,11 +122,12 @@ class Accounts:
         if sequence.order is None and not self.is_off:
             self.learn_order(one.order)
         if queue and queue[0].offset <= released:
-            self.run(released)
-            if queue and queue[0].offset == released and not self.is_off:
+            if queue[0].offset < released:
+                self.run(released)
+            if self._is_open and queue and queue[0].offset == released:
                 self._end_step()
-                if not self.is_off:
-                    self._begin_step(queue.popleft())
+            if queue and queue[0].offset == released and not self.is_off:
+                self._begin_step(queue.popleft())
         elif self._step is not None and self._step.offset < released:
             self._end_step()
         matched = None if self.is_off else self._at_once(one) or self._match(one)

@@ -51,7 +51,7 @@ class GroupSequence:
         self.count = 0
         self._findings = findings
         self._positions: dict[str | None, int] = {}
-        self._released: dict[str | None, tuple[int, Shown]] = {}
+        self._released: dict[str | None, OrderedRecord] = {}
         self._partition: int | None = None
         self._at_place: dict[str | None, Settled] = {}
         self._left: dict[Id, set[str]] = {}
@@ -75,88 +75,102 @@ class GroupSequence:
         that nothing before this message is missing.
         """
         self.count += 1
-        name = id_text(id_of(record)) if isinstance(record, Message) else None if record is None else record.kind
-        at = shown(one, name)
         if self.order is None:
             self.use_order(order_of(record, one.order) if isinstance(record, Create) else one.order)
-        self._check_place(one, at)
+        self._check_place(one, record)
         status = one.status
         if status != DELIVERED and status != ABANDONED:
             self._findings.noted[status] += 1
             self.is_whole = False
             return
         if record is None:
+            at = shown(one, None)
             self.violate("bytes", f"{at} is no raw record followed by the appended fields", at)
         elif isinstance(record, Message):
-            self._message(one, record, at, expected=expected)
+            self._message(one, record, expected=expected)
         elif not applied:
-            self.membership.take(record, at, None)
+            self.membership.take(record, shown(one, _name(record)), None)
             if isinstance(record, Create) and self.guarantee is not None:
                 self.membership.closed |= self.guarantee.by_clocks
 
-    def _check_place(self, one: OrderedRecord, at: Shown) -> None:
+    def _check_place(self, one: OrderedRecord, record: Record | None) -> None:
         """The fields that say where it stands."""
         place = one.destination
         last = self._positions.get(place)
         expected = one.position if last is None and not self.is_whole else (last or 0) + 1
-        if one.position != expected:
-            if one.position < expected:
-                why = "comes again" if one.position == expected - 1 else "comes too late"
-                sentence = f"Position {one.position} {why}: {at} follows position {expected - 1}"
-            else:
-                end = one.position - 1
-                holes = f"position {end} is" if end == expected else f"positions {expected} to {end} are"
-                sentence = f"After position {expected - 1} comes {one.position}: {holes} missing before {at}"
-            self.violate("position", sentence, at)
-        self._positions[place] = one.position
         before = self._released.get(place)
-        if before is not None and one.released_offset < before[0]:
+        self._positions[place] = one.position
+        self._released[place] = one
+        if self._partition is None:
+            self._partition = one.partition
+        if (
+            one.position == expected
+            and (before is None or one.released_offset >= before.released_offset)
+            and one.released_offset >= one.offset
+            and one.order == self.order
+            and one.partition == self._partition
+            and (place is not None) == self.has_destinations
+        ):
+            return
+        self._misplaced(one, shown(one, _name(record)), expected, before)
+
+    def _misplaced(self, one: OrderedRecord, at: Shown, expected: int, before: OrderedRecord | None) -> None:
+        """Say which of these fields is wrong."""
+        if one.position < expected:
+            why = "comes again" if one.position == expected - 1 else "comes too late"
+            self.violate("position", f"Position {one.position} {why}: {at} follows position {expected - 1}", at)
+        elif one.position > expected:
+            end = one.position - 1
+            holes = f"position {end} is" if end == expected else f"positions {expected} to {end} are"
+            sentence = f"After position {expected - 1} comes {one.position}: {holes} missing before {at}"
+            self.violate("position", sentence, at)
+        if before is not None and one.released_offset < before.released_offset:
+            earlier = shown(before, None)
             sentence = (
-                f"{at} was released by offset {one.released_offset}, and what stands before it, {before[1]}, by the "
-                f"later offset {before[0]}"
+                f"{at} was released by offset {one.released_offset}, and what stands before it, {earlier}, by the later "
+                f"offset {before.released_offset}"
             )
-            self.violate("released", sentence, at, before[1])
+            self.violate("released", sentence, at, earlier)
         elif one.released_offset < one.offset:
             self.violate("released", f"{at} was released by offset {one.released_offset}, before it arrived", at)
-        self._released[place] = (one.released_offset, at)
         if one.order != self.order:
             sentence = f"{at} names the order {one.order}, and the order of its group is {self.order}"
             self.violate("fields", sentence, at)
-        if self._partition is None:
-            self._partition = one.partition
-        elif one.partition != self._partition:
+        if one.partition != self._partition:
             sentence = f"{at} names partition {one.partition}, and its group lives in {self._partition}"
             self.violate("fields", sentence, at)
-        if (place is None) == self.has_destinations and self.guarantee is not None:
-            sentence = "names no destination" if place is None else "names a destination, which its order does not have"
-            self.violate("destination", f"{at} {sentence}", at)
+        if (one.destination is None) == self.has_destinations and self.guarantee is not None:
+            wrong = "names no destination" if one.destination is None else "names a destination, and its order has none"
+            self.violate("destination", f"{at} {wrong}", at)
 
-    def _message(self, one: OrderedRecord, message: Message, at: Shown, *, expected: bool) -> None:
+    def _message(self, one: OrderedRecord, message: Message, *, expected: bool) -> None:
         id_, place = id_of(message), one.destination
         who = (id_[0], id_[1])
         is_stand_in = one.status == ABANDONED
-        guarantee = self.guarantee
+        guarantee, membership = self.guarantee, self.membership
         if not self.is_whole:
             self._begin(who, id_[2])
-        if not is_stand_in:
-            self._check_right(who, id_, message, one, at)
+        is_free = not (membership.closed or membership.fences or membership.keys is not None or place is not None)
+        if not is_stand_in and not is_free:
+            self._check_right(who, id_, message, one, shown(one, id_text(id_)))
         unmet = None
         if guarantee is not None and not expected:
             unmet = guarantee.unmet_of_stand_in(id_) if is_stand_in else guarantee.unmet(id_, message, place)
         if not self.settle(id_, message, place, is_stand_in=is_stand_in):
-            there = "" if place is None else f" at {place}"
+            at, there = shown(one, id_text(id_)), "" if place is None else f" at {place}"
             self.violate("once", f"{at} was delivered{there} before, or was given up on", at)
             return
         if guarantee is not None:
             if unmet is not None:
-                self._came_early(id_, unmet, at)
+                self._came_early(id_, unmet, shown(one, id_text(id_)))
             if not is_stand_in:
-                wrong = guarantee.misplaced(id_, message, at)
+                wrong = guarantee.misplaced(id_, message, one)
                 if wrong is not None and self.order is not None:
+                    at = shown(one, id_text(id_))
                     self.violate(self.order, f"{at} comes after {wrong[0]}, though {wrong[1]}", at, wrong[0])
-            guarantee.delivered(id_, None if is_stand_in else message, at)
+            guarantee.delivered(id_, None if is_stand_in else message, one)
         if self._early and who in self._early:
-            self._fill(who, id_, at)
+            self._fill(who, id_, shown(one, id_text(id_)))
 
     def settle(self, id_: Id, message: Message, place: str | None, *, is_stand_in: bool) -> bool:
         """An id is delivered, or given up on, where there are destinations at one of them; False if it was before."""
@@ -189,12 +203,11 @@ class GroupSequence:
         membership = self.membership
         if membership.closed and self.is_whole and who not in membership.joined:
             self.violate("member", f"{at} is of {who[0]}, who was no member of the closed group", at)
-        if membership.fences or membership.members:
-            fence = membership.fences.get(who, NO_END)
-            if id_[2] > fence:
-                ended = membership.ends[who]
-                sentence = f"{at} stands behind {ended}, after which of {who[0]} nothing above seq {fence} counts"
-                self.violate("fence", sentence, at, ended)
+        fence = membership.fences.get(who, NO_END)
+        if id_[2] > fence:
+            ended = membership.ends[who]
+            sentence = f"{at} stands behind {ended}, after which of {who[0]} nothing above seq {fence} counts"
+            self.violate("fence", sentence, at, ended)
         if one.destination is not None and one.destination not in (message.to or ()):
             self.violate("destination", f"{at} was delivered to {one.destination}, to whom it was not sent", at)
         if membership.keys is not None:
@@ -262,6 +275,13 @@ class GroupSequence:
         first = records[0] if records else None
         place = None if first is None else first.destination
         self._findings.add(Violation(guarantee, self.name, f"{sentence}.", list(records), place))
+
+
+def _name(record: Record | None) -> str | None:
+    """What a witness calls this record."""
+    if isinstance(record, Message):
+        return id_text(id_of(record))
+    return None if record is None else record.kind
 
 
 def order_of(record: Create, default: str) -> str:

@@ -10,8 +10,10 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from precede.check.membership import Membership
+from precede.check.records import OrderedRecord
 from precede.check.settled import Settled
-from precede.check.witness import Shown
+from precede.check.witness import Shown, shown
+from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id, Message, Who
 
 NO_CLOCK = -(10**30)
@@ -50,11 +52,11 @@ class Guarantee:
         """The same for the record that stands for an abandoned message."""
         return self.previous(id_) if self.keeps_turn else None
 
-    def misplaced(self, id_: Id, message: Message, at: Shown) -> tuple[Shown, str] | None:
+    def misplaced(self, id_: Id, message: Message, one: OrderedRecord) -> tuple[Shown, str] | None:
         """An earlier delivery that should have come later, and why."""
         return None
 
-    def delivered(self, id_: Id, message: Message | None, at: Shown) -> None:
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRecord) -> None:
         """A message, or what stands for it, was delivered."""
 
     def previous(self, id_: Id) -> Unmet | None:
@@ -126,19 +128,19 @@ class LogOrder(Guarantee):
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
         super().__init__(settled, membership)
-        self._last: tuple[int, Shown] | None = None
+        self._last: tuple[int, Id, OrderedRecord] | None = None
 
-    def misplaced(self, id_: Id, message: Message, at: Shown) -> tuple[Shown, str] | None:
-        if self._last is None or self._last[0] <= self._counts_from(id_, at):
+    def misplaced(self, id_: Id, message: Message, one: OrderedRecord) -> tuple[Shown, str] | None:
+        if self._last is None or self._last[0] <= self._counts_from(id_, one):
             return None
-        return self._last[1], "it reached the log earlier"
+        return shown(self._last[2], id_text(self._last[1])), "it reached the log earlier"
 
-    def delivered(self, id_: Id, message: Message | None, at: Shown) -> None:
-        self._last = self._counts_from(id_, at), at
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRecord) -> None:
+        self._last = self._counts_from(id_, one), id_, one
 
-    def _counts_from(self, id_: Id, at: Shown) -> int:
+    def _counts_from(self, id_: Id, one: OrderedRecord) -> int:
         """In a closed group, a message counts from the `join` of its sender on."""
-        return max(at.offset, self.membership.joined_at.get((id_[0], id_[1]), 0))
+        return max(one.offset, self.membership.joined_at.get((id_[0], id_[1]), 0))
 
 
 class TimeOrder(Guarantee):
@@ -150,24 +152,27 @@ class TimeOrder(Guarantee):
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
         super().__init__(settled, membership)
-        self._last: tuple[tuple[int, Id], Shown] | None = None
+        self._last: tuple[tuple[int, Id], OrderedRecord] | None = None
 
     def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
         return self.previous(id_)
 
-    def misplaced(self, id_: Id, message: Message, at: Shown) -> tuple[Shown, str] | None:
+    def misplaced(self, id_: Id, message: Message, one: OrderedRecord) -> tuple[Shown, str] | None:
         if self._last is None or message.time is UNSET or self._last[0] < (message.time, id_):
             return None
-        (time, (name, *_)), shown = self._last
-        return shown, f"(time, sender) is ({message.time}, {id_[0]}), which is less than ({time}, {name})"
+        (time, last), record = self._last
+        name = last[0]
+        return shown(
+            record, id_text(last)
+        ), f"(time, sender) is ({message.time}, {id_[0]}), which is less than ({time}, {name})"
 
-    def delivered(self, id_: Id, message: Message | None, at: Shown) -> None:
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRecord) -> None:
         if (
             message is not None
             and message.time is not UNSET
             and (self._last is None or self._last[0] < (message.time, id_))
         ):
-            self._last = (message.time, id_), at
+            self._last = (message.time, id_), one
 
 
 class TwoClockOrder(Guarantee):
@@ -184,7 +189,7 @@ class TwoClockOrder(Guarantee):
         self._shown: dict[Who, int] = {}
         # Of what was delivered, only what no other exceeds in both clocks: times grow, clocks fall.
         self._times: list[int] = []
-        self._front: list[tuple[int, Who, Shown]] = []
+        self._front: list[tuple[int, Id, OrderedRecord]] = []
 
     @property
     def margin_ms(self) -> int | None:
@@ -196,19 +201,21 @@ class TwoClockOrder(Guarantee):
     def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
         return self.previous(id_)
 
-    def misplaced(self, id_: Id, message: Message, at: Shown) -> tuple[Shown, str] | None:
+    def misplaced(self, id_: Id, message: Message, one: OrderedRecord) -> tuple[Shown, str] | None:
         if message.time is UNSET:
             return None
         where = bisect_right(self._times, message.time)
         if where == len(self._times):
             return None
-        clock, who, shown = self._front[where]
+        clock, other, record = self._front[where]
         own, margin = self._clock(id_, message), self.margin_ms
-        if who == (id_[0], id_[1]) or (margin is not None and own > clock + margin):
+        if other[:2] == id_[:2] or (margin is not None and own > clock + margin):
             return None
-        return shown, f"its time {message.time} is less than {self._times[where]}, and its clock does not rule it out"
+        return shown(
+            record, id_text(other)
+        ), f"its time {message.time} is less than {self._times[where]}, and its clock does not rule it out"
 
-    def delivered(self, id_: Id, message: Message | None, at: Shown) -> None:
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRecord) -> None:
         if message is None or message.time is UNSET:
             return
         clock, who, time = self._clock(id_, message), (id_[0], id_[1]), message.time
@@ -224,7 +231,7 @@ class TwoClockOrder(Guarantee):
         while begin > 0 and front[begin - 1][0] <= clock:
             begin -= 1
         times[begin:first] = [time]
-        front[begin:first] = [(clock, who, at)]
+        front[begin:first] = [(clock, id_, one)]
 
     def _clock(self, id_: Id, message: Message) -> int:
         known = self.clocks.get(id_)
@@ -260,8 +267,8 @@ class CausalAtDestinations(Guarantee):
         previous = self.previous(id_)
         return None if previous is None else previous._replace(watched=(*previous.who, previous.first))
 
-    def delivered(self, id_: Id, message: Message | None, at: Shown) -> None:
-        clock = self.merged.setdefault(at.destination or "", {})
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRecord) -> None:
+        clock = self.merged.setdefault(one.destination or "", {})
         for name, epoch, seq in [id_] if message is None else message.seen or ():
             if clock.get((name, epoch), 0) < seq:
                 clock[name, epoch] = seq

@@ -7,6 +7,9 @@ from precede.check.guarantees import CausalAtDestinations
 from precede.check.records import RawRecord
 from precede.udfs.records.messages import Id, Message, Who
 
+NO_PLACES: set[str] = set()
+"""Of what has no destinations; nothing is ever put into it."""
+
 
 class Waiting:
     """A message that arrived and has not been delivered, or what stands for one that was given up on."""
@@ -21,7 +24,7 @@ class Waiting:
         self.arrived = arrived
         self.offset = arrived.offset
         self.rank = rank
-        self.left: set[str] = set(message.to or ()) if message is not None else set()
+        self.left: set[str] = NO_PLACES if message is None or not message.to else set(message.to)
         """In orders with destinations, those that have not received it."""
         self.clock = 0
         self.gone = False
