@@ -127,8 +127,8 @@ class GroupSequence:
         if before is not None and one.released_offset < before.released_offset:
             earlier = shown(before, None)
             sentence = (
-                f"{at} was released by offset {one.released_offset}, and what stands before it, {earlier}, by the later "
-                f"offset {before.released_offset}"
+                f"{at} was released by offset {one.released_offset}, and what stands before it, {earlier}, by the "
+                f"later offset {before.released_offset}"
             )
             self.violate("released", sentence, at, earlier)
         elif one.released_offset < one.offset:
@@ -156,26 +156,30 @@ class GroupSequence:
         unmet = None
         if guarantee is not None and not expected:
             unmet = guarantee.unmet_of_stand_in(id_) if is_stand_in else guarantee.unmet(id_, message, place)
-        if not self.settle(id_, message, place, is_stand_in=is_stand_in):
+        is_new = (
+            self.settle(id_, message, place, is_stand_in=is_stand_in)
+            if self.has_destinations
+            else self.settled.add(id_)
+        )
+        if not is_new:
             at, there = shown(one, id_text(id_)), "" if place is None else f" at {place}"
             self.violate("once", f"{at} was delivered{there} before, or was given up on", at)
             return
         if guarantee is not None:
             if unmet is not None:
                 self._came_early(id_, unmet, shown(one, id_text(id_)))
-            if not is_stand_in:
+            if guarantee.looks_back and not is_stand_in:
                 wrong = guarantee.misplaced(id_, message, one)
                 if wrong is not None and self.order is not None:
                     at = shown(one, id_text(id_))
                     self.violate(self.order, f"{at} comes after {wrong[0]}, though {wrong[1]}", at, wrong[0])
-            guarantee.delivered(id_, None if is_stand_in else message, one)
+            if guarantee.looks_back:
+                guarantee.delivered(id_, None if is_stand_in else message, one)
         if self._early and who in self._early:
             self._fill(who, id_, shown(one, id_text(id_)))
 
     def settle(self, id_: Id, message: Message, place: str | None, *, is_stand_in: bool) -> bool:
-        """An id is delivered, or given up on, where there are destinations at one of them; False if it was before."""
-        if not self.has_destinations:
-            return self.settled.add(id_)
+        """An id is delivered or given up on at one destination; False if it was before."""
         if not self._at_place.setdefault(place, Settled()).add(id_):
             return False
         if is_stand_in:

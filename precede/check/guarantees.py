@@ -35,6 +35,8 @@ class Guarantee:
     name = ""
     keeps_turn = False
     """Whether a stand-in, too, follows the previous message of its sender."""
+    looks_back = False
+    """Whether it compares a message with what was delivered before."""
     by_clocks = False
     both_clocks = False
     answers_first = False
@@ -125,6 +127,7 @@ class LogOrder(Guarantee):
     """`total`: the sequence of the log."""
 
     name = "total"
+    looks_back = True
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
         super().__init__(settled, membership)
@@ -147,6 +150,7 @@ class TimeOrder(Guarantee):
     """`lamport`: by linear time, then by the sender's name."""
 
     name = "lamport"
+    looks_back = True
     keeps_turn = True
     by_clocks = True
 
@@ -179,6 +183,7 @@ class TwoClockOrder(Guarantee):
     """`two_clock`: a linear extension of the relation by both clocks."""
 
     name = "two_clock"
+    looks_back = True
     keeps_turn = True
     by_clocks = both_clocks = True
 
@@ -245,6 +250,7 @@ class CausalAtDestinations(Guarantee):
     """`causal_p2p`: at each destination, a message follows what its `sent` names for that destination."""
 
     name = "causal_p2p"
+    looks_back = True
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
         super().__init__(settled, membership)

@@ -111,7 +111,7 @@ class AfterMessages(Release):
         one.gone = True
         if self._depth_first:
             self._placed[one.id] = len(self._placed) + 1
-        if self._watching:
+        if self._watching and one.id in self._watching:
             self._wake(one.id)
 
     def joined(self, who: Who) -> None:

@@ -56,7 +56,9 @@ class Settled:
 
     def __contains__(self, id_: Id) -> bool:
         runs = self._runs.get((id_[0], id_[1]))
-        return runs is not None and id_[2] in runs
+        if runs is None:
+            return False
+        return id_[2] <= runs.upto or (bool(runs.starts) and id_[2] in runs)
 
     def knows(self, who: Who) -> bool:
         """Whether anything of this sender and epoch is settled."""
@@ -73,7 +75,10 @@ class Settled:
         runs = self._runs.get(who)
         if runs is None:
             runs = self._runs[who] = _Runs()
-        elif seq <= runs.upto or (runs.starts and seq in runs):
+        if seq == runs.upto + 1 and not runs.starts:
+            runs.upto = seq
+            return True
+        if seq <= runs.upto or (runs.starts and seq in runs):
             return False
         runs.add(seq)
         return True
