@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bench import (
     beside,
+    checking,
     driver,
     engines,
     exactly_once,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[Stage, bool], Report]] = {
     "replay": replay.run,
     "orders": orders.run,
     "growth": growth.run,
+    "checking": checking.run,
     "state": state.run,
     "order-query": order_query.run,
     "partitions": partitions.run,
