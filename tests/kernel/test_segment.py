@@ -15,6 +15,7 @@ from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.orders import ORDERS
 from precede.udfs.peers.events import Delivered, Event, MessageHeld, ViewChanged
+from precede.udfs.peers.speaking import Speaking
 from precede.udfs.records.messages import Id, Message
 from tests.kernel.effort import effort
 from tests.kernel.medium import Weather
@@ -429,3 +430,13 @@ def test_whatever_happens_those_who_stay_reachable_agree(
         assert len({frozenset(found) for found in heard.values()}) == 1
     if order == "lamport":
         assert len({tuple(found) for found in heard.values()}) == 1
+
+
+def test_a_message_that_is_too_large_with_its_stamps_uses_no_seq() -> None:
+    speaking = Speaking("G", "ann", 0, ORDERS["causal"], None)
+    for number in range(4_000):
+        sender = f"m{number}" + "x" * 60
+        speaking.stamps.observe({"order": "causal", "status": "delivered", "sender": sender, "seq": 1, "seen": []})
+    with pytest.raises(Refused, match="are allowed: send less at once"):
+        speaking.message(b'"' + b"x" * 250_000 + b'"', [], None, None, None, 0)
+    assert speaking.message(b"1", [], None, None, None, 0)[0] == ("ann", 0, 1)

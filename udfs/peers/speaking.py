@@ -91,7 +91,7 @@ class Speaking:
     ) -> tuple[Id, bytes]:
         """The next own message. Raises Refused, and then no seq is used, if it would be too large."""
         size = len(data) + 400 * (len(after) + len(to or ())) + 2_000
-        kept = self.stamps.dump() if size > RECORD_BYTES_MAX // 2 else None  # stamps may take as much as data
+        kept = self.stamps.dump() if self.observes or size > RECORD_BYTES_MAX else None  # stamps may be large
         stamp = self.stamps.next_fields(after=after, to=to or [], clock_ms=clock_ms)
         if after:
             stamp.setdefault("after", after)
