@@ -96,5 +96,6 @@ def test_a_broker_away_in_between_is_waited_for_and_ctrl_c_ends_the_job_with_0(
         assert time.monotonic() - asked < 15
         ticks = {partition for _, value, partition, *_ in stream.raw() if value == TICK}
     assert running.said[-1].startswith("Stopped: ")
+    assert len([line for line in running.said if line.startswith("Ready: the job orders")]) == 1
     assert ticks == {0, 1}, "a running job lets time pass in every partition"
     assert not [line for line in running.said if "Traceback" in line or "WARN" in line or "Exception" in line]
