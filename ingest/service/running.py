@@ -13,9 +13,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import msgspec
-from confluent_kafka import KafkaException
 
-from precede.ingest.kafka.retry import retry
 from precede.udfs.errors import Refused, Unreachable
 
 RETRY_S = 2.0
@@ -84,6 +82,8 @@ def broker_retry(
 
     None where `pause`, which waits for so many seconds, says to stop. Raises Refused.
     """
+    from precede.ingest.kafka.retry import retry  # loads Kafka, which who only asks for settings does not need
+
     seconds = f"{patience_s:.0f} s"
     try:
         return retry(
@@ -100,6 +100,8 @@ def broker_retry(
 
 def reason_of(error: Any) -> str:
     """The innermost cause in one line; a log has the rest."""
+    from confluent_kafka import KafkaException
+
     if isinstance(error, KafkaException):
         return str(error.args[0].str()).rstrip(".")
     text = str(error).strip() or type(error).__name__
