@@ -21,12 +21,12 @@ from precede.ingest.producer import Publisher
 from precede.ingest.progress import Owner, read_progress
 from precede.ingest.sender_state import KnownSender, SenderState
 from precede.udfs.codes import BAD_STAMP, MISSING_STAMP
+from precede.udfs.engine.outbox import TypedOutbox
 from precede.udfs.errors import AccessDenied, Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.orders import ORDERS
 from precede.udfs.partitioner import DEFAULT_PARTITIONER
 from precede.udfs.records.messages import EPOCH_MAX, Id
-from precede.udfs.records.published import lenient_reader
 from precede.udfs.records.signatures import sign
 from precede.udfs.records.wire import encode_message
 
@@ -41,14 +41,6 @@ class StreamTopicNames(msgspec.Struct, frozen=True):
 
     ordered_topic: str
     progress_topic: str
-
-
-class _Letter(msgspec.Struct):
-    code: str
-    reason: str
-
-
-_read_letter = lenient_reader(_Letter)
 
 
 def send_one(
@@ -196,12 +188,12 @@ def _owner(bootstrap: Address | str, topic: str, stream: StreamTopicNames) -> Ow
 
 def _check_stamp(group: str, order: str, record: bytes) -> None:
     """Raise Refused if the kernel misses something in the stamp of this record."""
-    kernel = Holdback(order=order)
-    kernel.receive(record, group.encode(), 0, 0, 0)
-    for letter in map(_read_letter, kernel.dead):
-        if letter.code in (MISSING_STAMP, BAD_STAMP):
+    told = TypedOutbox()
+    Holdback(order=order, outbox=told).receive(record, group.encode(), 0, 0, 0)
+    for refused in told.refused:
+        if refused.code in (MISSING_STAMP, BAD_STAMP):
             raise Refused(
                 f"{group} has the order {order}, and `precede send` writes only what a message answers: the group would"
-                f" refuse it ({letter.code}: {letter.reason.rstrip('.')}). Send with precede.Member, which knows the"
+                f" refuse it ({refused.code}: {refused.reason.rstrip('.')}). Send with precede.Member, which knows the"
                 " stamps of every order."
             )
