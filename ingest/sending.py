@@ -17,7 +17,7 @@ from precede.ingest import epochs, sender_state
 from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import describe
-from precede.ingest.producer import Publisher
+from precede.ingest.producer import CONFIRM_S, Publisher
 from precede.ingest.progress import Owner, read_progress
 from precede.ingest.sender_state import KnownSender, SenderState
 from precede.udfs.codes import BAD_STAMP, MISSING_STAMP
@@ -58,6 +58,7 @@ def send_one(
     replicas: int = -1,
     stream: StreamTopicNames | None = None,
     say: Callable[[str], None] | None = None,
+    confirm_s: float = CONFIRM_S,
 ) -> Id:
     """Publish one message under the sender's next seq, signed if there is a key; return its id once Kafka has it.
 
@@ -82,7 +83,7 @@ def send_one(
             record = encode_message(group, sender, known.epoch, 1, after=after, data=data)
             check_fit(bootstrap, topic, group, record, partitioner=partitioner, stream=stream)
             known.fits = partitioner
-        with Publisher(bootstrap, topic=topic, linger_ms=0, partitioner=partitioner) as publisher:
+        with Publisher(bootstrap, topic=topic, linger_ms=0, partitioner=partitioner, confirm_s=confirm_s) as publisher:
             unconfirmed = known.pending
             if unconfirmed is not None:
                 publish_pending(publisher, state, known)

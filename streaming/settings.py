@@ -88,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     rebuild_delta: bool = False  # remove the tables, and write them again from the topics
 
     state: str | None = None  # file in which `precede send` and `precede groups` keep the last seq of each sender
+    confirm_s: float = 30.0  # how long who sends waits until Kafka confirms a record
     key: str | None = None  # file of the private key that `precede send` signs with
     service_key: str | None = None  # file of the private key that the job signs its own `evict` and `abandon` with
     metrics: str | None = None  # port, or host:port, of /metrics and /health; None: they are not served
@@ -402,6 +403,7 @@ _RULES: list[tuple[str, Callable[[Any], bool], str]] = [
     ("cache", _is_folder, "a folder of this machine or of a volume mounted on it"),
     ("partitions", _between(1, 10_000), "a whole number from 1 to 10,000"),
     ("partitioner", lambda name: name in PARTITIONERS, f"one of {', '.join(PARTITIONERS)}"),
+    ("confirm_s", _between(0.1, 3_600), "from 0.1 to 3,600 seconds"),
     ("replicas", lambda count: count == -1 or 1 <= count <= 100, "from 1 to 100, or -1 for the broker's own default"),
     ("tick_s", lambda seconds: seconds == 0 or 0.1 <= seconds <= 3_600, "from 0.1 to 3,600 seconds, or 0 for none"),
     ("ask_after_ms", _between(1, DAYS_MS_MAX), "from 1 to 31,536,000,000 milliseconds"),

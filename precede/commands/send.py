@@ -76,6 +76,7 @@ def send(
         replicas=settings.replicas,
         stream=StreamTopicNames(settings.ordered_topic, settings.progress_topic),
         say=say,
+        confirm_s=settings.confirm_s,
     )
     typer.echo(id_text(id_))
 

@@ -211,7 +211,8 @@ class Groups:
             replicas=settings.replicas,
             say=partial(warnings.warn, stacklevel=4),
         )
-        self._publisher = Publisher(where, topic=raw, linger_ms=0, partitioner=settings.partitioner)
+        by, confirm_s = settings.partitioner, settings.confirm_s
+        self._publisher = Publisher(where, topic=raw, linger_ms=0, partitioner=by, confirm_s=confirm_s)
         file = None if state is None else Path(state)
         self._writer = Writer(self._publisher, log, file, name, key_in(settings.key), senders=settings.state)
         self._directory = Directory(name)

@@ -28,7 +28,7 @@ from precede.ingest import sender_state, sending
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.log_readers import LogReader, open_reader
 from precede.ingest.kafka.reading import REQUEST_S
-from precede.ingest.producer import CONFIRM_S, Publisher
+from precede.ingest.producer import Publisher
 from precede.ingest.service.monitor import Monitor
 from precede.ingest.signing import key_in
 from precede.member.background import HeartbeatTask, RepairTask, outbox_monitor
@@ -99,7 +99,7 @@ class Member(GroupMember):
         own: bool = True,
         patience_s: float | None = None,
         heartbeat_s: float | None = None,
-        confirm_s: float = CONFIRM_S,
+        confirm_s: float | None = None,
         client: Literal["confluent", "kafka-python"] = "confluent",
         live: bool = False,
         raw_topic: str | None = None,
@@ -124,6 +124,7 @@ class Member(GroupMember):
             control_topic=control_topic,
             progress_topic=progress_topic,
             partitioner=partitioner,
+            confirm_s=confirm_s,
             key=key,
         )
         if live:
@@ -135,7 +136,6 @@ class Member(GroupMember):
         self._own = own
         self._warns_of_retention = retention == "warn"
         self._patience_s = patience_s
-        self._confirm_s = confirm_s
         self._left = False
         self._saved_s = 0.0
         self._has_told_unsaved = False
@@ -175,9 +175,10 @@ class Member(GroupMember):
         if known is None:
             known = kept.memory.add(sender_state.KnownSender(log, self.group, self.name))
         private = key_in(settings.key)
-        publisher = Publisher(where, topic=raw, linger_ms=0, partitioner=partitioner, confirm_s=self._confirm_s)
+        confirm_s = settings.confirm_s
+        publisher = Publisher(where, topic=raw, linger_ms=0, partitioner=partitioner, confirm_s=confirm_s)
         opened.callback(publisher.discard)  # what is not confirmed is stored, and sent again at the next start
-        self._publisher = MemberPublisher(kept, known, publisher, private, confirm_s=self._confirm_s)
+        self._publisher = MemberPublisher(kept, known, publisher, private, confirm_s=confirm_s)
         self._reader = self._new_reader()
         sources.callback(self._reader.close)
         read = Log(where, raw, ordered, settings.progress_topic, partitioner)
