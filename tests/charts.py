@@ -97,6 +97,10 @@ def core_schema(kind: str) -> Object:
 def faults(one: Object) -> list[str]:
     """What the API server would refuse in an object, as far as a schema can tell."""
     kind = one["kind"]
+    if kind == "CronJob":  # judged as the Job that it makes
+        job = {**one["spec"]["jobTemplate"], "apiVersion": "batch/v1", "kind": "Job"}
+        others = one["spec"].keys() - {"schedule", "concurrencyPolicy", "jobTemplate"}
+        return [*faults(job), *(f"CronJob has {name}" for name in sorted(others))]
     validator = Draft7Validator(schema(kind.lower()) if kind in CUSTOM else core_schema(kind))
     found = [f"{kind} {error.json_path}: {error.message[:300]}" for error in validator.iter_errors(one)]
     if kind == "SparkApplication":  # the definition leaves the templates of its pods open

@@ -44,6 +44,7 @@ EVERYTHING: Object = {
     "secrets": {"environment": "kafka-password", "files": "kafka-certificates"},
     "gateway": {"replicas": 2, "segments": [SEGMENT], "hostNetwork": True, "storage": {"className": "fast"}},
     "topics": {"enabled": True},
+    "check": {"enabled": True, "groups": ["travel"]},
     "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
     "networkPolicy": {
         "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -193,7 +194,7 @@ def test_a_job_has_the_settings_of_all_its_own_and_those_of_the_chart() -> None:
 
 def test_the_settings_that_the_chart_writes_are_read_by_precede(tmp_path: Path) -> None:
     configs = [one for one in of_kind(render(EVERYTHING), "ConfigMap") if "precede.toml" in one["data"]]
-    assert len(configs) == 2 * len(EVERYTHING["jobs"]) + 1, "each job has its doctor, and the gateways share one"
+    assert len(configs) == 2 * len(EVERYTHING["jobs"]) + 2, "each job has its doctor; the gateways share one; the check"
     for config in configs:
         file = tmp_path / "precede.toml"
         file.write_text(config["data"]["precede.toml"])
@@ -377,3 +378,13 @@ def test_the_doctor_looks_at_every_job_before_an_installation_and_an_upgrade() -
         assert given["metadata"]["annotations"]["helm.sh/hook"] == hooks["helm.sh/hook"]
         assert int(given["metadata"]["annotations"]["helm.sh/hook-weight"]) < 0, "it must be there first"
         assert doctor["spec"]["backoffLimit"] == 0
+
+
+def test_the_check_runs_by_its_schedule_over_the_named_groups_and_is_not_tried_again() -> None:
+    objects = render(EVERYTHING)
+    spec = one_of(objects, "CronJob")["spec"]
+    assert spec["schedule"] == "17 3 * * *"
+    assert spec["jobTemplate"]["spec"]["backoffLimit"] == 0
+    [container] = spec["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["check", "travel", "--config", "/etc/precede/precede.toml"]
+    assert of_kind(render(), "CronJob") == []

@@ -124,6 +124,7 @@ class GroupSequence:
             holes = f"position {end} is" if end == expected else f"positions {expected} to {end} are"
             sentence = f"After position {expected - 1} comes {one.position}: {holes} missing before {at}"
             self.violate("position", sentence, at)
+            self.is_whole = False  # what the next messages follow may be in the hole
         if before is not None and one.released_offset < before.released_offset:
             earlier = shown(before, None)
             sentence = (

@@ -13,6 +13,7 @@ from precede.check.records import ERASED, OrderedRecord, read_ordered
 from precede.check.sources import judge_files
 from precede.udfs.limits import Limits
 from tests.door.command import precede
+from tests.door.test_delta_history import write
 from tests.kernel.checking import renumbered
 from tests.test_rooms import IMPORTS, MODULES
 
@@ -148,3 +149,21 @@ def test_a_log_of_many_partitions_is_judged_in_step(tmp_path: Path) -> None:
     judge_files(log, ordered, tmp_path / "bad.jsonl", judged, Limits())
     report = judged.report()
     assert (report.status, report.ordered, report.groups) == (0, 300, 3)
+
+
+def test_the_tables_are_judged_row_by_row_and_a_lost_row_is_a_hole(replayed: Path) -> None:
+    records = (replayed / "ordered.jsonl").read_bytes().splitlines()
+    write(replayed / "whole", *records)
+    done = precede("check", "--delta", str(replayed / "whole"), "--json")
+    assert (done.returncode, json.loads(done.stdout)["ordered"]) == (0, len(records))
+    write(replayed / "lost", *records[:1], *records[2:])
+    done = precede("check", "chat", "--delta", str(replayed / "lost"))
+    assert done.returncode == 1
+    assert b"position 2 is missing" in done.stdout
+    write(replayed / "twice", *records, records[3])
+    done = precede("check", "--delta", str(replayed / "twice"))
+    assert done.returncode == 1
+    assert b"(position 4, offset 0:4) was delivered before" in done.stdout
+    done = precede("check", "--delta", str(replayed / "none"))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"There is no Delta table")
