@@ -53,16 +53,17 @@ assert taken.renew()
 try:
     lease.take(wanted, say=quiet, lost=quiet, pause=lambda _: taken.renew() and None)
 except Refused as refusal:
-    assert str(refusal).startswith("Taken: process "), refusal
+    assert str(refusal).startswith("Taken; process "), refusal
 else:
     raise AssertionError("two hold one lease")
 taken.release()
 lease.take(wanted, say=quiet, lost=quiet, pause=lambda _: 1 / 0)[0].release()
 """
 STARTS = """
+from precede.streaming.places.place import make_writable
 from precede.streaming.spark import checkpoint
 try:
-    checkpoint.make_writable("checkpoint", place)
+    make_writable("checkpoint", place)
     checkpoint.read(place)
 except Refused as refusal:
     print("REFUSED", refusal)
