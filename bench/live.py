@@ -18,7 +18,7 @@ from bench.small_job import SmallJob
 from bench.stage import PARTITIONS, Stage
 from bench.traffic import Pair, whole
 from precede.ingest.kafka.topics import describe
-from precede.ingest.live.live_reader import LiveReader
+from precede.ingest.live.reader import LiveReader
 from precede.streaming.order.sink import Sink
 from precede.streaming.settings import Settings
 from precede.streaming.spark import query as order_query

@@ -10,7 +10,7 @@ import time
 import msgspec
 
 from bench.load import PATIENCE_S, Times
-from precede.ingest.live.live_reader import LiveReader
+from precede.ingest.live.reader import LiveReader
 
 
 class _Made(msgspec.Struct):

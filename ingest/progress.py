@@ -17,10 +17,16 @@ import msgspec
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import Topic
-from precede.ingest.ways_out import FRESH_OUTPUT
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits
 from precede.udfs.rules import RULES
+
+SAME_POSITIONS = ", with the same positions"
+FRESH_OUTPUT = (
+    "take a new ordered_topic, dead_letter_topic and progress_topic, and new checkpoint and delta folders: the whole "
+    f"log is read again into them{SAME_POSITIONS}"
+)
+"""What to do when an ordered topic cannot be continued."""
 
 TOKEN_VERSION = 1
 HORIZON_VERSION = 1

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from precede.groups.manager import Groups as Groups
     from precede.ingest.kafka.access import Access as Access
     from precede.ingest.kafka.access import Address as Address
-    from precede.looking.answer import Answer as Answer
-    from precede.looking.why import why as why
+    from precede.inspect.answer import Answer as Answer
+    from precede.inspect.why import why as why
     from precede.member.member import Member as Member
     from precede.member.object_host import ObjectHost as ObjectHost
     from precede.member.status import Status as Status
@@ -60,7 +60,7 @@ _HOMES = {
     **dict.fromkeys(_CALLED_HERE, "precede.reading.delivery"),
     "Access": "precede.ingest.kafka.access",
     "Address": "precede.ingest.kafka.access",
-    "Answer": "precede.looking.answer",
+    "Answer": "precede.inspect.answer",
     "Delivery": "precede.reading.delivery",
     "Follower": "precede.reading.following",
     "Groups": "precede.groups.manager",
@@ -75,7 +75,7 @@ _HOMES = {
     "Status": "precede.member.status",
     "follow": "precede.reading.following",
     "register": "precede.udfs.orders",
-    "why": "precede.looking.why",
+    "why": "precede.inspect.why",
 }
 
 __all__ = [  # noqa: RUF100, F822

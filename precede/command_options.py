@@ -21,7 +21,7 @@ from precede.udfs.records.identifiers import MessageId, checked_id
 from precede.udfs.records.identifiers import parse_id as parse_text
 
 if TYPE_CHECKING:
-    from precede.looking.knowledge import Knowledge
+    from precede.inspect.knowledge import StreamKnowledge
     from precede.streaming.settings import Settings
 
 Bootstrap = Annotated[
@@ -231,9 +231,9 @@ def shown_progress() -> Iterator[Callable[[str, float], None]]:
             sys.stderr.flush()
 
 
-def caught_up(settings: "Settings", group: str | None = None) -> "Knowledge":
+def caught_up(settings: "Settings", group: str | None = None) -> "StreamKnowledge":
     """What is known now of one group or of all."""
-    from precede.looking.knowledge import look
+    from precede.inspect.knowledge import look
 
     gc.disable()  # nothing here makes cycles, and looking for them took half of the time with 100,000 groups
     knowledge = look(settings, group)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from precede.ingest.client_tables import ClientTable, client_table
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.credentials import PASSWORD, PASSWORD_WANTED, SECRET_SETTING, Credentials, address
-from precede.ingest.pass_through import PassThrough, pass_through
 from precede.ingest.segment.address import DEFAULT_URL, read_addresses
 from precede.ingest.sender_state import default_file
 from precede.ingest.service.running import host_and_port
@@ -107,14 +107,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ssl_ca_file: str | None = None
     ssl_certificate_file: str | None = None
     ssl_key_file: str | None = None
-    kafka: PassThrough = PassThrough()  # names and values for librdkafka, as they are
+    kafka: ClientTable = ClientTable()  # names and values for librdkafka, as they are
 
     jars: str | None = None
     master: str | None = None  # None: as spark-submit sets it, or else every core of this machine
     memory: str = "2g"
     ui: bool = False
-    spark: PassThrough = PassThrough()  # names and values for Spark and Hadoop, as they are
-    storage: PassThrough = PassThrough()  # names and values for delta-rs, which reads Delta tables without Spark
+    spark: ClientTable = ClientTable()  # names and values for Spark and Hadoop, as they are
+    storage: ClientTable = ClientTable()  # names and values for delta-rs, which reads Delta tables without Spark
 
     def patience(self, key: "Ed25519PrivateKey | None" = None) -> Patience:
         """How long the job waits for what is missing; `key` is the job's service key, if it has one."""
@@ -280,8 +280,8 @@ def _convert(values: dict[str, Any]) -> Settings:
         kind = str if name == "bootstrap" else Settings.__annotations__.get(name)
         if kind is None:
             raise Refused(f"{name} is not a setting of precede.")
-        if kind is PassThrough:
-            values[name] = pass_through(name, value)
+        if kind is ClientTable:
+            values[name] = client_table(name, value)
             continue
         try:
             values[name] = msgspec.convert(_readable(value), kind, strict=not isinstance(value, str))

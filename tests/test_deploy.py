@@ -21,8 +21,8 @@ from precede.gateway.bridge import Bridge
 from precede.gateway.history import LogHistory
 from precede.gateway.log_kernel import LogKernel
 from precede.gateway.status import GatewayPages, look_at
-from precede.ingest.kafka.retention import Retention
-from precede.ingest.live.live_kernel import KernelState, Stream
+from precede.ingest.kafka.topics import Retention
+from precede.ingest.live.kernel import KernelState, StreamIdentity
 from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.ingest.service.running import host_and_port
 from precede.streaming.monitoring.metrics import Metrics
@@ -171,7 +171,7 @@ def check_metrics() -> Iterator[Any]:
 
 
 def gateway_metrics(settings: Settings) -> Iterator[Any]:
-    log = LogKernel(Stream("", "", "", 1, "s_b", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {}))
+    log = LogKernel(StreamIdentity("", "", "", 1, "s_b", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {}))
     spool: Any = SimpleNamespace(count=0)
     pages = GatewayPages(BrokerMonitor(settings.bootstrap, settings.raw_topic))
     pages.figures = look_at(Bridge(log, LogHistory(), spool, say=print), spool, [])

@@ -11,8 +11,8 @@ import typer
 
 import precede
 from precede.command_line import COMMANDS, application
-from precede.looking.answer import Cause, Delivery
-from precede.looking.findings import Copy, Refusal
+from precede.inspect.answer import Cause, PlaceInSequence
+from precede.inspect.findings import Copy, FoundRefusal
 from precede.member.object_host import Invocation
 from precede.streaming.history.tables import COLUMNS
 from precede.streaming.settings import OTHER_VARIABLES
@@ -114,7 +114,7 @@ def test_the_page_of_records_names_every_field_of_an_answer() -> None:
     text = section(page("records"), "## Answers of `precede why`")
     assert first_cells(text) == set(precede.Answer.__struct_fields__)
     named = set(re.findall(r"`(\w+)`", text))
-    for part in (Delivery, Cause, Refusal, Copy, AwaitedAt, AwaitedMember):
+    for part in (PlaceInSequence, Cause, FoundRefusal, Copy, AwaitedAt, AwaitedMember):
         assert named >= set(part.__struct_fields__)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,3 +165,59 @@ def test_no_modules_import_each_other_not_even_for_types() -> None:
 def test_a_circle_of_imports_is_found_and_a_chain_is_none() -> None:
     assert cycles({"a": ["b"], "b": ["c"], "c": []}) == []
     assert cycles({"a": ["b", "c"], "b": ["c"], "c": ["b"], "d": ["a"]}) == [["b", "c"]]
+
+
+# ── deep modules, and one name for one thing ──────────────────────────────────────────────────────────────────────
+
+SMALL = 60
+"""A module with fewer lines that one other imports says on top why it stands alone."""
+
+BY_NAME = re.compile(r"precede\.(commands\.\w+|udfs\.orders\.\w+|__main__)")
+"""A command and an order each have a file of their own, by whose name they are found."""
+
+STILL_TWO = {"Delivery", "Join", "Knowledge", "Place", "Refusal", "Sender", "Stream"}
+"""Names that more than one class has: to be mended, and no new one comes."""
+
+STILL_SMALL = {"precede.ingest.live.start", "precede.ingest.live.reader"}
+"""Modules without a reason on top: to be mended, and no new one comes."""
+
+
+def importers() -> dict[str, set[str]]:
+    """Who imports each module, also inside a function."""
+    found: dict[str, set[str]] = {module: set() for module in MODULES}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                named = {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                full = {f"{node.module}.{one.name}" for one in node.names}
+                named = full & MODULES.keys() or {str(node.module)}
+            else:
+                continue
+            for name in named & MODULES.keys():
+                found[name].add(module)
+    return found
+
+
+def test_a_small_module_that_one_other_imports_says_why_it_stands_alone() -> None:
+    who = importers()
+    alone = set()
+    for module, path in MODULES.items():
+        text = path.read_text()
+        is_small = len(text.splitlines()) < SMALL and len(who[module]) <= 1 and path.name != "__init__.py"
+        if (
+            is_small
+            and not BY_NAME.fullmatch(module)
+            and "Alone because" not in (ast.get_docstring(ast.parse(text)) or "")
+        ):
+            alone.add(module)
+    assert alone <= STILL_SMALL, "put it where it is used, or say on top: Alone because ..."
+
+
+def test_one_public_class_name_means_one_class() -> None:
+    homes: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in homes.items() if len(where) > 1 and name not in STILL_TWO} == {}

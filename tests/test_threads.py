@@ -24,7 +24,7 @@ OTHERS = {
     "precede/demo/peers.py": "it reads what a process says; the demo looks whether both go on",
     "precede/peer/handing_over.py": "calls of the application: what one raises is said, and the next one is made",
     "precede/peer/conversation.py": "it reads the input once; what it raises, the command raises",
-    "precede/reading/shared_topic.py": "it ends what is closed, and nothing waits for it",
+    "precede/reading/ordered_topic.py": "it ends what is closed, and nothing waits for it",
 }
 
 

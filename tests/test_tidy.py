@@ -249,7 +249,7 @@ def test_every_error_is_defined_once() -> None:
 
 def test_every_kafka_client_gets_in_by_the_settings() -> None:
     homes = {"ingest/kafka/clients.py"}  # all others get theirs from here, including passwords
-    homes.add("ingest/kafka/kafka_table.py")  # it refuses that name in the config file
+    homes.add("ingest/kafka/access.py")  # it refuses that name in the config file
     homes.add("precede/local/embedded_broker.py")  # it checks whether its own broker has started
     for path in [path for room in ROOMS for path in of_room(room) if short(path) not in homes]:
         assert "bootstrap.servers" not in path.read_text(), f"{short(path)} opens a client without the settings"

@@ -1,10 +1,10 @@
-"""The settings that all Kafka clients share, and sentences for what a broker refuses."""
+"""The settings that all Kafka clients share, sentences for what a broker refuses, and calls that are tried again."""
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -12,6 +12,40 @@ from confluent_kafka.admin import AdminClient
 from precede.ingest.kafka import tokens
 from precede.ingest.kafka.access import Access, Address, access_to
 from precede.udfs.errors import AccessDenied, PrecedeError, Refused, Unreachable
+
+Answer = TypeVar("Answer")
+
+
+def retry(
+    ask: Callable[[], Answer],
+    *,
+    passes: Callable[[Exception], bool],
+    for_s: float,
+    pause_s: float,
+    pause: Callable[[float], bool | None] = time.sleep,
+    tell: Callable[[Exception], object] = lambda _: None,
+) -> Answer | None:
+    """The answer of the call; raises an error that cannot pass, or that is still there after `for_s` seconds.
+
+    `tell` gets the first error that may pass. If `pause` returns True, the caller no longer waits, and the result is
+    None.
+    """
+    deadline = time.monotonic() + for_s
+    has_told = False
+    while True:
+        try:
+            return ask()
+        except Exception as error:
+            if not passes(error):
+                raise
+            if not has_told:
+                tell(error)
+                has_told = True
+            if time.monotonic() >= deadline:
+                raise
+        if pause(pause_s):
+            return None
+
 
 _LOGGER = logging.getLogger("precede.kafka")
 _LOGGER.addHandler(logging.NullHandler())

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from precede.ingest.kafka import kafka_table, tokens
-from precede.ingest.kafka.access import MECHANISMS, PROTOCOLS, TLS, Access, Address
-from precede.ingest.kafka.kafka_table import Table
-from precede.ingest.pass_through import PassThrough
+from precede.ingest.client_tables import ClientTable
+from precede.ingest.kafka import tokens
+from precede.ingest.kafka.access import MECHANISMS, PROTOCOLS, TLS, Access, Address, Table, check_table
 from precede.udfs.errors import Refused
 
 PASSWORD = "PRECEDE_SASL_PASSWORD"  # noqa: S105 (the name of the variable that contains it)
@@ -41,7 +40,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     ssl_ca_file: str | None = None
     ssl_certificate_file: str | None = None
     ssl_key_file: str | None = None
-    kafka: PassThrough = PassThrough()
+    kafka: ClientTable = ClientTable()
 
 
 def address(bootstrap: str, settings: Credentials, environ: Mapping[str, str]) -> Address:
@@ -54,7 +53,7 @@ def address(bootstrap: str, settings: Credentials, environ: Mapping[str, str]) -
                 raise Refused(
                     f"The setting {name} has no effect while security_protocol is {protocol}: set that to {kind}."
                 )
-    kafka_table.check(settings.kafka)
+    check_table(settings.kafka)
     more = tuple(settings.kafka.items())
     files = _files(settings)
     if not logs_in:

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import Address
-from precede.ingest.kafka.retry import retry
+from precede.ingest.kafka.clients import retry
 from precede.udfs.errors import PrecedeError, Unreachable
 from precede.udfs.records.messages import LogRecord
 

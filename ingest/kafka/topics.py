@@ -1,8 +1,7 @@
 """The topics that precede needs, each with the settings that its guarantees depend on.
 
 An absent topic is created. A topic that exists keeps its settings, unless they would break a guarantee: then it is
-refused, with the command that corrects it. An existing topic is never altered here, because others may use it, too.
-"""
+refused, with the command that corrects it. An existing topic is never altered here, because others may use it, too."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 
 from precede.ingest.kafka import clients
 from precede.ingest.kafka.access import Address
-from precede.ingest.kafka.retry import retry
+from precede.ingest.kafka.clients import retry
 from precede.udfs import sizes
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.limits import Limits
@@ -325,3 +324,47 @@ def describe(bootstrap: Address | str, names: list[str]) -> dict[str, Topic]:
             raise Unreachable(f"Kafka at {bootstrap} did not describe the topic {name}: {why}.") from error
         topics[name] = Topic(name, str(found.topic_id), len(found.partitions))
     return topics
+
+
+REQUEST_S_MAX = 10.0
+UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1_000))
+
+
+@dataclass(frozen=True)
+class Retention:
+    """The retention of a topic; None where nothing is deleted for that reason."""
+
+    ms: int | None
+    bytes: int | None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether Kafka deletes records of the topic at all."""
+        return self.ms is not None or self.bytes is not None
+
+    def __str__(self) -> str:
+        parts = [] if self.ms is None else [duration(self.ms)]
+        parts += [] if self.bytes is None else [f"{self.bytes:,} bytes of a partition"]
+        return " or ".join(parts) or "for ever"
+
+
+def retention_of(bootstrap: Address | str, topic: str) -> Retention:
+    """The retention of a topic. Raises Unreachable."""
+    admin = clients.admin(bootstrap)  # it must outlive its answer
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found = admin.describe_configs([resource], request_timeout=REQUEST_S_MAX)
+    try:
+        settings = found[resource].result()
+    except KafkaException as error:
+        raise Unreachable(f"Kafka at {bootstrap} did not show the settings of {topic}.") from error
+    ms, size = (int(settings[name].value or -1) for name in ("retention.ms", "retention.bytes"))
+    return Retention(None if ms < 0 else ms, None if size < 0 else size)
+
+
+def duration(ms: int) -> str:
+    """A time as a person says it, in the largest unit of which it is a whole number."""
+    for name, unit in UNITS:
+        if ms >= unit and ms % unit == 0:
+            count = ms // unit
+            return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
+    return f"{ms:,} ms"

@@ -13,16 +13,16 @@ from zlib import crc32
 import msgspec
 
 from precede.ingest.files import locked, replace_file
-from precede.ingest.live.live_kernel import KernelState, Stream
+from precede.ingest.live.kernel import KernelState, StreamIdentity
 
 VERSION = 1
 MAGIC = b"precede live state\n"
 _CHECKSUM_BYTES = 4
 
 
-class _Kept(msgspec.Struct, array_like=True):
+class _StoredKernel(msgspec.Struct, array_like=True):
     v: int
-    stream: Stream
+    stream: StreamIdentity
     read: list[bytes] | None
     """The groups that were read; None for all."""
     state: KernelState
@@ -40,13 +40,13 @@ def only_reader(path: Path | None) -> Iterator[None]:
         yield
 
 
-def write_state(path: Path, stream: Stream, groups: Collection[bytes] | None, state: KernelState) -> None:
+def write_state(path: Path, stream: StreamIdentity, groups: Collection[bytes] | None, state: KernelState) -> None:
     """Replace the file."""
-    packed = msgspec.msgpack.encode(_Kept(VERSION, stream, None if groups is None else sorted(groups), state))
+    packed = msgspec.msgpack.encode(_StoredKernel(VERSION, stream, None if groups is None else sorted(groups), state))
     replace_file(path, MAGIC + crc32(packed).to_bytes(_CHECKSUM_BYTES) + packed, durable=False)
 
 
-def read_state(path: Path, stream: Stream, groups: Collection[bytes] | None) -> KernelState | None:
+def read_state(path: Path, stream: StreamIdentity, groups: Collection[bytes] | None) -> KernelState | None:
     """What the file holds; None if there is none, or if it cannot be used."""
     if not path.exists():
         return None
@@ -64,7 +64,7 @@ class _UnusableError(Exception):
     """Why a file cannot be used."""
 
 
-def _decode(content: bytes, stream: Stream, groups: Collection[bytes] | None) -> KernelState:
+def _decode(content: bytes, stream: StreamIdentity, groups: Collection[bytes] | None) -> KernelState:
     begin = len(MAGIC) + _CHECKSUM_BYTES
     packed = memoryview(content)[begin:]
     if not content.startswith(MAGIC):
@@ -72,7 +72,7 @@ def _decode(content: bytes, stream: Stream, groups: Collection[bytes] | None) ->
     if crc32(packed).to_bytes(_CHECKSUM_BYTES) != content[len(MAGIC) : begin]:
         raise _UnusableError("it is torn")
     try:
-        kept = msgspec.msgpack.decode(packed, type=_Kept)
+        kept = msgspec.msgpack.decode(packed, type=_StoredKernel)
     except msgspec.DecodeError as error:
         raise _UnusableError("another version of precede wrote it") from error
     if kept.v != VERSION:
@@ -84,6 +84,6 @@ def _decode(content: bytes, stream: Stream, groups: Collection[bytes] | None) ->
     return kept.state
 
 
-def _other(kept: Stream, stream: Stream) -> str:
-    differing = [name for name in Stream.__struct_fields__ if getattr(kept, name) != getattr(stream, name)]
+def _other(kept: StreamIdentity, stream: StreamIdentity) -> str:
+    differing = [name for name in StreamIdentity.__struct_fields__ if getattr(kept, name) != getattr(stream, name)]
     return f"it belongs to another stream (other {', '.join(differing)})"

@@ -82,7 +82,7 @@ def broker_retry(
 
     None where `pause`, which waits for so many seconds, says to stop. Raises Refused.
     """
-    from precede.ingest.kafka.retry import retry  # loads Kafka, which who only asks for settings does not need
+    from precede.ingest.kafka.clients import retry  # loads Kafka, which who only asks for settings does not need
 
     seconds = f"{patience_s:.0f} s"
     try:

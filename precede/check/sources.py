@@ -375,7 +375,7 @@ def judge_tables(settings: "Settings", groups: Collection[str], check: Check, te
     need("delta", "precede check --delta")
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
-    from precede.reading.delta_rows import Condition, DeltaRows
+    from precede.reading.from_delta import Condition, DeltaRows
 
     path = settings.delta_place / "deliveries"
     try:

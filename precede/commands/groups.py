@@ -24,7 +24,7 @@ from precede.udfs.records.identifiers import id_text
 
 if TYPE_CHECKING:
     from precede.groups.manager import Groups, Outcome
-    from precede.looking.holding import Holding
+    from precede.inspect.holding import Holding
     from precede.streaming.settings import Settings
     from precede.udfs.peers.catalogue import Listing
 
@@ -100,7 +100,7 @@ def list_groups(
 
 def _top(settings: "Settings", by: "TopBy", count: int) -> "list[Holding]":
     from precede.command_options import caught_up
-    from precede.looking import holding
+    from precede.inspect import holding
 
     return holding.top(caught_up(settings), by, count)
 
@@ -108,8 +108,8 @@ def _top(settings: "Settings", by: "TopBy", count: int) -> "list[Holding]":
 def _listings(settings: "Settings", delta: str | None) -> "list[Listing]":
     from precede.command_options import caught_up
     from precede.groups.manager import CatalogueReader, catalogue_of_delta
-    from precede.looking import holding
-    from precede.looking.knowledge import NoStateError
+    from precede.inspect import holding
+    from precede.inspect.knowledge import NoStateError
     from precede.streaming.places import place
 
     if delta is not None:

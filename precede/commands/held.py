@@ -76,7 +76,7 @@ def held(
 
 def _from_topics(settings: "Settings", group: str | None, *, gaps: bool) -> "tuple[list[OpenGap], list[Held]]":
     from precede.command_options import caught_up
-    from precede.looking import holding
+    from precede.inspect import holding
 
     knowledge = caught_up(settings, group)
     return (list(holding.gaps(knowledge)), []) if gaps else ([], list(holding.held(knowledge)))

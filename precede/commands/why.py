@@ -44,7 +44,7 @@ def why(
     import msgspec
 
     from precede.command_options import shown_progress
-    from precede.looking.why import find_out
+    from precede.inspect.why import find_out
 
     with shown_progress() as tell:
         answer = find_out(settings, group, id_, tell=tell, warn=say)

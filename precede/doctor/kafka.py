@@ -20,8 +20,7 @@ from precede.doctor.findings import Finding, note, ok, stop, tried
 from precede.ingest.extras import is_there
 from precede.ingest.kafka import clients, topics
 from precede.ingest.kafka.access import access_to
-from precede.ingest.kafka.retention import retention_of
-from precede.ingest.kafka.topics import Topic, Wanted, describe
+from precede.ingest.kafka.topics import Topic, Wanted, describe, retention_of
 from precede.ingest.progress import Owner, read_progress, transactional_id
 from precede.streaming.job import starting_point
 from precede.streaming.order.same_stream import check_same_source

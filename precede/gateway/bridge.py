@@ -14,7 +14,7 @@ from precede.gateway.history import LogHistory
 from precede.gateway.log_kernel import LogKernel, LogRefusal, Verdict
 from precede.gateway.publish_queue import HeardRecord, PublishQueue
 from precede.gateway.segment_side import SegmentSide
-from precede.ingest.live.live_kernel import RawRow
+from precede.ingest.live.kernel import RawRow
 from precede.udfs.errors import Refused
 from precede.udfs.limits import ANY_SIZE
 from precede.udfs.peers.events import Event

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from precede.ingest.gc_paused import gc_paused
-from precede.ingest.live.live_kernel import KernelState, RawRow, Stream, open_kernel
+from precede.ingest.live.kernel import KernelState, RawRow, StreamIdentity, open_kernel
 from precede.udfs.engine.outbox import RefusedRecord, TypedOutbox
 from precede.udfs.engine.runs import Runs
 from precede.udfs.limits import ANY_SIZE, Limits
@@ -47,7 +47,7 @@ Verdict: TypeAlias = Took | LogRefusal
 class LogKernel:
     """What the log has of each group."""
 
-    def __init__(self, stream: Stream, state: KernelState) -> None:
+    def __init__(self, stream: StreamIdentity, state: KernelState) -> None:
         self._told = TypedOutbox()
         self._holdback = open_kernel(stream, state, outbox=self._told)
         self.default_order = stream.order

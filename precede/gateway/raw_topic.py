@@ -13,7 +13,7 @@ from precede.ingest.kafka import reading
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.assigned_consumer import AT_ONCE, AssignedConsumer, Endings
 from precede.ingest.kafka.topics import describe
-from precede.ingest.live.live_kernel import RawRow
+from precede.ingest.live.kernel import RawRow
 from precede.udfs.errors import Refused
 from precede.udfs.records.published import GapRecord, lenient_reader
 

@@ -21,7 +21,7 @@ from precede.gateway.raw_topic import RawTopic
 from precede.gateway.start import GatewayStart, HistoryKeeping, find_gateway_start
 from precede.gateway.status import GatewayPages, GatewayStatus, look_at
 from precede.ingest.files import locked
-from precede.ingest.live.live_start import NotYet
+from precede.ingest.live.start import NotYet
 from precede.ingest.producer import Publisher
 from precede.ingest.segment.address import interface_of, read_addresses
 from precede.ingest.segment.link import clock_ms, open_link, read_segment_key

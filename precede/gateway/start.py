@@ -20,7 +20,7 @@ from precede.ingest.gc_paused import gc_paused
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import Topic, describe
-from precede.ingest.live.live_start import LiveStart, NotYet, OtherRules, Place, find_start
+from precede.ingest.live.start import LiveStart, NotYet, OtherRules, ReadingPlace, find_start
 from precede.ingest.service.running import Announcer
 from precede.udfs.errors import Refused
 from precede.udfs.records.messages import SEQ_MAX
@@ -47,7 +47,7 @@ def find_gateway_start(
             f"The topic {ordered_topic} does not exist: start the job first (precede run), which creates the topics, or"
             " name the topics of your stream in the settings."
         )
-    found = find_start(Place(bootstrap, ordered, progress_topic, None), {})
+    found = find_start(ReadingPlace(bootstrap, ordered, progress_topic, None), {})
     if isinstance(found, OtherRules):
         raise Refused(f"{found.reason.partition(':')[0]}: run the job and the gateway with the same release.")
     if isinstance(found, NotYet):

@@ -32,7 +32,7 @@ from precede.ingest.kafka.log_readers import LogReader, open_reader
 from precede.ingest.producer import Publisher
 from precede.ingest.sending import log_of
 from precede.ingest.signing import key_in
-from precede.reading.delta_rows import DeltaRows
+from precede.reading.from_delta import DeltaRows
 from precede.streaming.places.place import Place
 from precede.udfs.codes import FENCED
 from precede.udfs.errors import Closed, Refused, Rejected

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from precede.looking.holding import Holding
-from precede.looking.times import ago
+from precede.inspect.answer import ago
+from precede.inspect.holding import Holding
 from precede.terminal_text import safe_text
 from precede.udfs.peers.catalogue import Listing
 

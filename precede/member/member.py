@@ -37,8 +37,7 @@ from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search, start_member
 from precede.member.status import WAITS_MAX, Connection, JobLook, JobWatch, Status
 from precede.reading.delivery import DeliveredMessage, Delivery
-from precede.reading.delta_history import DeltaHistory
-from precede.reading.filled_from_delta import HoleFiller
+from precede.reading.from_delta import DeltaHistory, HoleFiller
 from precede.reading.live_source import LiveSource, check_live_client
 from precede.reading.ordered_topic import OrderedTopic
 from precede.udfs.errors import Closed, Hole, Refused

@@ -30,7 +30,7 @@ from precede.member.resume_plan import (
     plan_reading,
 )
 from precede.reading.delivery import Delivery, as_delivery
-from precede.reading.delta_history import DeltaHistory
+from precede.reading.from_delta import DeltaHistory
 from precede.reading.ordered_topic import partitions_of
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.member.knowledge import read_without_data

@@ -13,7 +13,7 @@ from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.records.published import EXCERPT_BYTES_MAX, LetterFields
 
 if TYPE_CHECKING:
-    from precede.reading.delta_rows import Condition
+    from precede.reading.from_delta import Condition
     from precede.streaming.settings import Settings
 
 AGO = re.compile(r"(\d+) ?(s|min|h|d)")
@@ -83,7 +83,7 @@ def from_delta(settings: "Settings", wanted: LetterFilter) -> Iterator[FoundLett
     need("delta", "Reading Delta tables")
     from deltalake.exceptions import DeltaError
 
-    from precede.reading.delta_rows import DeltaRows
+    from precede.reading.from_delta import DeltaRows
     from precede.streaming.history import tables
 
     folder = tables.path(settings, tables.DEAD_LETTERS)

@@ -18,14 +18,12 @@ from typing import Literal, Protocol, Self
 from precede.client_settings import Config, client_settings
 from precede.ingest.follower_token import VERSION, FollowerToken, read_token
 from precede.ingest.kafka.access import Address
-from precede.ingest.kafka.group_reader import GroupReader
-from precede.ingest.kafka.log_readers import open_reader
+from precede.ingest.kafka.log_readers import GroupReader, open_reader
 from precede.ingest.kafka.reading import REQUEST_S
 from precede.reading.delivery import IDLE_S, Delivery
-from precede.reading.filled_from_delta import FilledFromDelta
+from precede.reading.from_delta import FilledFromDelta
 from precede.reading.live_source import LiveSource, check_live_client
-from precede.reading.ordered_topic import OrderedTopic
-from precede.reading.shared_topic import SharedTopic
+from precede.reading.ordered_topic import OrderedTopic, SharedTopic
 from precede.udfs.errors import Closed, Hole, Refused
 
 LOOK_S = 0.25

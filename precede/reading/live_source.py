@@ -8,7 +8,7 @@ import msgspec
 
 from precede.ingest.follower_token import VERSION, FollowerToken
 from precede.ingest.kafka.access import Address
-from precede.ingest.live.live_reader import LiveReader
+from precede.ingest.live.reader import LiveReader
 from precede.reading.delivery import Delivery, as_delivery
 from precede.reading.ordered_topic import rule_behind
 from precede.udfs.errors import Hole, Refused

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from precede.ingest.kafka.retention import retention_of
-from precede.ingest.kafka.topics import Topic, describe, ensure_patiently
+from precede.ingest.kafka.topics import Topic, describe, ensure_patiently, retention_of
 from precede.ingest.service.monitor import Monitor
 from precede.ingest.service.running import Announcer, Say, broker_retry, set_on_signals
 from precede.streaming.job.ticker import Ticker

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 
 from precede.ingest.kafka.reading import TopicReader
-from precede.ingest.kafka.retention import Retention
+from precede.ingest.kafka.topics import Retention
 from precede.ingest.service.monitor import PASSING, Monitor
 from precede.streaming.settings import Settings
 

@@ -5,8 +5,7 @@ Whatever would make other bytes or other positions than those already published 
 
 from collections.abc import Mapping
 
-from precede.ingest.progress import Owner
-from precede.ingest.ways_out import FRESH_OUTPUT, SAME_POSITIONS
+from precede.ingest.progress import FRESH_OUTPUT, SAME_POSITIONS, Owner
 from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
 from precede.udfs.limits import Limits

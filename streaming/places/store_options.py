@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from precede.ingest.pass_through import PassThrough
+from precede.ingest.client_tables import ClientTable
 from precede.streaming.places.place import LocalPlace, Place
 from precede.udfs.errors import Refused
 
@@ -88,9 +88,9 @@ def spark_values(table: Mapping[str, str]) -> dict[str, str]:
     return {name if name.startswith("spark.") else HADOOP + name: value for name, value in table.items()}
 
 
-def hadoop_values(table: Mapping[str, str]) -> PassThrough:
+def hadoop_values(table: Mapping[str, str]) -> ClientTable:
     """What of the table concerns Hadoop, as a configuration of Hadoop names it."""
-    return PassThrough(
+    return ClientTable(
         (name.removeprefix(HADOOP), value) for name, value in spark_values(table).items() if name.startswith(HADOOP)
     )
 

@@ -22,7 +22,7 @@ from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.reading import TopicReader
 from precede.ingest.service.running import Say
 from precede.ingest.sqlite_file import Rows, SqliteFile
-from precede.ingest.state_changes import NewState, new_states
+from precede.ingest.state_topic import NewState, new_states
 from precede.udfs.engine.snapshot import deadline_ms
 from precede.udfs.rules import RULES
 from precede.udfs.state_log import Waiting

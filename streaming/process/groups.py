@@ -8,7 +8,7 @@ is not written yet; where these are too many, they are written before they are d
 import time
 from collections.abc import Iterator, Mapping
 
-from precede.ingest.state_changes import NewState
+from precede.ingest.state_topic import NewState
 from precede.streaming.order.counts import JobCounts
 from precede.streaming.order.packed_rows import PackedRow
 from precede.streaming.process.cache import Cache

@@ -13,8 +13,8 @@ import msgspec
 
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.topics import Topic, describe
+from precede.ingest.progress import FRESH_OUTPUT
 from precede.ingest.service.running import Say
-from precede.ingest.ways_out import FRESH_OUTPUT
 from precede.streaming.history import tables
 from precede.streaming.history.tables import TABLES
 from precede.streaming.job import starting_point

@@ -10,7 +10,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Any, Self
 
-from precede.ingest.pass_through import PassThrough
+from precede.ingest.client_tables import ClientTable
 from tests.cluster.s3_server import CONTROL
 from tests.system.stream import HOME
 
@@ -55,9 +55,9 @@ class Store:
         known = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
         return boto3.client("s3", endpoint_url=self.url, **known)
 
-    def spark_table(self, *, secret: str = SECRET, url: str | None = None) -> PassThrough:
+    def spark_table(self, *, secret: str = SECRET, url: str | None = None) -> ClientTable:
         """The table `[spark]` of a job that keeps its files here, and perhaps gets here by another URL."""
-        return PassThrough(
+        return ClientTable(
             {
                 "fs.s3a.endpoint": url or self.url,
                 "fs.s3a.endpoint.region": "us-east-1",

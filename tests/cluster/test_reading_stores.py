@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from precede.reading.delta_history import DeltaHistory, DeltaReleases
+from precede.reading.from_delta import DeltaHistory, DeltaReleases
 from precede.streaming.history import rows as history_rows
 from precede.streaming.settings import Settings, load
 from precede.udfs.errors import Refused

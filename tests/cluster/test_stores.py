@@ -19,12 +19,12 @@ from tests.system.stream import HOME
 # One process has one JVM, and the one of the other tests lacks the jars of S3; so these programs run in their own.
 REACH = """
 import json, sys, threading
-from precede.ingest.pass_through import PassThrough
+from precede.ingest.client_tables import ClientTable
 from precede.streaming.spark import session
 from precede.streaming.settings import Settings
 from precede.udfs.errors import Refused
 place_of, table = json.loads(sys.argv[1])
-settings = Settings(checkpoint=place_of, only="order", spark=PassThrough(table))
+settings = Settings(checkpoint=place_of, only="order", spark=ClientTable(table))
 session.reach_stores(settings)
 place = settings.checkpoint_place
 """

@@ -6,22 +6,22 @@ from typing import Literal
 
 import pytest
 
-from precede.ingest.kafka.group_reader import Place, place_in
+from precede.ingest.kafka.log_readers import GroupPlace, place_in
 from precede.udfs.errors import Refused
 
 
 @pytest.mark.parametrize(
     ("committed", "start", "place"),
     [
-        (None, "beginning", Place(5, is_first=True)),
-        (None, "end", Place(9, is_first=True)),
-        (5, "end", Place(5, is_first=False)),
-        (7, "beginning", Place(7, is_first=False)),
-        (9, "beginning", Place(9, is_first=False)),
+        (None, "beginning", GroupPlace(5, is_first=True)),
+        (None, "end", GroupPlace(9, is_first=True)),
+        (5, "end", GroupPlace(5, is_first=False)),
+        (7, "beginning", GroupPlace(7, is_first=False)),
+        (9, "beginning", GroupPlace(9, is_first=False)),
     ],
 )
 def test_a_group_goes_on_at_its_place_and_else_begins_where_it_is_told(
-    committed: int | None, start: Literal["beginning", "end"], place: Place
+    committed: int | None, start: Literal["beginning", "end"], place: GroupPlace
 ) -> None:
     assert place_in("t", 2, "readers", committed, (5, 9), start) == place
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from precede.reading import delta_history as past
-from precede.reading.delta_history import DeltaHistory
+from precede.reading import from_delta as past
+from precede.reading.from_delta import DeltaHistory
 from precede.streaming.history import rows as history_rows
 from precede.udfs.errors import Refused
 from tests.door.test_following import ordered

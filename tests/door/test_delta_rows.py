@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from precede.reading.delta_rows import Condition, DeltaRows
+from precede.reading.from_delta import Condition, DeltaRows
 from precede.streaming.places import place
 from precede.udfs.errors import Refused
 

@@ -8,10 +8,9 @@ from typing import Literal
 import pytest
 
 from precede.ingest.follower_token import VERSION, FollowerToken, read_token
-from precede.reading.consumers_rule import ConsumersRule
 from precede.reading.delivery import Delivery
 from precede.reading.following import Follower, follow
-from precede.reading.ordered_topic import OrderedTopic
+from precede.reading.ordered_topic import ConsumersRule, OrderedTopic
 from precede.udfs.errors import Hole, Refused
 from precede.udfs.records.messages import LogRecord
 

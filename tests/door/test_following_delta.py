@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from precede.ingest.follower_token import read_token
-from precede.reading import delta_history
-from precede.reading.filled_from_delta import FilledFromDelta
+from precede.reading import from_delta
 from precede.reading.following import Follower
+from precede.reading.from_delta import FilledFromDelta
 from precede.reading.ordered_topic import OrderedTopic
 from precede.udfs.errors import Hole, Refused
 from tests.door.test_delta_history import write
@@ -73,7 +73,7 @@ def topic() -> CutTopic:
 def test_delta_has_what_the_topic_has_lost_and_each_position_comes_once(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_history, "WIDTH", 2)
+    monkeypatch.setattr(from_delta, "WIDTH", 2)
     assert places(followed(topic(), root)) == IN_ORDER
     assert places(followed(topic(), root, group="g")) == [place for place in IN_ORDER if place[0] == "g"]
     assert places(followed(topic(), root, group="h")) == [("h", 1), ("h", 2)]

@@ -12,7 +12,7 @@ from precede.gateway.bridge import Bridge
 from precede.gateway.history import LogHistory
 from precede.gateway.log_kernel import LogKernel
 from precede.gateway.status import GatewayPages, look_at
-from precede.ingest.live.live_kernel import KernelState, Stream
+from precede.ingest.live.kernel import KernelState, StreamIdentity
 from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.udfs.limits import Limits
 from precede.udfs.records.strict import Malformed
@@ -26,7 +26,9 @@ def message(seq: int) -> bytes:
 
 
 def test_the_age_of_what_the_log_lacks_is_that_of_the_oldest_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = LogKernel(Stream("ordered", "raw", "raw", 1, "fifo", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {}))
+    log = LogKernel(
+        StreamIdentity("ordered", "raw", "raw", 1, "fifo", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {})
+    )
     spool: Any = SimpleNamespace(count=0)
     bridge = Bridge(log, LogHistory(), spool, say=print)
     shown = GatewayPages(BrokerMonitor("127.0.0.1:1", "precede.raw"))
@@ -52,7 +54,9 @@ def test_the_age_of_what_the_log_lacks_is_that_of_the_oldest_record(monkeypatch:
 
 
 def test_what_is_shown_is_of_one_moment_and_touches_nothing_that_the_loop_and_the_segments_change() -> None:
-    log = LogKernel(Stream("ordered", "raw", "raw", 1, "fifo", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {}))
+    log = LogKernel(
+        StreamIdentity("ordered", "raw", "raw", 1, "fifo", Limits(), "murmur2", 1), KernelState({0: 0}, {}, {})
+    )
     spool: Any = SimpleNamespace(count=0)
     bridge = Bridge(log, LogHistory(), spool, say=print)
     side: Any = SimpleNamespace(url="udp://a", heard=3, told=4, segment=SimpleNamespace(groups={"G": None}))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from precede.ingest.kafka.access import Access, Address
-from precede.ingest.live.live_reader import LiveReader
+from precede.ingest.live.reader import LiveReader
 from precede.udfs.errors import Unreachable
 
 TOKENS: list[str] = []

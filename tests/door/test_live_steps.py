@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from precede.ingest.follower_token import VERSION, FollowerToken, Released, read_token
-from precede.ingest.live import live_reading
-from precede.ingest.live.comparison import Comparison, Found
-from precede.ingest.live.live_kernel import KernelState, Stream
-from precede.ingest.live.live_reading import LiveReading
+from precede.ingest.live import choice
+from precede.ingest.live.choice import LiveChoice
+from precede.ingest.live.kernel import KernelState, Match, OutputLedger, StreamIdentity
 from precede.udfs.errors import Difference, Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
@@ -20,8 +19,8 @@ from precede.udfs.rules import RULES
 NOTHING = KernelState({0: 0}, {}, {})
 
 
-def stream(order: str = "s_b") -> Stream:
-    return Stream("ordered-id", "raw", "raw-id", 1, order, Limits(), "murmur2", RULES)
+def stream(order: str = "s_b") -> StreamIdentity:
+    return StreamIdentity("ordered-id", "raw", "raw-id", 1, order, Limits(), "murmur2", RULES)
 
 
 def message(offset: int, group: str, seq: int) -> LogRecord:
@@ -42,9 +41,9 @@ def token(text: str | None = None) -> FollowerToken:
     return FollowerToken(topic="ordered", v=VERSION) if text is None else read_token(text)
 
 
-def live(published: int = 0, *, order: str = "s_b", begin: FollowerToken | None = None) -> LiveReading:
+def live(published: int = 0, *, order: str = "s_b", begin: FollowerToken | None = None) -> LiveChoice:
     """A reader that is live, of a job that has published so far."""
-    reading = LiveReading(begin or token())
+    reading = LiveChoice(begin or token())
     reading.begin(stream(order), NOTHING, {0: published})
     reading.go_live()
     return reading
@@ -53,7 +52,7 @@ def live(published: int = 0, *, order: str = "s_b", begin: FollowerToken | None 
 def test_what_the_job_has_published_comes_from_the_ordered_topic_and_the_rest_from_the_kernel() -> None:
     raw = [message(offset, "g", offset + 1) for offset in range(4)]
     written = ordered(raw)
-    reading = LiveReading(token())
+    reading = LiveChoice(token())
     reading.begin(stream(), NOTHING, {0: 2})
     reading.take_ordered(written[:3])  # the third one was published after the token was read
     assert [one[1] for one in reading.take()] == [one.value for one in written[:3]]
@@ -90,7 +89,7 @@ def test_a_token_in_the_middle_of_a_tick_names_the_group_and_the_position() -> N
         again = live(begin=place)
         again.take_raw(raw)
         assert [one[1] for one in [*got, *again.take()] if one is not None] == written
-        committed = LiveReading(place)
+        committed = LiveChoice(place)
         committed.take_ordered(ordered(raw))
         assert [one[1] for one in committed.take()] == written[cut:]
     assert places[-1] == Released(6, "g", 3)
@@ -111,7 +110,7 @@ def test_a_difference_is_raised_once_and_its_group_goes_on_from_the_ordered_topi
     place = token(reading.token.text())
     reading.take_ordered(written[1:])
     assert [one[1] for one in reading.take()] == [written[2].value]
-    for later in (LiveReading(place), live(begin=place)):  # whoever goes on from that token
+    for later in (LiveChoice(place), live(begin=place)):  # whoever goes on from that token
         if later.is_live:
             later.take_raw(raw)
         later.take_ordered(written[1:])
@@ -131,7 +130,7 @@ def test_a_record_that_the_job_left_out_is_a_difference() -> None:
 def test_a_record_that_the_kernel_makes_in_another_way_than_it_was_delivered_at_the_start_is_a_difference() -> None:
     raw = [message(offset, "g", offset + 1) for offset in range(3)]
     written = ordered(raw)
-    reading = LiveReading(token())
+    reading = LiveChoice(token())
     reading.begin(stream(), NOTHING, {0: 0})
     reading.take_ordered([written[0]._replace(value=(written[0].value or b"") + b" ")])
     assert len(reading.take()) == 1
@@ -146,7 +145,7 @@ def test_a_record_that_the_kernel_makes_in_another_way_than_it_was_delivered_at_
 def test_with_too_many_groups_that_differ_everything_comes_from_the_ordered_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live_reading, "DIFFERING_MAX", 2)
+    monkeypatch.setattr(choice, "DIFFERING_MAX", 2)
     raw = [message(offset, f"g{offset % 4}", offset // 4 + 1) for offset in range(8)]
     written = ordered(raw)
     reading = live()
@@ -164,7 +163,7 @@ def test_with_too_many_groups_that_differ_everything_comes_from_the_ordered_topi
 
 def test_what_the_job_has_ahead_of_the_kernel_waits_to_be_compared() -> None:
     raw = [message(offset, "g", offset + 1) for offset in range(3)]
-    reading = LiveReading(token(), waiting_max=2)
+    reading = LiveChoice(token(), waiting_max=2)
     reading.begin(stream(), NOTHING, {0: 0})
     reading.go_live()
     reading.take_ordered(ordered(raw))
@@ -178,22 +177,22 @@ def test_what_the_job_has_ahead_of_the_kernel_waits_to_be_compared() -> None:
 
 
 def test_only_so_many_outputs_wait_to_be_compared() -> None:
-    comparison = Comparison({0: 0}, outputs_max=2)
+    comparison = OutputLedger({0: 0}, outputs_max=2)
     for number in range(3):
         comparison.note([b"g"], [b"%d" % number])
         comparison.keep_bounded({0: number + 1})
     assert len(comparison) == 0
     assert comparison.begin == {0: 3}
     comparison.note([b"g", b"g"], [b"3", b"4"])
-    assert comparison.find(b"g", b"4") is Found.TOO_EARLY
-    assert comparison.find(b"g", b"3") is Found.EQUAL
-    assert comparison.find(b"g", b"4") is Found.EQUAL
-    assert comparison.find(b"g", b"4") is Found.UNKNOWN
+    assert comparison.find(b"g", b"4") is Match.TOO_EARLY
+    assert comparison.find(b"g", b"3") is Match.EQUAL
+    assert comparison.find(b"g", b"4") is Match.EQUAL
+    assert comparison.find(b"g", b"4") is Match.UNKNOWN
 
 
 def test_a_state_beyond_what_is_delivered_and_published_is_refused() -> None:
     with pytest.raises(Refused, match="begins at offset 5 of raw partition 0"):
-        LiveReading(token()).begin(stream(), KernelState({0: 5}, {}, {}), {0: 4})
+        LiveChoice(token()).begin(stream(), KernelState({0: 5}, {}, {}), {0: 4})
 
 
 class Interrupted(list[LogRecord]):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from precede.ingest.kafka.retention import Retention
+from precede.ingest.kafka.topics import Retention
 from precede.ingest.service import broker_monitor, monitor
 from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.ingest.service.monitor import STOP_S, Monitor, troubles

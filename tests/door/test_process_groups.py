@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from precede.ingest.state_changes import ArrivingStates, NewState
+from precede.ingest.state_topic import ArrivingStates, NewState
 from precede.streaming.order.packed_rows import PackedRow
 from precede.streaming.order.sink import Coverage
 from precede.streaming.process.cache import Cache, CacheSource

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import precede
-from precede.looking import holding
+from precede.inspect import holding
 from precede.udfs.orders import ORDERS
 from tests.door.command import ids, raw
 from tests.door.command import precede as run_precede

@@ -12,8 +12,8 @@ from precede.ingest.producer import Publisher
 from precede.ingest.sender_state import KnownSender, Memory, SenderState
 from precede.member.publishing import MemberPublisher
 from precede.member.startup import Log, Startup, search
-from precede.reading.delta_history import DeltaHistory
 from precede.reading.following import Follower
+from precede.reading.from_delta import DeltaHistory
 from precede.reading.ordered_topic import OrderedTopic
 from precede.udfs.errors import Refused
 from tests.door.test_delta_history import write

@@ -2,7 +2,7 @@
 
 import pytest
 
-from precede.looking.times import ago, ahead, lasting, times
+from precede.inspect.answer import ago, ahead, lasting, times
 
 
 @pytest.mark.parametrize(

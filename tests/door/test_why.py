@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from precede.looking.answer import Answer
-from precede.looking.findings import Findings, Trace
-from precede.looking.why import put_together
+from precede.inspect.answer import Answer
+from precede.inspect.findings import Findings, TracedKernel
+from precede.inspect.why import put_together
 from precede.udfs.engine.inspection import known_message
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Patience
@@ -54,7 +54,7 @@ def answered(
         earlier.receive(record.value, record.key, 0, record.offset, record.timestamp_ms)
     kernel = Holdback(order=order, patience=PATIENCE)
     kernel.load(earlier.dump(), {b"g": state_at})
-    trace = Trace(kernel, findings)
+    trace = TracedKernel(kernel, findings)
     for record in log:
         trace.receive(record)
     group = kernel.group("g")

@@ -18,8 +18,8 @@ from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from precede.command_options import caught_up
-from precede.looking import holding
-from precede.reading.delta_rows import DeltaRows
+from precede.inspect import holding
+from precede.reading.from_delta import DeltaRows
 from precede.streaming.settings import Settings
 from precede.streaming.spark import checkpoint_reader as held
 from precede.udfs.engine.held import Held

@@ -12,7 +12,7 @@ from precede.gateway.bridge import Bridge
 from precede.gateway.history import LogHistory
 from precede.gateway.log_kernel import LogKernel
 from precede.gateway.publish_queue import HeardRecord
-from precede.ingest.live.live_kernel import KernelState, RawRow, Stream
+from precede.ingest.live.kernel import KernelState, RawRow, StreamIdentity
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.peers.segment import SegmentProtocol
@@ -29,7 +29,7 @@ class SimulatedLog:
     def __init__(
         self, seed: int, way_ms: tuple[float, float] = (2.0, 8.0), *, order: str = "s_b", limits: Limits | None = None
     ) -> None:
-        self.stream = Stream("ordered", "raw", "raw", 1, order, limits or Limits(), "murmur2", 1)
+        self.stream = StreamIdentity("ordered", "raw", "raw", 1, order, limits or Limits(), "murmur2", 1)
         self.rows: list[RawRow] = []
         self.is_away = False
         self._random = Random(seed)

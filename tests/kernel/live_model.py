@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 from precede.ingest.follower_token import VERSION, FollowerToken
-from precede.ingest.live.live_kernel import KernelState, Stream
-from precede.ingest.live.live_reading import LiveReading
+from precede.ingest.live.choice import LiveChoice
+from precede.ingest.live.kernel import KernelState, StreamIdentity
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits
 from precede.udfs.partitioner import partition_of
@@ -46,7 +46,7 @@ class Job:
     """Takes the raw log in batches; its topics are lists."""
 
     def __init__(self, log: traffic.Log, records: list[LogRecord], partitions: int, random: Random) -> None:
-        self.stream = Stream(STREAM_ID, "raw", "raw-id", partitions, log.order, log.limits, "murmur2", RULES)
+        self.stream = StreamIdentity(STREAM_ID, "raw", "raw-id", partitions, log.order, log.limits, "murmur2", RULES)
         self.raw = [[one for one in records if one.partition == at] for at in range(partitions)]
         self.ordered: list[list[LogRecord]] = [[] for _ in range(ORDERED_PARTITIONS)]
         self.token = dict.fromkeys(range(partitions), 0)
@@ -113,7 +113,7 @@ class Job:
         )
 
 
-def kernel_of(stream: Stream) -> Holdback:
+def kernel_of(stream: StreamIdentity) -> Holdback:
     return Holdback(
         order=stream.order, limits=stream.limits, partitions=stream.partitions, partitioner=stream.partitioner
     )
@@ -137,7 +137,7 @@ class Reader:
     def __init__(self, job: Job, random: Random, token: FollowerToken | None = None) -> None:
         self.job = job
         self.random = random
-        self.reading = LiveReading(token or FollowerToken(topic="ordered", v=VERSION))
+        self.reading = LiveChoice(token or FollowerToken(topic="ordered", v=VERSION))
         self.read_ordered = [self.reading.offsets.get(at, 0) for at in range(ORDERED_PARTITIONS)]
         self.read_raw: dict[int, int] = {}
         self.got: list[tuple[bytes, bytes]] = []

@@ -9,7 +9,7 @@ import pytest
 
 from precede.gateway.log_kernel import LogKernel
 from precede.gateway.publish_queue import PublishQueue
-from precede.ingest.live.live_kernel import KernelState
+from precede.ingest.live.kernel import KernelState
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import Id
 from precede.udfs.records.published import GapRecord

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from precede.ingest.follower_token import read_token
-from precede.ingest.live.live_kernel import KernelState
+from precede.ingest.live.kernel import KernelState
 from precede.udfs.orders import ORDERS
 from tests.kernel import traffic
 from tests.kernel.effort import seeds

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 )
 
 from precede.ingest.kafka.reading import TopicReader
-from precede.ingest.kafka.retention import Retention
+from precede.ingest.kafka.topics import Retention
 from precede.local.embedded_broker import Broker
 from precede.streaming.monitoring import retention_monitor
 from precede.streaming.monitoring.retention_monitor import RetentionMonitor

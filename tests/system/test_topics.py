@@ -13,8 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types f
 )
 
 from precede.ingest.kafka import clients, topics
-from precede.ingest.kafka.retention import Retention, retention_of
-from precede.ingest.kafka.topics import Wanted
+from precede.ingest.kafka.topics import Retention, Wanted, retention_of
 from precede.ingest.producer import Publisher
 from precede.local.embedded_broker import Broker
 from precede.udfs.errors import Refused, Unreachable

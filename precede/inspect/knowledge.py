@@ -41,7 +41,7 @@ class NoStateError(Refused):
     """No job has written a state topic."""
 
 
-class Knowledge:
+class StreamKnowledge:
     """The state of one group or of all, as of the end of the raw topic once `tail` was taken in."""
 
     def __init__(
@@ -142,7 +142,7 @@ class Knowledge:
         return max(0, self.next_offset[partition] - self.progress.token.get(partition, 0))
 
 
-def look(settings: "Settings", group: str | None = None) -> Knowledge:
+def look(settings: "Settings", group: str | None = None) -> StreamKnowledge:
     """What the state topic says of one group or of all; `catch_up` or `tail` brings in the rest."""
     progress = _progress(settings)
     owner = progress.any_owner
@@ -163,7 +163,7 @@ def look(settings: "Settings", group: str | None = None) -> Knowledge:
         partitions = list(range(owner.partitions))
     else:
         partitions = [partition_of(key, owner.partitions, owner.partitioner or settings.partitioner)]
-    knowledge = Knowledge(settings, progress, owner, partitions, key)
+    knowledge = StreamKnowledge(settings, progress, owner, partitions, key)
     knowledge.load_state()
     return knowledge
 

@@ -4,8 +4,7 @@ No I/O. At first everything comes from the ordered topic. `begin` hands over wha
 what the job released below is in the ordered topic. When the caller has read that topic at least up to the end that it
 had then, it calls `go_live`: from there on, outputs come from the kernel, and the ordered topic is only compared.
 
-A group for which the two differ is read from the ordered topic only.
-"""
+A group for which the two differ is read from the ordered topic only."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,8 +13,7 @@ from enum import Enum
 import msgspec
 
 from precede.ingest.follower_token import VERSION, FollowerToken, Released
-from precede.ingest.live.comparison import Found
-from precede.ingest.live.live_kernel import KernelState, LiveKernel, Output, RawRow, Stream, read_place
+from precede.ingest.live.kernel import KernelState, LiveKernel, Match, Output, RawRow, StreamIdentity, read_place
 from precede.udfs.errors import Difference, Refused
 from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
@@ -33,7 +31,7 @@ class _Verdict(Enum):
     WAIT = 2
 
 
-class LiveReading:
+class LiveChoice:
     """What a reader has delivered, and what comes next."""
 
     def __init__(
@@ -47,7 +45,7 @@ class LiveReading:
         """Groups that come from the ordered topic: of each, what was released below this offset is delivered."""
         self._waiting: dict[int, deque[LogRecord]] = {}
         self._kernel: LiveKernel | None = None
-        self._stream: Stream | None = None
+        self._stream: StreamIdentity | None = None
         self._published: dict[int, int] = {}
         self._errors: deque[Difference] = deque()
         self.is_ending = False
@@ -57,7 +55,7 @@ class LiveReading:
 
     # ── the way to live reading and back ──────────────────────────────────────────────────────────────────────────
 
-    def begin(self, stream: Stream, state: KernelState, published: Mapping[int, int]) -> None:
+    def begin(self, stream: StreamIdentity, state: KernelState, published: Mapping[int, int]) -> None:
         """Take what the kernel begins with; `published` is the job's token, read after all of it."""
         delivered = self._token.released
         for partition, start in state.starts.items():
@@ -182,10 +180,10 @@ class LiveReading:
         key, value, kernel = record.key, record.value, self._kernel
         if key is None or value is None or (self._groups is not None and key not in self._groups):
             return (0, 0), _Verdict.PASS
-        found = Found.UNKNOWN
+        found = Match.UNKNOWN
         if self.is_live and kernel is not None and key not in kernel.apart:
             found = kernel.comparison.find(key, value)
-            if found is Found.EQUAL:
+            if found is Match.EQUAL:
                 return (0, 0), _Verdict.PASS
         one = _read(record)
         place = one.partition, one.released_offset
@@ -199,7 +197,7 @@ class LiveReading:
         if one.released_offset < kernel.compared_from(one.partition):
             return place, _Verdict.PASS
         reached = kernel.reached.get(one.partition, 0)
-        if found is Found.UNKNOWN and one.released_offset >= reached:
+        if found is Match.UNKNOWN and one.released_offset >= reached:
             return place, _Verdict.WAIT
         self._set_apart(key, reached, f"position {one.position}, at offset {record.offset} of the ordered topic")
         return place, _Verdict.WAIT  # until the error has been raised

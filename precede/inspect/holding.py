@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from precede.looking.knowledge import Knowledge
+from precede.inspect.knowledge import StreamKnowledge
 from precede.udfs.engine.held import Held
 from precede.udfs.engine.inspection import OpenGap
 from precede.udfs.engine.interfaces import is_closed
@@ -37,25 +37,25 @@ class Holding(msgspec.Struct, kw_only=True):
     """The size of the group's state."""
 
 
-def held(knowledge: Knowledge) -> Iterator[Held]:
+def held(knowledge: StreamKnowledge) -> Iterator[Held]:
     """The held messages, group by group in order of name."""
     for name in _holding(knowledge):
         yield from knowledge.holdback.held(name)
 
 
-def gaps(knowledge: Knowledge) -> Iterator[OpenGap]:
+def gaps(knowledge: StreamKnowledge) -> Iterator[OpenGap]:
     """What is missing, group by group in order of name."""
     for name in _holding(knowledge):
         yield from knowledge.holdback.gaps(name)
 
 
-def _holding(knowledge: Knowledge) -> list[str]:
+def _holding(knowledge: StreamKnowledge) -> list[str]:
     """The groups that may hold something, in order of their keys."""
     keys = {key for key, stored in knowledge.stored.items() if stored.held} | knowledge.touched
     return [key.decode() for key in sorted(keys)]
 
 
-def top(knowledge: Knowledge, by: TopBy, count: int) -> list[Holding]:
+def top(knowledge: StreamKnowledge, by: TopBy, count: int) -> list[Holding]:
     """The groups that hold most messages, wait longest or have most state; those that hold nothing only by size."""
     found = (holding for holding in _holdings(knowledge) if by == "bytes" or holding.held)
     if by == "wait":
@@ -63,7 +63,7 @@ def top(knowledge: Knowledge, by: TopBy, count: int) -> list[Holding]:
     return nlargest(count, found, key=lambda holding: holding.held if by == "held" else holding.bytes)
 
 
-def _holdings(knowledge: Knowledge) -> Iterator[Holding]:
+def _holdings(knowledge: StreamKnowledge) -> Iterator[Holding]:
     touched = knowledge.touched
     for partition, groups in knowledge.by_partition.items():
         for key, stored in groups.items():
@@ -77,7 +77,7 @@ def _holdings(knowledge: Knowledge) -> Iterator[Holding]:
             yield _holding_of(key, partition, knowledge.holdback.waiting_of(key) or (0, 0, 0), len(blob))
 
 
-def listings(knowledge: Knowledge) -> list[Listing]:
+def listings(knowledge: StreamKnowledge) -> list[Listing]:
     """All groups in order of their keys, each with its order, options and members."""
     blobs = {key: stored.blob for key, stored in knowledge.stored.items()}
     for key in knowledge.touched:

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import precede as door
+from precede.inspect import findings, holding
+from precede.inspect.knowledge import NoStateError, StreamKnowledge, look
 from precede.local.embedded_broker import Broker
-from precede.looking import history, holding
-from precede.looking.knowledge import Knowledge, NoStateError, look
 from precede.udfs.engine.held import Held
 from precede.udfs.engine.inspection import OpenGap
 from precede.udfs.errors import Refused
@@ -76,7 +76,7 @@ def whole(stream: Stream) -> Holdback:
     return kernel
 
 
-def caught_up(stream: Stream, group: str | None = None) -> Knowledge:
+def caught_up(stream: Stream, group: str | None = None) -> StreamKnowledge:
     knowledge = look(stream.settings, group)
     knowledge.catch_up()
     return knowledge
@@ -160,7 +160,7 @@ def test_of_the_dead_letters_only_those_that_delta_does_not_have_are_read_from_t
     stream: Stream, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     for name in ("STEP_RECORDS", "NEW_RECORDS", "TELL_EVERY"):
-        monkeypatch.setattr(history, name, 1)
+        monkeypatch.setattr(findings, name, 1)
 
     def read(delta: Path | str) -> int:
         told: list[str] = []

@@ -9,7 +9,7 @@ from typing import Any
 from precede.udfs.errors import Refused
 
 
-class PassThrough(dict[str, str]):
+class ClientTable(dict[str, str]):
     """Names and values for another program; as text only the names are shown."""
 
     def __repr__(self) -> str:
@@ -18,11 +18,11 @@ class PassThrough(dict[str, str]):
     __str__ = __repr__
 
 
-def pass_through(table: str, value: Any) -> PassThrough:
+def client_table(table: str, value: Any) -> ClientTable:
     """The names and values of a table. TOML makes tables of names with dots, which are joined again."""
     if not isinstance(value, Mapping):
         raise Refused(f"The setting {table} must be a table of names and values.")
-    return PassThrough(_flat(table, value, ""))
+    return ClientTable(_flat(table, value, ""))
 
 
 def _flat(table: str, values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:

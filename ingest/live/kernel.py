@@ -1,18 +1,20 @@
 """The kernel in a reader: makes the ordered records again, and knows which of them are delivered already.
 
 No I/O. The caller hands over raw records of each partition in offset order, from the offsets in `starts` on, and takes
-the outputs one by one or all at once.
+the outputs one by one or all at once. `OutputLedger` compares what was made with the ordered topic, as that comes: of
+each output only a hash is kept until the ordered topic has the same bytes. Only so many are kept: a job that is down
+for hours leaves what was made meanwhile without comparison.
 """
 
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 import msgspec
 
 from precede.ingest.follower_token import Released
 from precede.ingest.gc_paused import gc_paused
-from precede.ingest.live.comparison import Comparison
 from precede.udfs.engine.outbox import Outbox
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
@@ -35,7 +37,7 @@ RawRow = tuple[bytes | None, bytes | None, int, int, int]
 read_place = lenient_reader(OrderedRecord)
 
 
-class Stream(msgspec.Struct, frozen=True):
+class StreamIdentity(msgspec.Struct, frozen=True):
     """What the bytes of an ordered topic depend on, beside the raw records."""
 
     ordered_topic_id: str
@@ -66,7 +68,7 @@ class Mismatch(NamedTuple):
     offset: int
 
 
-def open_kernel(stream: Stream, state: KernelState, outbox: Outbox | None = None) -> Holdback:
+def open_kernel(stream: StreamIdentity, state: KernelState, outbox: Outbox | None = None) -> Holdback:
     """A kernel that goes on from this state, as a reader runs it."""
     kernel = Holdback(
         order=stream.order,
@@ -85,7 +87,7 @@ class LiveKernel:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamIdentity,
         state: KernelState,
         *,
         published: Mapping[int, int],
@@ -100,7 +102,7 @@ class LiveKernel:
         self._delivered = {
             at: max(delivered.get(at, Released(0)), Released(published.get(at, 0)), key=_place) for at in state.starts
         }
-        self.comparison = Comparison({at: max(start, published.get(at, 0)) for at, start in state.starts.items()})
+        self.comparison = OutputLedger({at: max(start, published.get(at, 0)) for at, start in state.starts.items()})
         self._whole_from = {
             at: max(self.comparison.begin[at], place.offset if place.key is None else place.offset + 1)
             for at, place in self._delivered.items()
@@ -296,3 +298,73 @@ def _place(released: Released) -> tuple[int, str]:
 def _is_covered(delivered: Released, value: bytes) -> bool:
     one = read_place(value)
     return delivered.covers(one.released_offset, one.group, one.destination, one.position)
+
+
+OUTPUTS_MAX = 500_000
+
+
+class Match(Enum):
+    """What a record of the ordered topic is to the outputs that were noted."""
+
+    EQUAL = 0
+    UNKNOWN = 1
+    """No output has these bytes."""
+    TOO_EARLY = 2
+    """An output has these bytes, but the one before it in its group has not come."""
+
+
+class OutputLedger:
+    """The outputs that the ordered topic has not shown yet."""
+
+    def __init__(self, begin: dict[int, int], *, outputs_max: int = OUTPUTS_MAX) -> None:
+        self.begin = dict(begin)
+        """Per raw partition: what was released below this offset is not compared."""
+        self._outputs_max = outputs_max
+        self._noted: dict[int, int] = {}
+        """The hash of each output, and that of the one before it in its group; 0 if none was left."""
+        self._last: dict[bytes, int] = {}
+        """The newest output of each group that has any."""
+        self._fresh: list[tuple[list[bytes], list[int]]] = []
+        """Keys and hashes that are not in the two dicts yet: a reader that catches up has no time for that."""
+        self._fresh_count = 0
+
+    def __len__(self) -> int:
+        return len(self._noted) + self._fresh_count
+
+    def note(self, keys: list[bytes], values: list[bytes]) -> None:
+        """The kernel made these outputs; those of a group come in their order. The lists must not change any more."""
+        self._fresh.append((keys, list(map(hash, values))))
+        self._fresh_count += len(keys)
+
+    def find(self, key: bytes, value: bytes) -> Match:
+        """Look for a record of the ordered topic; an output that was found is forgotten."""
+        if self._fresh:
+            self._sort_in()
+        mark = hash(value)
+        before = self._noted.get(mark)
+        if before is None:
+            return Match.UNKNOWN
+        if before in self._noted:
+            return Match.TOO_EARLY
+        del self._noted[mark]
+        if self._last.get(key) == mark:
+            del self._last[key]
+        return Match.EQUAL
+
+    def _sort_in(self) -> None:
+        noted, last = self._noted, self._last
+        for keys, marks in self._fresh:
+            for key, mark in zip(keys, marks, strict=True):
+                noted[mark] = last.get(key, 0)
+                last[key] = mark
+        self._fresh.clear()
+        self._fresh_count = 0
+
+    def keep_bounded(self, reached: dict[int, int]) -> None:
+        """With too many outputs noted, forget them all, and compare only what is released from here on."""
+        if len(self) > self._outputs_max:
+            self._noted.clear()
+            self._last.clear()
+            self._fresh.clear()
+            self._fresh_count = 0
+            self.begin = dict(reached)

@@ -7,10 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precede.looking.answer import Answer, Cause, Delivery, End
-from precede.looking.findings import Findings, Trace, head_of
-from precede.looking.history import from_dead_letters, from_delta, from_ordered, raw_record
-from precede.looking.knowledge import Knowledge, Tell, look, tell_nothing
+from precede.inspect.answer import Answer, Cause, End, PlaceInSequence
+from precede.inspect.findings import (
+    Findings,
+    TracedKernel,
+    from_dead_letters,
+    from_delta,
+    from_ordered,
+    head_of,
+    raw_record,
+)
+from precede.inspect.knowledge import StreamKnowledge, Tell, look, tell_nothing
 from precede.udfs.engine.inspection import KnownMessage, known_message
 from precede.udfs.records.identifiers import as_name, parse_id
 from precede.udfs.records.messages import Id, LogRecord
@@ -58,7 +65,7 @@ def find_out(
     if knowledge.warning is not None:
         warn(knowledge.warning)
     findings = Findings(group, id_)
-    trace = Trace(knowledge.holdback, findings)
+    trace = TracedKernel(knowledge.holdback, findings)
     for record in knowledge.tail(tell):
         trace.receive(record)
     known = _known(knowledge, group, id_)
@@ -80,12 +87,12 @@ def _warn(sentence: str) -> None:
     warnings.warn(sentence, stacklevel=3)
 
 
-def _known(knowledge: Knowledge, group: str, id_: Id) -> KnownMessage | None:
+def _known(knowledge: StreamKnowledge, group: str, id_: Id) -> KnownMessage | None:
     found = knowledge.holdback.group(group)
     return None if found is None else known_message(found, id_, knowledge.patience)
 
 
-def _look_back(knowledge: Knowledge, findings: Findings, known: KnownMessage | None, tell: Tell) -> None:
+def _look_back(knowledge: StreamKnowledge, findings: Findings, known: KnownMessage | None, tell: Tell) -> None:
     """Look up what the state does not tell: where the message was delivered, and what was refused under its id.
 
     What came in the tail is complete: nothing of it is older.
@@ -125,9 +132,11 @@ def put_together(findings: Findings, known: KnownMessage | None, raw: RawRecord,
         looked_ms=0,
     )
     for record in sorted(findings.deliveries, key=lambda record: (record.destination or "", record.position)):
-        fields = {name: getattr(record, name) for name in Delivery.__struct_fields__ if hasattr(record, name)}
+        fields = {name: getattr(record, name) for name in PlaceInSequence.__struct_fields__ if hasattr(record, name)}
         cause = _cause(raw(record.partition, record.released_offset))
-        answer.deliveries.append(Delivery(**fields, cause=cause, is_published=record.released_offset < published))
+        answer.deliveries.append(
+            PlaceInSequence(**fields, cause=cause, is_published=record.released_offset < published)
+        )
     if known is not None:
         for name in ("arrived_ms", "offset", "waits", "behind", "gaps", "gives_up_ms", "highest", "fence"):
             setattr(answer, name, getattr(known, name))

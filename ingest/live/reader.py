@@ -7,13 +7,14 @@ states and token (a call of `poll` may take some seconds for it), and from there
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Literal
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from precede.ingest.follower_token import VERSION, FollowerToken
 from precede.ingest.kafka import clients, reading
@@ -21,14 +22,12 @@ from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.reading import TopicReader
 from precede.ingest.kafka.topics import describe
 from precede.ingest.live import kept_state
-from precede.ingest.live.first_place import complete_token
-from precede.ingest.live.live_consumer import Batch, LiveConsumer
-from precede.ingest.live.live_kernel import Output, Stream
-from precede.ingest.live.live_reading import LiveReading
-from precede.ingest.live.live_start import LiveStart, NotYet, OtherRules, Place, find_start
-from precede.ingest.live.topic_watch import TopicWatch
+from precede.ingest.live.choice import LiveChoice
+from precede.ingest.live.consumer import Batch, LiveConsumer
+from precede.ingest.live.kernel import Output, StreamIdentity
+from precede.ingest.live.start import LiveStart, NotYet, OtherRules, ReadingPlace, complete_token, find_start
 from precede.ingest.progress import NewerFormat, decode_progress
-from precede.udfs.errors import Unreachable
+from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.rules import RULES
 
 AGAIN_S = 1.0
@@ -79,14 +78,14 @@ class LiveReader:
         self._request_s = request_s
         first = FollowerToken(topic=ordered_topic, v=VERSION) if token is None else token
         first.check_topic(ordered_topic)
-        self._reading = LiveReading(first, groups=self._groups)
+        self._reading = LiveChoice(first, groups=self._groups)
         with ExitStack() as opened:  # where no client can be made, the file is free again
             opened.enter_context(kept_state.only_reader(state_file))
             self._consumer = LiveConsumer(bootstrap, ordered_topic, progress_topic)
             self._file_lock = opened.pop_all()
         self._phase = _Phase.LOOKING
-        self._place: Place | None = None
-        self._stream: Stream | None = None
+        self._place: ReadingPlace | None = None
+        self._stream: StreamIdentity | None = None
         self._marks: dict[int, int] = {}
         """The ordered topic is read up to here before the next step."""
         self._behind: dict[int, int] = {}
@@ -210,11 +209,11 @@ class LiveReader:
             sleep(min(timeout_s, AGAIN_S))
             return
         self.lacks_beginning = any(first for first, _ in found.values())
-        self._place = Place(self._bootstrap, ordered, self._progress_topic, self._groups)
+        self._place = ReadingPlace(self._bootstrap, ordered, self._progress_topic, self._groups)
         token = complete_token(
             self._reading.token, self._place, found, at_end=self._start == "end", passes_over_cut=self._passes_over_cut
         )
-        self._reading = LiveReading(token, groups=self._groups)
+        self._reading = LiveChoice(token, groups=self._groups)
         self._marks = {at: found[at][1] for at in token.offsets}
         self._phase = _Phase.COMMITTED
         self._consumer.read_ordered(token.offsets)
@@ -343,3 +342,41 @@ class LiveReader:
         state = None if self._state_file is None else self._reading.state()
         if state is not None and self._state_file is not None and self._stream is not None:
             kept_state.write_state(self._state_file, self._stream, self._groups, state)
+
+
+EVERY_S = 10.0
+REQUEST_S = 10.0
+
+
+class TopicWatch:
+    """Asks without waiting for the answer, so that no delivery is late."""
+
+    def __init__(self, bootstrap: Address | str, ids: dict[str, str]) -> None:
+        """`ids` are the topics by name, each with the id that it should have."""
+        self._admin = clients.admin(bootstrap)
+        self._ids = ids
+        self._asked: dict[str, Future[Any]] = {}
+        self._ask_at = monotonic() + EVERY_S
+
+    def check(self) -> None:
+        """Raise Refused if a topic is not the one it was."""
+        for name, future in list(self._asked.items()):
+            if future.done():
+                del self._asked[name]
+                self._check(name, future)
+        if not self._asked and monotonic() >= self._ask_at:
+            self._ask_at = monotonic() + EVERY_S
+            self._asked = self._admin.describe_topics(TopicCollection(list(self._ids)), request_timeout=REQUEST_S)
+
+    def _check(self, name: str, future: "Future[Any]") -> None:
+        try:
+            found = str(future.result().topic_id)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return  # the broker is away; it is asked again
+            found = ""
+        if found != self._ids[name]:
+            raise Refused(
+                f"The topic {name} has been deleted{', and another one has its name' if found else ''}: live reading "
+                "ends. Start again when the job runs with new topics."
+            )

@@ -1,13 +1,142 @@
-"""An answer in the words that a person says."""
+"""The answer of `precede why`: what became of one message. Its fields are stable; `str()` tells it in words."""
 
+import datetime
 from collections.abc import Iterator
+from typing import Literal
 
-from precede.looking.answer import Answer, Cause, Delivery
-from precede.looking.times import ago, ahead, lasting, times
+import msgspec
+
+from precede.inspect.findings import Copy, FoundRefusal
 from precede.udfs.engine.inspection import AwaitedAt, AwaitedGap, AwaitedMember
 from precede.udfs.orders import has_destinations
 from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id
+
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+DATED_FROM_MS = 30 * DAY
+"""What is longer ago than this is named by its date."""
+
+_UNITS = ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"))
+
+
+def lasting(ms: float) -> str:
+    """A duration, for example `12 s` or `3 minutes`."""
+    if ms < 1:
+        return "less than 1 ms"
+    if ms < SECOND:
+        return f"{round(ms)} ms"
+    if ms < 2 * MINUTE:
+        return f"{round(ms / SECOND)} s"
+    unit_ms, unit = next((size, name) for size, name in _UNITS if ms >= 2 * size)
+    return f"{round(ms / unit_ms)} {unit}s"
+
+
+def ago(then_ms: int, now_ms: float) -> str:
+    """When something happened, for example `3 minutes ago`."""
+    past_ms = now_ms - then_ms
+    if past_ms < SECOND:
+        return "just now"
+    if past_ms >= DATED_FROM_MS:
+        return f"on {date(then_ms)}"
+    return f"{lasting(past_ms)} ago"
+
+
+def ahead(then_ms: int, now_ms: float) -> str:
+    """When something will happen, for example `in 14 minutes`."""
+    return "with the next tick" if then_ms - now_ms < SECOND else f"in {lasting(then_ms - now_ms)}"
+
+
+def date(ms: int) -> str:
+    """A moment as a date with its time, in UTC."""
+    return datetime.datetime.fromtimestamp(ms / SECOND, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def times(count: int) -> str:
+    """How often, for example `twice`."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+End = Literal["delivered", "held", "refused", "abandoned", "missing", "unseen"]
+
+
+class Cause(msgspec.Struct, kw_only=True):
+    """The raw record that let a message go, or gave it up."""
+
+    kind: str | None
+    """`message`, `tick`, `abandon`, ...; None where the raw topic no longer has the record."""
+    sender: str | None = None
+    id: Id | None = None
+    """Of a message."""
+    given_up: list[tuple[str, int, int, int]] = []
+    """Of an `abandon`: sender, epoch, first and last seq of each range."""
+
+
+class PlaceInSequence(msgspec.Struct, kw_only=True):
+    """One place in the sequence; in `causal_p2p` there is one for each destination."""
+
+    position: int
+    destination: str | None
+    status: str
+    """`delivered`, or `abandoned` for the record that stands for the message."""
+    partition: int
+    """With `offset` the place in the raw topic: of the message, or of the `abandon` that gave it up."""
+    offset: int
+    arrived_ms: int
+    released_offset: int
+    released_ms: int
+    cause: Cause
+    """The record at `released_offset`."""
+    is_published: bool
+    """Whether the job has written it to the ordered topic already."""
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """What became of one message."""
+
+    group: str
+    sender: str
+    epoch: int
+    seq: int
+    end: End
+    order: str | None
+    """The order of the group; None where nothing of it was ever accepted."""
+    deliveries: list[PlaceInSequence] = []
+    arrived_ms: int | None = None
+    """Where it is held: when it arrived, and at which offset of the raw topic."""
+    offset: int | None = None
+    waits: list[AwaitedAt] = []
+    """Where it is held: what for."""
+    behind: Id | None = None
+    """Where it is held: the held message that has to go before it."""
+    gaps: list[AwaitedGap] = []
+    """Where it is held: what is missing. Where it is missing: the gap it lies in, with the messages that wait."""
+    gives_up_ms: int | None = None
+    """Where it is held: when the job abandons it; None where that does not come by itself."""
+    refusals: list[FoundRefusal] = []
+    """Its dead letters, by offset."""
+    copies: list[Copy] = []
+    """Its copies behind the horizon, which were dropped."""
+    highest: int = 0
+    """The largest seq seen of this sender and epoch; 0 where none was."""
+    fence: int | None = None
+    """No seq of this sender and epoch above this counts."""
+    partition: int
+    """The raw partition of the group."""
+    next_offset: int
+    """The answer takes all raw records of the partition below this offset into account."""
+    behind_job: int = 0
+    """How many raw records the job has not published yet."""
+    looked_ms: int
+    """When this was answered, by the clock of this machine."""
+
+    @property
+    def id(self) -> Id:
+        return self.sender, self.epoch, self.seq
+
+    def __str__(self) -> str:
+
+        return text(self, self.looked_ms)
+
 
 NAMED_MAX = 3
 """How many ids are named in one sentence; --json names all."""
@@ -118,12 +247,12 @@ class _Telling:
 
     # ── parts of them ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _where(self, one: Delivery) -> str:
+    def _where(self, one: PlaceInSequence) -> str:
         to = "" if one.destination is None else f" to {one.destination}"
         place = "" if one.status == "abandoned" else f" (partition {one.partition}, offset {one.offset})"
         return f"{to} at position {one.position}{place}"
 
-    def _waited(self, one: Delivery) -> str:
+    def _waited(self, one: PlaceInSequence) -> str:
         held_ms = one.released_ms - one.arrived_ms
         if one.released_offset == one.offset:
             return "It did not have to wait."

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from precede.inspect import holding
+from precede.inspect.knowledge import look
+from precede.inspect.why import find_out
 from precede.local.embedded_broker import Broker
-from precede.looking import holding
-from precede.looking.knowledge import look
-from precede.looking.why import find_out
 from precede.udfs.errors import Refused
 from precede.udfs.holdback import Holdback
 from precede.udfs.limits import Limits

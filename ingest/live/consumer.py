@@ -2,8 +2,7 @@
 owners in the progress topic.
 
 They are two because what is delivered must not wait for what is only compared: a job commits thousands of ordered
-records at once, and in one consumer's queue the newest raw records would be behind them.
-"""
+records at once, and in one consumer's queue the newest raw records would be behind them."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from precede.ingest.gc_paused import gc_paused
 from precede.ingest.kafka import reading
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.assigned_consumer import AT_ONCE, AssignedConsumer
-from precede.ingest.live.live_kernel import RawRow
+from precede.ingest.live.kernel import RawRow
 from precede.udfs.records.messages import LogRecord
 
 BATCH_RECORDS = 500

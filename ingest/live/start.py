@@ -1,33 +1,35 @@
 """Finds what the kernel of a live reader begins with: horizon, states and token, in this order.
 
 The horizon is read first: each state read after it covers what lies below. The token is read last: whatever the states
-cover is published by then.
-"""
+cover is published by then."""
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from precede.ingest.follower_token import Released
+import msgspec
+
+from precede.ingest.follower_token import FollowerToken, Released
 from precede.ingest.gc_paused import gc_paused
 from precede.ingest.kafka import clients, reading
 from precede.ingest.kafka.access import Address
 from precede.ingest.kafka.topics import Topic, describe
 from precede.ingest.live import kept_state
-from precede.ingest.live.live_kernel import KernelState, Stream
+from precede.ingest.live.kernel import KernelState, StreamIdentity
 from precede.ingest.progress import NewerFormat, Owner, Progress, read_progress
 from precede.ingest.state_topic import read_state
 from precede.udfs.errors import AccessDenied, Refused, Unreachable
 from precede.udfs.orders import ORDERS
-from precede.udfs.partitioner import DEFAULT_PARTITIONER, partition_of
+from precede.udfs.partitioner import DEFAULT_PARTITIONER, MURMUR2, partition_of
 from precede.udfs.rules import RULES
 
 
 class LiveStart(NamedTuple):
     """What a live reader begins with."""
 
-    stream: Stream
+    stream: StreamIdentity
     state: KernelState
     published: dict[int, int]
     """The job's token, of the raw partitions that are read."""
@@ -46,7 +48,7 @@ class OtherRules(NamedTuple):
     reason: str
 
 
-class Place(NamedTuple):
+class ReadingPlace(NamedTuple):
     """Where a live reader reads, and what."""
 
     bootstrap: Address | str
@@ -55,7 +57,7 @@ class Place(NamedTuple):
     groups: Collection[bytes] | None
 
 
-def find_raw_ends(place: Place) -> dict[int, int]:
+def find_raw_ends(place: ReadingPlace) -> dict[int, int]:
     """The end of each raw partition that is read; none if no job has named the raw topic, or only a newer one has."""
     try:
         progress = _progress(place, settled=False)
@@ -70,7 +72,7 @@ def find_raw_ends(place: Place) -> dict[int, int]:
 
 
 def find_start(
-    place: Place, delivered: Mapping[int, Released], kept_file: Path | None = None
+    place: ReadingPlace, delivered: Mapping[int, Released], kept_file: Path | None = None
 ) -> LiveStart | NotYet | OtherRules:
     """Read what a live reader begins with. Raises Refused where live reading would be wrong."""
     try:
@@ -80,13 +82,13 @@ def find_start(
 
 
 def _find_start(
-    place: Place, delivered: Mapping[int, Released], kept_file: Path | None
+    place: ReadingPlace, delivered: Mapping[int, Released], kept_file: Path | None
 ) -> LiveStart | NotYet | OtherRules:
     before = _progress(place, settled=False)
     if before is None or before.any_owner is None:
         return NotYet("no job has started yet")
     stream = _stream(place, before)
-    if not isinstance(stream, Stream):
+    if not isinstance(stream, StreamIdentity):
         return stream
     wanted = _wanted(place, stream.partitions, stream.partitioner)
     for partition in wanted:
@@ -102,14 +104,14 @@ def _find_start(
     return _checked(place, stream, state, _published(place, before, wanted), delivered)
 
 
-def _progress(place: Place, *, settled: bool) -> Progress | None:
+def _progress(place: ReadingPlace, *, settled: bool) -> Progress | None:
     topic = _describe(place, place.progress_topic)
     with _told_if_denied(place, place.progress_topic):
         return None if topic is None else read_progress(place.bootstrap, topic, place.ordered.name, settled=settled)
 
 
 @contextmanager
-def _told_if_denied(place: Place, topic: str) -> Iterator[None]:
+def _told_if_denied(place: ReadingPlace, topic: str) -> Iterator[None]:
     """Where an access rule is missing, say which, rather than that the topic cannot be read now."""
     try:
         yield
@@ -118,7 +120,7 @@ def _told_if_denied(place: Place, topic: str) -> Iterator[None]:
         raise (why if isinstance(why, AccessDenied) else error) from error
 
 
-def _describe(place: Place, topic: str) -> Topic | None:
+def _describe(place: ReadingPlace, topic: str) -> Topic | None:
     with _told_if_denied(place, topic):
         found = describe(place.bootstrap, [topic]).get(topic)
         if found is None:
@@ -126,12 +128,12 @@ def _describe(place: Place, topic: str) -> Topic | None:
         return found
 
 
-def _raw_ends(place: Place, topic: str, partitions: int) -> list[tuple[int, int]]:
+def _raw_ends(place: ReadingPlace, topic: str, partitions: int) -> list[tuple[int, int]]:
     with _told_if_denied(place, topic):
         return reading.ends(place.bootstrap, topic, partitions, committed=False)
 
 
-def _stream(place: Place, progress: Progress) -> Stream | NotYet | OtherRules:
+def _stream(place: ReadingPlace, progress: Progress) -> StreamIdentity | NotYet | OtherRules:
     """What the ordered topic is made from."""
     owner = next(iter(progress.owners.values()))
     for one in progress.owners.values():
@@ -152,7 +154,7 @@ def _stream(place: Place, progress: Progress) -> Stream | NotYet | OtherRules:
             "order (precede.register), or read without live."
         )
     raw = _same_raw_topic(place, owner)
-    return Stream(
+    return StreamIdentity(
         place.ordered.id,
         raw.name,
         raw.id,
@@ -164,7 +166,7 @@ def _stream(place: Place, progress: Progress) -> Stream | NotYet | OtherRules:
     )
 
 
-def _same_raw_topic(place: Place, owner: Owner) -> Topic:
+def _same_raw_topic(place: ReadingPlace, owner: Owner) -> Topic:
     raw = _describe(place, owner.raw_topic)
     if raw is None or raw.id != owner.raw_topic_id:
         raise Refused(
@@ -174,14 +176,14 @@ def _same_raw_topic(place: Place, owner: Owner) -> Topic:
     return raw
 
 
-def _wanted(place: Place, partitions: int, partitioner: str) -> list[int]:
+def _wanted(place: ReadingPlace, partitions: int, partitioner: str) -> list[int]:
     """The raw partitions in which the groups live."""
     if place.groups is None:
         return list(range(partitions))
     return sorted({partition_of(key, partitions, partitioner) for key in place.groups})
 
 
-def _read_states(place: Place, stream: Stream, progress: Progress, wanted: list[int]) -> KernelState:
+def _read_states(place: ReadingPlace, stream: StreamIdentity, progress: Progress, wanted: list[int]) -> KernelState:
     """The states in the state topic, and the horizon from which the raw topic is to be read."""
     owner = progress.owners[wanted[0]]
     starts = {at: progress.horizon.get(at, 0) for at in wanted}
@@ -222,7 +224,7 @@ def _reaches(kept: KernelState, published: Mapping[int, int], delivered: Mapping
     )
 
 
-def _published(place: Place, before: Progress, wanted: list[int]) -> dict[int, int]:
+def _published(place: ReadingPlace, before: Progress, wanted: list[int]) -> dict[int, int]:
     progress = _progress(place, settled=True)
     now = before if progress is None else progress
     if any(now.owners[at].rules != before.owners[at].rules for at in wanted):
@@ -231,8 +233,8 @@ def _published(place: Place, before: Progress, wanted: list[int]) -> dict[int, i
 
 
 def _checked(
-    place: Place,
-    stream: Stream,
+    place: ReadingPlace,
+    stream: StreamIdentity,
     state: KernelState,
     published: dict[int, int],
     delivered: Mapping[int, Released],
@@ -258,3 +260,51 @@ def _checked(
                 f"{at}, which ends at {end}: the token belongs to another topic, or the end is lost. Start without it."
             )
     return LiveStart(stream, state, published, {at: ends[at][1] for at in state.starts})
+
+
+def complete_token(
+    token: FollowerToken,
+    place: ReadingPlace,
+    ends: Mapping[int, tuple[int, int]],
+    *,
+    at_end: bool,
+    passes_over_cut: bool,
+) -> FollowerToken:
+    """The token with an offset for each partition that is read; `ends` are the first and the next of each partition.
+
+    Raises Refused if the token does not belong to this topic, or if the topic has lost what comes next.
+    """
+    topic, partitions = place.ordered.name, place.ordered.partitions
+    token.check_topic(topic, place.ordered.id)
+    if unknown := sorted(set(token.offsets) - set(range(partitions))):
+        raise Refused(
+            f"The token names partition {unknown[0]} of {topic}, which has {partitions}: it belongs to another topic "
+            "of that name; start without it."
+        )
+    released = dict(token.released)
+    if at_end and not token.offsets:  # the ends of the ordered topic were read before
+        released = {at: Released(end) for at, end in find_raw_ends(place).items()}
+    offsets: dict[int, int] = {}
+    has_warned = False
+    for at in _partitions(place):
+        first, end = ends[at]
+        offsets[at] = token.offsets.get(at, end if at_end else first)
+        if offsets[at] < first and not token.counts_positions:  # elsewhere the positions show what is missing
+            why = (
+                f"Partition {at} of {topic} begins at offset {first}, and the token stands at {offsets[at]}: its "
+                "retention has deleted what lies between."
+            )
+            if not passes_over_cut:
+                raise Refused(f"{why} Start without the token, and pass over what you have.")
+            if not has_warned:
+                has_warned = True
+                warnings.warn(f"{why} Reading goes on behind that.", stacklevel=8)
+        offsets[at] = max(offsets[at], first)
+    return msgspec.structs.replace(token, topic_id=place.ordered.id, offsets=offsets, released=released)
+
+
+def _partitions(place: ReadingPlace) -> list[int]:
+    """The partitions of the ordered topic in which the groups lie."""
+    if place.groups is None:
+        return list(range(place.ordered.partitions))
+    return sorted({partition_of(key, place.ordered.partitions, MURMUR2) for key in place.groups})
