@@ -76,11 +76,6 @@ class FollowerToken(msgspec.Struct, kw_only=True, omit_defaults=True):
     from_beginning: bool = False
     """Whether positions are counted from 1 for what `last` does not name."""
 
-    @property
-    def counts_positions(self) -> bool:
-        """Whether it can tell which positions are missing; version 1 could for every group."""
-        return self.v == 1 or self.group is not None
-
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
 
@@ -112,21 +107,9 @@ class FollowerToken(msgspec.Struct, kw_only=True, omit_defaults=True):
             raise Refused(f"The token belongs to a follower of the group {self.group}; it cannot resume {wanted}.")
 
 
-class _Version1(msgspec.Struct, array_like=True):
-    """The token of an older release, which kept the last position of every group."""
-
-    topic: str
-    offsets: dict[int, Offset]
-    last: list[Last]
-    from_beginning: bool
-
-
 def read_token(text: str) -> FollowerToken:
-    """Read a token of this version or an older one; raises Refused for anything else."""
+    """Read a token; raises Refused for anything else, and for one of a newer version."""
     try:
-        if text.lstrip().startswith("["):
-            old = msgspec.json.decode(text, type=_Version1)
-            return FollowerToken(v=1, **msgspec.structs.asdict(old))
         _check_version(msgspec.json.decode(text))
         return msgspec.json.decode(text, type=FollowerToken)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

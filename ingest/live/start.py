@@ -289,7 +289,7 @@ def complete_token(
     for at in _partitions(place):
         first, end = ends[at]
         offsets[at] = token.offsets.get(at, end if at_end else first)
-        if offsets[at] < first and not token.counts_positions:  # elsewhere the positions show what is missing
+        if offsets[at] < first and token.group is None:  # elsewhere the positions show what is missing
             why = (
                 f"Partition {at} of {topic} begins at offset {first}, and the token stands at {offsets[at]}: its "
                 "retention has deleted what lies between."

@@ -298,7 +298,7 @@ class OrderedTopic(TopicSource):
     def _check_kept(self, starts: dict[int, int]) -> None:
         """Raise Refused if records behind the token are gone, and their positions could not show it as a hole."""
         for partition, first in starts.items():
-            if not self._token.counts_positions and self._offsets.get(partition, first) < first:
+            if self._token.group is None and self._offsets.get(partition, first) < first:
                 why = told_of_cut(self._topic, partition, first, self._offsets[partition])
                 if not self._passes_over_cut:
                     raise Refused(f"{why} Start without the token, and pass over what you have.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from precede.ingest.follower_token import FollowerToken, Released, read_token
+from precede.ingest.follower_token import Released, read_token
 from precede.udfs.errors import Refused
 
 TEXTS = [
@@ -24,14 +24,6 @@ def test_a_token_is_written_as_it_was_read(text: str) -> None:
 def test_what_a_writer_may_leave_out_of_released_may_be_absent() -> None:
     token = read_token('{"topic":"t","v":2,"released":{"0":[7],"1":[7,"g"]}}')
     assert token.released == {0: Released(7), 1: Released(7, "g")}
-
-
-def test_a_token_of_version_1_keeps_the_positions_of_all_groups() -> None:
-    token = read_token('["t",{"0":5},[["g",null,1],["h","ann",2]],true]')
-    assert token == FollowerToken(
-        v=1, topic="t", offsets={0: 5}, last=[("g", None, 1), ("h", "ann", 2)], from_beginning=True
-    )
-    assert token.counts_positions
 
 
 @pytest.mark.parametrize(

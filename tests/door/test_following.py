@@ -173,15 +173,6 @@ def test_a_token_grows_with_the_partitions_and_not_with_the_groups() -> None:
     assert json.loads(following.token) == {"topic": "t", "v": 2, "topic_id": "one", "offsets": {"0": 1000}}
 
 
-def test_the_token_of_an_older_release_goes_on_and_knows_the_positions_of_every_group() -> None:
-    topic = Topic([ordered(n, group=group) for n in (1, 2, 3) for group in "gh"])
-    again = follower(topic, token='["t",{"0":2},[["g",null,1],["h",null,2]],true]')
-    assert [(one.group, one.position) for one in again] == [("g", 2), ("g", 3), ("h", 3)]
-    with pytest.raises(Hole, match="In group g position 2 is missing"):
-        next(follower(topic, token='["t",{"0":4},[["g",null,1],["h",null,2]],true]'))
-    assert json.loads(again.token) == {"topic": "t", "v": 2, "topic_id": "one", "offsets": {"0": 6}}
-
-
 def test_what_a_live_reader_handed_over_already_is_dropped() -> None:
     topic = Topic([ordered(n, group=group) for n in (1, 2, 3) for group in "gh"])
     token = '{"topic":"t","v":2,"offsets":{"0":1},"released":{"0":[3,"g",2]}}'
