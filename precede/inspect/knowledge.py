@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 
 from precede.ingest.kafka import clients
-from precede.ingest.kafka.reading import REQUEST_S, TopicReader, why_unreadable
-from precede.ingest.kafka.topics import describe
-from precede.ingest.progress import Owner, Progress, read_progress
-from precede.ingest.state_topic import read_state
+from precede.ingest.kafka.reading import REQUEST_S, TopicReader
+from precede.ingest.progress import Owner, Progress
+from precede.ingest.stream_start import States, StreamStart, kernel_state, raw_partitions_of
 from precede.udfs.errors import Refused, Unreachable
 from precede.udfs.holdback import Holdback
-from precede.udfs.orders import ORDERS
-from precede.udfs.partitioner import partition_of
 from precede.udfs.records.messages import LogRecord
 from precede.udfs.records.state_pieces import StoredState
 from precede.udfs.rules import RULES
@@ -45,26 +42,35 @@ class StreamKnowledge:
     """The state of one group or of all, as of the end of the raw topic once `tail` was taken in."""
 
     def __init__(
-        self, settings: "Settings", progress: Progress, owner: Owner, partitions: list[int], group: bytes | None
+        self,
+        settings: "Settings",
+        stream: StreamStart,
+        progress: Progress,
+        owner: Owner,
+        states: States,
+        group: bytes | None,
     ) -> None:
+        self._stream = stream
         self.settings = settings
         self.patience = settings.patience()
         self.progress = progress
         self.owner = owner
         self.group = group
-        self.partitions = partitions
+        self.partitions = list(states)
         """The raw partitions that are read."""
-        self.next_offset = {at: progress.horizon.get(at, 0) for at in partitions}
+        self.next_offset = {at: progress.horizon.get(at, 0) for at in states}
         """Up to where the raw partitions were taken in."""
-        self.by_partition: dict[int, dict[bytes, StoredState]] = {}
+        self.by_partition = states
         """What the state topic has, by raw partition and group."""
         self.holdback = Holdback(
             order=owner.order,
             limits=owner.limits,
             patience=self.patience,
             partitions=owner.partitions,
-            partitioner=owner.partitioner or settings.partitioner,
+            partitioner=owner.partitioner,
         )
+        state = kernel_state(states, self.next_offset)
+        self.holdback.load(state.groups, state.covered)
 
     @property
     def warning(self) -> str | None:
@@ -76,31 +82,13 @@ class StreamKnowledge:
             "seconds may be shown differently from what the job makes of it. Use the job's version."
         )
 
-    def load_state(self) -> None:
-        """Read the state topic to its end."""
-        assert self.owner.ordered_topic_id is not None
-        bootstrap, topic = self.settings.bootstrap, self.owner.state_topic
-        where = {"stream": self.owner.ordered_topic_id, "group": self.group}
-        try:
-            found = read_state(bootstrap, topic, self.partitions, quiet_s=SETTLED_S, **where)  # type: ignore[arg-type]
-        except Unreachable:
-            # A transaction that stays open is a killed job's. What was committed before it is all there is.
-            found = read_state(bootstrap, topic, self.partitions, settled=False, **where)  # type: ignore[arg-type]
-        self.by_partition = found
-        for groups in found.values():
-            self.holdback.load(
-                {key: stored.blob for key, stored in groups.items()},
-                {key: stored.next for key, stored in groups.items()},
-            )
-
     def tail(self, tell: Tell = tell_nothing) -> Iterator[LogRecord]:
         """The raw records from the horizon on; the caller hands them to the kernel."""
         topic = self.owner.raw_topic
         reader = TopicReader(self.settings.bootstrap, patient=False, wait_ms=10)
         try:
             ends = reader.ends(topic, self.partitions, REQUEST_S)
-            for at, (first, _) in ends.items():
-                _check_reaches_back(topic, at, first, self.next_offset[at])
+            self._stream.check_reaches_back(self.owner, self.next_offset, ends)
             total = max(1, sum(max(0, ends[at][1] - self.next_offset[at]) for at in self.partitions))
             for count, record in enumerate(reader.to_end(topic, self.next_offset)):
                 self.next_offset[record.partition] = record.offset + 1
@@ -144,72 +132,22 @@ class StreamKnowledge:
 
 def look(settings: "Settings", group: str | None = None) -> StreamKnowledge:
     """What the state topic says of one group or of all; `catch_up` or `tail` brings in the rest."""
-    progress = _progress(settings)
-    owner = progress.any_owner
-    if owner is None:
+    remedy = "see what `precede run` says; if the job still runs, its checkpoint has it: precede held --checkpoint DIR"
+    stream = StreamStart(settings.bootstrap, settings.ordered_topic, settings.progress_topic, remedy=remedy)
+    progress = stream.progress(settled=False)
+    owner = None if progress is None else progress.any_owner
+    if progress is None or owner is None:
+        there_is, what = f"There is no topic {settings.progress_topic}", "no job has run there yet"
+        if progress is not None:
+            there_is = f"Nothing is known of {settings.ordered_topic} in {settings.progress_topic}"
+            what = "no job has written it yet"
         raise NoStateError(
-            f"Nothing is known of {settings.ordered_topic} in {settings.progress_topic} on Kafka at "
-            f"{settings.bootstrap}: no job has written it yet. Start `precede run`, or name the job's topics, as its "
-            "config file does (--config)."
+            f"{there_is} on Kafka at {settings.bootstrap}: {what}. Start `precede run`, or name the job's topics, as "
+            "its config file does (--config)."
         )
-    if owner.order not in ORDERS:
-        raise Refused(
-            f"The job orders {settings.ordered_topic} by {owner.order}, which this program does not know: register "
-            "that order (precede.register), and ask from there."
-        )
-    _check_topics(settings, owner)
-    key = None if group is None else group.encode()
-    if key is None:
-        partitions = list(range(owner.partitions))
-    else:
-        partitions = [partition_of(key, owner.partitions, owner.partitioner or settings.partitioner)]
-    knowledge = StreamKnowledge(settings, progress, owner, partitions, key)
-    knowledge.load_state()
-    return knowledge
-
-
-def _progress(settings: "Settings") -> Progress:
-    topic = settings.progress_topic
-    try:
-        found = describe(settings.bootstrap, [topic]).get(topic)
-        if found is None:
-            raise NoStateError(
-                f"There is no topic {topic} on Kafka at {settings.bootstrap}: no job has run there yet. Start "
-                "`precede run`, or name the job's topics, as its config file does (--config)."
-            )
-        return read_progress(settings.bootstrap, found, settings.ordered_topic, settled=False)
-    except Unreachable as error:
-        raise why_unreadable(settings.bootstrap, topic, error) from error
-
-
-def _check_topics(settings: "Settings", owner: Owner) -> None:
-    """Refuse topics that are not those the job named: they were deleted, and perhaps made again."""
-    ids = {
-        owner.raw_topic: owner.raw_topic_id,
-        settings.ordered_topic: owner.ordered_topic_id,
-        owner.state_topic: owner.state_topic_id,
-    }
-    try:
-        found = describe(settings.bootstrap, list(ids))
-    except Unreachable as error:
-        raise why_unreadable(settings.bootstrap, owner.raw_topic, error) from error
-    for name, id_ in ids.items():
-        if name not in found:
-            raise Refused(
-                f"There is no topic {name} on Kafka at {settings.bootstrap}, but the job says in "
-                f"{settings.progress_topic} that it uses it. `precede run` says how to go on."
-            )
-        if found[name].id != id_:
-            raise Refused(
-                f"The topic {name} is another one than the job has used: it was deleted and made again. `precede run` "
-                "says how to go on."
-            )
-
-
-def _check_reaches_back(topic: str, partition: int, first: int, needed: int) -> None:
-    if first > needed:
-        raise Refused(
-            f"The raw topic {topic} begins at offset {first} in partition {partition}, but the state topic needs the "
-            f"records from {needed} on: what is held is not known. If the job still runs, its checkpoint has it: "
-            "precede held --checkpoint DIR."
-        )
+    stream.check_owner(owner)
+    stream.same_topic(settings.ordered_topic, owner.ordered_topic_id)
+    groups = None if group is None else [group.encode()]
+    partitions = raw_partitions_of(groups, owner)
+    states = stream.states(owner, partitions, groups, waits_s=SETTLED_S)
+    return StreamKnowledge(settings, stream, progress, owner, states, None if groups is None else groups[0])

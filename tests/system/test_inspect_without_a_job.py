@@ -110,7 +110,7 @@ def test_a_raw_log_that_was_cut_behind_the_horizon_is_refused(stream: Stream) ->
     write(stream.settings, stream.raw(), 2, horizon={0: 3, 1: 3})
     stream.cut(stream.settings.raw_topic, 10)
     knowledge = look(stream.settings)
-    with pytest.raises(Refused, match="begins at offset 10 in partition 0, but the state topic needs"):
+    with pytest.raises(Refused, match="Partition 0 of .* begins at offset 10, and the state topic reaches only to"):
         knowledge.catch_up()
 
 
@@ -120,10 +120,10 @@ def test_a_topic_that_was_made_again_is_refused(stream: Stream) -> None:
     admin = AdminClient({"bootstrap.servers": str(stream.settings.bootstrap)})
     for future in admin.delete_topics([stream.settings.raw_topic]).values():
         future.result()
-    with pytest.raises(Refused, match="There is no topic"):
+    with pytest.raises(Refused, match="uses, has been deleted: see what `precede run` says"):
         look(stream.settings)
     Stream.__init__(stream, stream.settings.bootstrap, Path(stream.settings.checkpoint).parent, **_topics(stream))  # type: ignore[arg-type]
-    with pytest.raises(Refused, match="was deleted and made again"):
+    with pytest.raises(Refused, match="uses, has been deleted, and another one has its name"):
         look(stream.settings)
 
 
