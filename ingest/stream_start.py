@@ -1,7 +1,7 @@
 """What reading a stream begins with: progress, owner, topics by their ids, states, and what a kernel takes of them.
 
 The horizon is read first: each state that is read after it covers what lies below. A kernel begins at the horizon, and
-passes over, for each group, what its state has. Whoever publishes or hands over reads the token last: whatever the
+passes over, for each group, what its state has. Who publishes or hands over reads the token last: whatever the
 states cover is published by then.
 
 All of them say the same sentences; only what to do differs.
@@ -70,7 +70,7 @@ class StreamStart:
     ) -> States:
         """What the state topic has of these partitions, and of these groups.
 
-        An open transaction is waited for; with `waits_s` only so long, and then what was committed before is all.
+        An open transaction is waited for, with `waits_s` no longer than that: what was committed before is all then.
         """
         topic = self.same_topic(owner.state_topic, owner.state_topic_id)
         if topic.partitions <= max(partitions):
