@@ -275,6 +275,13 @@ def test_what_an_order_is_is_asked_of_its_flags_and_not_of_its_name() -> None:
     assert [short(path) for path in paths if asked.search(path.read_text())] == []
 
 
+def test_nothing_compacts_a_table_by_delta_rs() -> None:
+    """Newer releases of it commit a compaction although another one has replaced its files since: rows stand twice."""
+    compacts = re.compile(r"\.optimize\b")
+    paths = [path for path in SOURCES if not short(path).startswith("tests/")]
+    assert [short(path) for path in paths if compacts.search(path.read_text())] == []
+
+
 def test_every_file_of_an_order_is_registered() -> None:
     files = (ROOT / "udfs" / "orders").glob("*.py")
     assert {path.stem for path in files if re.search(r"^    paper = ", path.read_text(), re.MULTILINE)} == set(ORDERS)

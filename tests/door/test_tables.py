@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from precede.ingest.kafka.topics import Topic
 from precede.streaming.history import tables
@@ -165,3 +166,18 @@ def test_a_half_written_file_of_spark_is_refused_and_a_rebuild_is_the_way_out(se
         tables.check(settings, DELIVERIES, id_of(settings, DELIVERIES))
     tables.remove(settings)
     tables.check(settings, DELIVERIES, None)
+
+
+@pytest.mark.parametrize("partitions", [None, ["day"]], ids=["whole", "by day"])
+@pytest.mark.parametrize("second", ["compact", "z_order"])
+def test_a_compaction_that_another_one_has_overtaken_is_refused(
+    tmp_path: Path, second: str, partitions: list[str] | None
+) -> None:
+    """Releases of delta-rs that commit it double all rows; none of them may be installed beside precede."""
+    for _ in range(4):
+        write_deltalake(tmp_path / "table", ROWS, mode="append", partition_by=partitions)
+    first, overtaken = (DeltaTable(tmp_path / "table").optimize for _ in range(2))
+    first.compact()
+    with pytest.raises(CommitFailedError, match="concurrent transaction deleted the same data"):
+        overtaken.compact() if second == "compact" else overtaken.z_order(["record"])
+    assert DeltaTable(tmp_path / "table").to_pyarrow_table().num_rows == 4 * ROWS.num_rows
