@@ -20,7 +20,7 @@ from precede.command_options import (
     state_file,
 )
 from precede.terminal_text import plain
-from precede.udfs.records.identifiers import id_text
+from precede.udfs.records.identifiers import as_description, id_text
 
 if TYPE_CHECKING:
     from precede.groups.manager import Groups, Outcome
@@ -212,6 +212,10 @@ def create(
         "conflicts": None if conflict is None else [_parts(one, ",", "--conflict") for one in conflict],
         "keys": None if public_key is None else dict(_parts(one, "=", "--public-key") for one in public_key),
     }
+    try:
+        as_description(description)
+    except ValueError as error:
+        raise WrongUse(f"--description: {error}.") from error
     members = list(dict.fromkeys([name, *(member or [])]))
     with _opened(group, name, wait, load_settings(config, bootstrap=bootstrap, key=key, state=state)) as manager:
         answer = manager.create(group, order=order, members=members, **options)

@@ -40,6 +40,7 @@ from precede.udfs.member.knowledge import read_without_data
 from precede.udfs.peers.catalogue import Catalogue, Listing
 from precede.udfs.peers.directory import Directory, RowState
 from precede.udfs.peers.views import IN, Standing
+from precede.udfs.records.identifiers import as_description
 from precede.udfs.records.messages import Id, LogRecord
 from precede.udfs.records.published import lenient_reader
 
@@ -280,14 +281,14 @@ class Groups:
         """Create a group, by default with this name as its only member; options are those of the `create` record.
 
         `description` says in at most 1,000 characters what the group is about; everyone who lists groups sees it.
+        Raises ValueError if it is longer.
         """
+        told = as_description(description)
         self._reader.read_on()
         if group in self._reader.catalogue.groups:
             raise Refused(f"There is a group {group} already: join it, or choose another name.")
         chosen = {
-            name: value
-            for name, value in {"order": order, "description": description, **options}.items()
-            if value is not None
+            name: value for name, value in {"order": order, "description": told, **options}.items() if value is not None
         }
         first = [self.name] if members is None else list(members)
         return self._answer(lambda: self._writer.create(group, members=first, options=chosen))

@@ -114,7 +114,7 @@ def as_id(value: Any) -> MessageId:
     return checked_id(*value)
 
 
-def as_json(data: Any) -> bytes:
+def as_json(data: Any, what: str = "data") -> bytes:
     """The value as JSON that every reader accepts: no NaN, and nothing that only Python has; msgspec.Raw is JSON."""
     if isinstance(data, msgspec.Raw):
         return bytes(data)
@@ -122,7 +122,7 @@ def as_json(data: Any) -> bytes:
         return _to_json(data).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"data must be a JSON value (text, numbers, lists, objects, true, false, null): {error}"
+            f"{what} must be a JSON value (text, numbers, lists, objects, true, false, null): {error}"
         ) from error
 
 
@@ -132,7 +132,7 @@ def as_meta(meta: Any) -> bytes | None:
         return None
     if not isinstance(meta, dict):
         raise ValueError(f"meta must be a dictionary, not {type(meta).__name__}")
-    text = as_json(meta)
+    text = as_json(meta, "meta")
     if len(text) > META_BYTES_MAX:
         raise ValueError(f"meta may have {META_BYTES_MAX:,} bytes as JSON, and this has {len(text):,}")
     return text

@@ -260,8 +260,9 @@ class Member(GroupMember):
             waits = tuple(MessageId(*id_) for id_ in islice(knowledge.missing, WAITS_MAX))
             missing, unsent, own = len(knowledge.missing), len(self._publisher.outbox), self._publisher.undelivered()
         connection = self._connection(look)
-        synced = connection.state == "live" and not (missing or unsent or own)
-        trouble = next((one.trouble for one in self._monitors if one.trouble is not None), None)
+        doubled = self._publisher.why_doubled
+        synced = connection.state == "live" and not (missing or unsent or own or doubled)
+        trouble = doubled or next((one.trouble for one in self._monitors if one.trouble is not None), None)
         return Status(synced, missing, knowledge.given_up, unsent, own, waits, connection, trouble)
 
     def _connection(self, look: JobLook) -> Connection:

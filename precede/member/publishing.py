@@ -21,6 +21,7 @@ from precede.ingest.sender_state import KnownSender, SenderState
 from precede.ingest.signing import public_text
 from precede.udfs.errors import AccessDenied, Closed, Refused, Unconfirmed
 from precede.udfs.member.speaker import Said, Speaker
+from precede.udfs.records.identifiers import MessageId
 from precede.udfs.records.messages import Id
 from precede.udfs.records.signatures import sign
 
@@ -325,8 +326,16 @@ class MemberPublisher:
 
     def _publish_outbox(self) -> None:
         """Send what an earlier call left, before anything else."""
-        if self.known.pending is not None:
+        if self.known.pending is None:
+            return
+        try:
             self._publish_pending(None)
+        except Unconfirmed as error:
+            waits = MessageId(self.known.sender, self.known.epoch, self.known.seq)
+            raise Unconfirmed(
+                f"{str(error).rstrip('.')}. It is {waits}, which was said before, so nothing after it was sent: send it"
+                " again when the outbox is empty (`flush` waits for that)."
+            ) from error
 
     def _publish_pending(self, said: Said | None) -> None:
         """Send the pending record: `said`, or one that was tried before."""

@@ -32,7 +32,7 @@ class Connection(NamedTuple):
     """What a member reads from."""
 
     state: Literal["connecting", "live", "catching up", "job behind", "broker away"]
-    """`connecting`: nothing is ordered yet. `live`: what is delivered comes at once."""
+    """`connecting`: nothing is ordered yet, or nothing was read. `live`: what is delivered comes at once."""
     behind: int = 0
     """How many records of the group the job has not handled yet; more than 2,000 count those of other groups, too."""
     since: datetime | None = None
@@ -61,7 +61,7 @@ class Status(NamedTuple):
     """The first of the messages that the group is known to wait for."""
     connection: Connection = Connection("live")
     trouble: str | None = None
-    """What this member cannot do in the background, and why."""
+    """What this member cannot do, and why: nothing more is sent while its name is open elsewhere, too."""
 
     def __str__(self) -> str:
         named = {"missing": self.missing, "unsent": self.unsent, "not delivered yet": self.own_pending}

@@ -22,8 +22,8 @@ from precede.peer.peer import Peer
 from precede.peer.process import DISCOVER_S, JOIN_S, SegmentProcess
 from precede.reading.delivery import Delivery
 from precede.udfs.peers.catalogue import Listing
-from precede.udfs.records.identifiers import as_name
-from precede.udfs.records.messages import DESCRIPTION_MAX, Id
+from precede.udfs.records.identifiers import as_description, as_name
+from precede.udfs.records.messages import Id
 
 
 class Segment:
@@ -111,10 +111,7 @@ class Segment:
         Raises Refused if there is such a group, or it cannot be without the log, and ValueError for a wrong argument.
         """
         as_name("group", group)
-        told: Any = description
-        if told is not None and not (isinstance(told, str) and len(told) <= DESCRIPTION_MAX):
-            raise ValueError(f"the description of a group is a text of at most {DESCRIPTION_MAX:,} characters")
-        named = {"order": order, "description": description, **options}
+        named = {"order": order, "description": as_description(description), **options}
         chosen = {name: value for name, value in named.items() if value is not None}
         self._process.create(group, chosen, wait_s=wait_s)
         return self._peer(group)

@@ -122,8 +122,8 @@ def test_a_segment_counts_what_it_saw(table: Table) -> None:
 
 def test_a_group_is_offered_with_its_description(table: Table) -> None:
     ann, bob = table.segment("ann"), table.segment("bob")
-    for wrong in ("x" * 1_001, 7):
-        with pytest.raises(ValueError, match="the description of a group is a text of at most 1,000 characters"):
+    for wrong, said in (("x" * 1_001, "may have 1,000 characters, and this has 1,001"), (7, "must be text, not 7")):
+        with pytest.raises(ValueError, match=f"the description of a group {said}"):
             ann.create("travel", description=wrong)  # type: ignore[arg-type]
     ann.create("travel", order="causal", description="Where to next? 😀")
     ann.create("chess")

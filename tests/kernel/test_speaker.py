@@ -78,6 +78,13 @@ def test_a_heartbeat_is_made_where_the_clock_has_passed_what_was_told_or_one_is_
     assert ann.heartbeat(clock_ms=0, due=False) is None, "a message tells the clock, too"
 
 
+def test_a_draft_that_the_order_refuses_takes_no_seq() -> None:
+    ann = Speaker("g", "ann", order="s_b")
+    with pytest.raises(ValueError, match="one message at most"):
+        ann.message(b"1", after=[("bob", 0, 1), ("bob", 0, 2)])
+    assert ann.message(b"1", after=[]).id == ("ann", 0, 1)
+
+
 @pytest.mark.parametrize("order", ["causal", "causal_p2p", "lamport", "fifo"])
 def test_what_is_taken_back_was_never_said_and_what_came_meanwhile_still_counts(order: str) -> None:
     to = ["bob"] if order == "causal_p2p" else None

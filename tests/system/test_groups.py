@@ -161,7 +161,9 @@ def test_a_group_says_what_it_is_about_and_closed_groups_say_that_they_are_close
         ann.create("travel", description="Who comes along?")
         (offer,) = bob.discover()
         assert offer.description == "Who comes along?"
-        with pytest.raises(Refused, match="description"):
+        with pytest.raises(
+            ValueError, match="the description of a group may have 1,000 characters, and this has 1,001"
+        ):
             ann.create("other", description="x" * 1_001)
         relay.publish(relay.dead_letters, b"no JSON", group="travel")
         assert bob.join("travel").position == 2, "what another program wrote among the dead letters is passed over"
@@ -359,6 +361,9 @@ def test_the_commands_create_join_leave_and_show_groups(relay: Relay, tmp_path: 
     assert (refused.returncode, refused.stderr.count(b"\n")) == (1, 1)
     wrong = command("create", "x", "ann", "--conflict", "deposit")
     assert (wrong.returncode, wrong.stderr.count(b"\n")) == (2, 1)
+    wrong = command("create", "x", "ann", "--description", "x" * 1_001)
+    assert (wrong.returncode, wrong.stderr.count(b"\n")) == (2, 1)
+    assert b"--description: the description of a group may have 1,000 characters, and this has 1,001." in wrong.stderr
 
 
 def test_keys_are_changed_by_the_commands_of_the_security_page(

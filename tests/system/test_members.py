@@ -169,6 +169,9 @@ def test_one_name_in_two_places_is_noticed_by_who_reads_it_and_both_come_back_wi
         for call in (lambda: there.send("and there"), there.leave):
             with pytest.raises(Refused, match="ann is open in another place, too.*opened again under a new epoch"):
                 call()
+        assert not there.status.synced
+        assert str(there.status.trouble).startswith("ann is open in another place, too")
+        assert here.status.trouble is None
         assert here.send("and here") == ("ann", 0, 3)
     with relay.member("ann", state=tmp_path / "b.json") as there:
         assert there.send("again") == ("ann", 1, 1)
@@ -454,6 +457,7 @@ def test_what_cannot_be_sent_is_refused_in_a_sentence_and_takes_no_seq(relay: Re
         one = ann.send("one")
         refused: dict[str, dict[str, Any]] = {
             "data must be a JSON value": {"data": float("nan")},
+            "meta must be a JSON value": {"data": 1, "meta": {"load": float("nan")}},
             "data must be a JSON value.*set": {"data": {1}},
             "may have 524288 bytes": {"data": "x" * 600_000},
             "an id must be": {"data": "", "after": [("ann", 1)]},

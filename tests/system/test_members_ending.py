@@ -154,7 +154,7 @@ def test_what_kafka_did_not_confirm_is_sent_in_the_background_and_said_once(tmp_
             ann.send("two")
         assert time.monotonic() - began < 5.0
         assert (said.value.id, ann.outbox) == (("ann", 0, 2), [("ann", 0, 2)])
-        with pytest.raises(precede.Unconfirmed) as also:
+        with pytest.raises(precede.Unconfirmed, match=r"ann:2, which was said before, so nothing after it") as also:
             ann.send("three")
         assert also.value.id is None
         assert not ann.flush(0.1)

@@ -43,9 +43,16 @@ class Stamps:
         return {"sender": self.name, "epoch": self.epoch, "seq": self.seq, **fields}
 
     def next_fields(self, *, after: list[Id], to: list[str], clock_ms: int) -> dict[str, Any]:
-        """Take the next seq for a draft and return the fields that its record has beside its id."""
+        """Take the next seq for a draft and return the fields that its record has beside its id.
+
+        A draft that the order refuses takes no seq: nothing would ever come under it.
+        """
         self.seq += 1
-        return self.fields(after=after, to=to, clock_ms=clock_ms)
+        try:
+            return self.fields(after=after, to=to, clock_ms=clock_ms)
+        except BaseException:
+            self.seq -= 1
+            raise
 
     def fields(self, *, after: list[Id], to: list[str], clock_ms: int) -> dict[str, Any]:
         """The stamp of the message that has the seq just taken."""

@@ -1,4 +1,4 @@
-"""Ids of messages as a person writes them: `ann:2`, or `ann@1:2` for the second message of ann's epoch 1.
+"""Ids, names and descriptions as a person writes them: `ann:2`, or `ann@1:2` for the second message of ann's epoch 1.
 
 The epoch is left out where it is 0, unless the name itself ends in `@` and digits. A name may contain `@` and `:`, so
 the numbers are read from the right. An epoch with a zero in front is refused: `ann@01:2` could be meant as a name.
@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from precede.udfs.records.messages import EPOCH_MAX, NAME_BYTES_MAX, SEQ_MAX
+from precede.udfs.records.messages import DESCRIPTION_MAX, EPOCH_MAX, NAME_BYTES_MAX, SEQ_MAX
 
 DIGITS_MAX = 20
 """So many digits are more than any number of an id has."""
@@ -58,6 +58,17 @@ def as_name(what: str, name: Any) -> str:
     if not 1 <= size <= NAME_BYTES_MAX:
         raise ValueError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {size}")
     return str(name)
+
+
+def as_description(description: Any) -> str | None:
+    """What a group is said to be about; None if nothing is said."""
+    if description is not None and not isinstance(description, str):
+        raise ValueError(f"the description of a group must be text, not {description!r}")
+    if description is not None and len(description) > DESCRIPTION_MAX:
+        raise ValueError(
+            f"the description of a group may have {DESCRIPTION_MAX:,} characters, and this has {len(description):,}"
+        )
+    return description
 
 
 def checked_id(sender: str, epoch: int, seq: int) -> MessageId:
