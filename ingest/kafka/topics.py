@@ -1,7 +1,8 @@
 """The topics that precede needs, each with the settings that its guarantees depend on.
 
 An absent topic is created. A topic that exists keeps its settings, unless they would break a guarantee: then it is
-refused, with the command that corrects it. An existing topic is never altered here, because others may use it, too."""
+refused, with the command that corrects it. An existing topic is never altered here, because others may use it, too.
+"""
 
 import time
 from collections.abc import Callable

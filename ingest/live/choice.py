@@ -4,7 +4,8 @@ No I/O. At first everything comes from the ordered topic. `begin` hands over wha
 what the job released below is in the ordered topic. When the caller has read that topic at least up to the end that it
 had then, it calls `go_live`: from there on, outputs come from the kernel, and the ordered topic is only compared.
 
-A group for which the two differ is read from the ordered topic only."""
+A group for which the two differ is read from the ordered topic only.
+"""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -2,7 +2,8 @@
 owners in the progress topic.
 
 They are two because what is delivered must not wait for what is only compared: a job commits thousands of ordered
-records at once, and in one consumer's queue the newest raw records would be behind them."""
+records at once, and in one consumer's queue the newest raw records would be behind them.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
