@@ -151,8 +151,8 @@ def test_tail_shows_dead_letters_too(output: Output) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     assert sorted(done.stdout.decode().splitlines()) == [
         "malformed  -  partition 0 offset 7  It is no JSON.",
-        "malformed  g ann@2:1  partition 0 offset 7  It is no JSON.",
         "malformed  g ann  partition 0 offset 7  It is no JSON.",
+        "malformed  g ann@2:1  partition 0 offset 7  It is no JSON.",
     ]
 
 
