@@ -94,10 +94,6 @@ class Accounts:
         if not self.is_off:
             self._queue.append(one)
 
-    def waits(self) -> bool:
-        """Whether records have come whose effects are not judged yet."""
-        return bool(self._queue)
-
     def learn_order(self, order: str) -> None:
         """The first ordered record of a group without a `create` names the stream's own order."""
         if self._release is None and self.sequence.order is None:

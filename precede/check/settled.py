@@ -60,10 +60,6 @@ class Settled:
             return False
         return id_[2] <= runs.upto or (bool(runs.starts) and id_[2] in runs)
 
-    def knows(self, who: Who) -> bool:
-        """Whether anything of this sender and epoch is settled."""
-        return who in self._runs
-
     def upto(self, who: Who) -> int:
         """The seq up to which everything of this sender and epoch is settled."""
         runs = self._runs.get(who)

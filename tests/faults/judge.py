@@ -17,6 +17,7 @@ import msgspec
 from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
+from precede.check.sources import TopicsCheck
 from precede.command_options import caught_up
 from precede.inspect import holding
 from precede.reading.from_delta import DeltaRows
@@ -44,6 +45,7 @@ def judge(stream: Stream, folder: Path, spark: SparkSession | None, *, is_held_i
     replayed = replay(raw, folder, settings.ask_after_ms)
     return [
         *in_order(ordered),
+        *as_checked(settings),
         *accounted(raw, ordered, dead, replayed["held"]),
         *as_held(
             holding.held(caught_up(settings)) if is_held_in_topic else held.read(settings, spark=spark),
@@ -128,6 +130,13 @@ def in_order(ordered: list[Record]) -> list[str]:
             problems.append(f"group {key.decode()}: position {record['position']} stands before what it follows")
         there.add((key, sender, epoch, seq))
     return problems
+
+
+def as_checked(settings: Settings) -> list[str]:
+    """What `precede check` finds, which has code of its own and follows the raw log step by step."""
+    topics = TopicsCheck(settings, (), None)
+    topics.run()
+    return [f"precede check: {violation.sentence}" for violation in topics.check.report().violations]
 
 
 def accounted(raw: list[Record], ordered: list[Record], dead: list[Record], held: list[dict[str, Any]]) -> list[str]:

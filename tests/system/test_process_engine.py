@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from precede.check.sources import TopicsCheck
 from precede.ingest.kafka import topics
 from precede.ingest.kafka.topics import describe
 from precede.ingest.progress import read_progress
@@ -92,6 +93,9 @@ def check(stream: Stream) -> None:
     assert {key: state.blob for groups in found.values() for key, state in groups.items()} == holdback.dump()
     progress = read_progress(settings.bootstrap, found_topics[settings.progress_topic], settings.ordered_topic)
     assert progress.horizon == progress.token
+    checker = TopicsCheck(settings, (), None)
+    checker.run()
+    assert checker.check.report().status == 0, checker.check.findings.violations
 
 
 def test_what_is_there_is_delivered_as_the_kernel_alone_delivers_it(stream: Stream) -> None:
