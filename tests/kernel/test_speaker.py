@@ -112,6 +112,13 @@ def test_only_what_is_known_may_be_answered() -> None:
             ann.check_after([id_])
 
 
+def test_what_the_order_does_not_take_uses_no_seq() -> None:
+    ann = Speaker("g", "ann")
+    with pytest.raises(ValueError, match="one message at most"):
+        ann.message(b"1", after=[("bob", 0, 1), ("bob", 0, 2)])
+    assert ann.message(b"1", after=[]).id == ("ann", 0, 1)
+
+
 def test_a_message_that_is_too_large_is_not_said() -> None:
     ann = Speaker("g", "ann", order="causal")
     with pytest.raises(ValueError, match="may have 524288 bytes"):

@@ -130,9 +130,13 @@ class Speaker:
         meta: bytes | None = None,
         clock_ms: int = 0,
     ) -> Said:
-        """The next message. Raises ValueError if it is too large, and then it is not said."""
+        """The next message. Raises ValueError if the order does not take it or it is too large; then it is not said."""
         before = self.stamps.dump()
-        fields = self.stamps.stamp(after=after, to=to or [], clock_ms=clock_ms)
+        try:
+            fields = self.stamps.stamp(after=after, to=to or [], clock_ms=clock_ms)
+        except ValueError:  # what the order does not take uses no seq
+            self.stamps.seq = before["seq"]
+            raise
         if after:
             fields.setdefault("after", after)  # every order carries what a message answers
         if to is not None:
