@@ -10,7 +10,7 @@ from collections import deque
 
 from msgspec import UNSET
 
-from precede.check.clocks import ByClocks
+from precede.check.clocks import ClockJudge
 from precede.check.group import GroupSequence, order_of
 from precede.check.guarantees import CausalAtDestinations, Guarantee, promise_of
 from precede.check.membership import about_of
@@ -23,9 +23,9 @@ from precede.check.mismatch import (
     wrong_with_time,
     wrong_with_unknown,
 )
-from precede.check.records import ABANDONED, DELIVERED, OrderedRecord, RawRecord, id_of, read_head
-from precede.check.release import AfterMessages, AtDestinations, Release, Waiting
-from precede.check.witness import Findings, Shown, shown, shown_raw
+from precede.check.records import ABANDONED, DELIVERED, OrderedRead, RawRecord, id_of, read_head
+from precede.check.release import AfterMessages, AtDestinations, NextJudge, Waiting
+from precede.check.witness import Shown, Witnesses, shown, shown_raw
 from precede.udfs.limits import Limits
 from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record, Who
@@ -47,7 +47,7 @@ class Accounts:
     def __init__(
         self,
         sequence: GroupSequence,
-        findings: Findings,
+        findings: Witnesses,
         letters: Letters | None,
         default_order: str,
         limits: Limits,
@@ -63,7 +63,7 @@ class Accounts:
         self._has_letters = letters is not None
         self._default_order = default_order
         self._limits = limits
-        self._release: Release | None = None
+        self._release: NextJudge | None = None
         self._queue: deque[RawRecord] = deque()
         self._step: RawRecord | None = None
         self._is_open = False
@@ -110,7 +110,7 @@ class Accounts:
         if self._is_open and self._step is not None and self._step.offset < below:
             self._end_step()
 
-    def take(self, one: OrderedRecord) -> None:
+    def take(self, one: OrderedRead) -> None:
         """Judge the next ordered record, by the log and then by the stamps."""
         sequence = self.sequence
         released = one.released_offset
@@ -244,7 +244,7 @@ class Accounts:
             self._findings.cannot("whether everything was delivered", "the dead letters (--dead-letters FILE)")
             self._doubtful.add(left.one.id)
             self._withdraw(left.one)
-            if isinstance(self._release, ByClocks):
+            if isinstance(self._release, ClockJudge):
                 self.is_off = True  # whether it counts decides about all others
                 return None
             left = self._next()
@@ -261,7 +261,7 @@ class Accounts:
 
     # ── what was published ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _at_once(self, one: OrderedRecord) -> Waiting | None:
+    def _at_once(self, one: OrderedRead) -> Waiting | None:
         """What `_match` says, without a word, of almost every record of a stream that is right."""
         step, release = self._step, self._release
         if step is None or release is None or self._must or self._letters or step.offset != one.released_offset:
@@ -282,7 +282,7 @@ class Accounts:
         )
         return waiting if is_right else None
 
-    def _match(self, one: OrderedRecord) -> Waiting | None:
+    def _match(self, one: OrderedRead) -> Waiting | None:
         """The message or stand-in that this is, if it is what must come next."""
         step = self._step
         if one.status not in (DELIVERED, ABANDONED):
@@ -330,7 +330,7 @@ class Accounts:
             self._must.popleft()
         return waiting
 
-    def _not_released(self, one: OrderedRecord) -> None:
+    def _not_released(self, one: OrderedRead) -> None:
         """It names a record that did not come, or not to this group."""
         record = read_head(one, self._limits)
         name = id_text(id_of(record)) if isinstance(record, Message) else None
@@ -342,7 +342,7 @@ class Accounts:
             return
         self._break("released", sentence, at)
 
-    def _not_expected(self, one: OrderedRecord, expected: Expected | None) -> None:
+    def _not_expected(self, one: OrderedRead, expected: Expected | None) -> None:
         """Say in which way it should not be here."""
         record = read_head(one, self._limits)
         id_ = id_of(record) if isinstance(record, Message) else None
@@ -370,13 +370,13 @@ class Accounts:
     def _is_ready(self, one: Waiting, place: str | None) -> bool:
         """Whether it may go now, though not as the next."""
         guarantee = self.sequence.guarantee
-        if isinstance(self._release, ByClocks) or guarantee is None:
+        if isinstance(self._release, ClockJudge) or guarantee is None:
             return False
         if one.message is None:
             return guarantee.unmet_of_stand_in(one.id) is None
         return self.sequence.membership.is_in(one.who) and guarantee.unmet(one.id, one.message, place) is None
 
-    def _delivered(self, one: Waiting, record: OrderedRecord) -> None:
+    def _delivered(self, one: Waiting, record: OrderedRead) -> None:
         """It is settled now, which may free others."""
         if self.is_off or self._release is None:
             return
@@ -397,7 +397,7 @@ class Accounts:
             self._remember(one)
             self.open.by_offset.pop(one.offset, None)
         self.open.pop(one.id, None)
-        if isinstance(self._release, ByClocks):
+        if isinstance(self._release, ClockJudge):
             self._enter(self._release)
 
     def _remember(self, one: Waiting) -> None:
@@ -423,10 +423,10 @@ class Accounts:
             self._abandon(raw, record)
         elif isinstance(record, Create | Join | Leave | Evict):
             self._member_record(raw, record)
-        elif record is not None and isinstance(self._release, ByClocks):
+        elif record is not None and isinstance(self._release, ClockJudge):
             self._release.begin_tick(raw.timestamp_ms)
 
-    def _begin_release(self, raw: RawRecord) -> Release | None:
+    def _begin_release(self, raw: RawRecord) -> NextJudge | None:
         """Something counts in this group: from now on its order is known."""
         release = self._release
         if release is None:
@@ -437,7 +437,7 @@ class Accounts:
                 self.is_off = True
                 return None
             if self._promise.by_clocks:
-                release = ByClocks(self.sequence, self._highest)
+                release = ClockJudge(self.sequence, self._highest)
             elif self.sequence.has_destinations:
                 release = AtDestinations(self.sequence)
             else:
@@ -466,7 +466,7 @@ class Accounts:
                     return False
                 by_clocks = self._promise.by_clocks
                 if by_clocks and code != "fenced":
-                    its_turn = self._release.its_turn(id_) if isinstance(self._release, ByClocks) else id_[2] == 1
+                    its_turn = self._release.its_turn(id_) if isinstance(self._release, ClockJudge) else id_[2] == 1
                     if not its_turn:
                         return False
                 elif code == "self_parent" and not membership.is_in(who):
@@ -507,7 +507,7 @@ class Accounts:
         if (membership.fences or membership.members) and id_[2] > membership.fence_of(who):
             self._fenced = one
             return
-        if isinstance(release, ByClocks):
+        if isinstance(release, ClockJudge):
             if membership.is_in(who):
                 time = 0 if message.time is UNSET else message.time
                 begin = time if release.its_turn(id_) else 1
@@ -537,7 +537,7 @@ class Accounts:
         at = shown_raw(raw, id_text(id_))
         self._break("account", f"{at} was dropped: it is no exact copy, for {why}, and it has no dead letter", at)
 
-    def _enter(self, release: ByClocks) -> None:
+    def _enter(self, release: ClockJudge) -> None:
         for one in release.enter(self._is_refused_on_entry):
             self._letters.pop(one.offset, None)
             self._withdraw(one)
@@ -553,7 +553,7 @@ class Accounts:
             self._unrefused(at, "is above the end of its epoch")
             return
         release = self._begin_release(raw)
-        if isinstance(release, ByClocks):
+        if isinstance(release, ClockJudge):
             time = 0 if record.time is UNSET else record.time
             begin = time if record.seq == 1 else 1
             self._withdraw_above(release.first_time(who, begin, shown_raw(raw, "a heartbeat")))
@@ -625,7 +625,7 @@ class Accounts:
         if isinstance(guarantee, CausalAtDestinations):
             guarantee.gave_up = True
         self._release.add(one)
-        if isinstance(self._release, ByClocks):
+        if isinstance(self._release, ClockJudge):
             self._enter(self._release)
 
     # ── membership ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -652,7 +652,7 @@ class Accounts:
             self._places.update(record.members)
         if isinstance(record, Join):
             self._places.add(record.sender)
-        if isinstance(release, ByClocks):
+        if isinstance(release, ClockJudge):
             if isinstance(record, Create):
                 release.configure()
                 release.created(record.members)
@@ -666,7 +666,7 @@ class Accounts:
         self._withdraw_above(ended)
         if isinstance(record, Join):
             release.joined((record.sender, record.epoch))
-        if isinstance(release, ByClocks):
+        if isinstance(release, ClockJudge):
             self._enter(release)
 
     def _withdraw_above(self, ended: list[tuple[Who, int]]) -> None:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from precede.check.group import GroupSequence
 from precede.check.guarantees import NO_CLOCK, TwoClockOrder
 from precede.check.membership import NO_END
-from precede.check.release import Ready, Release, Waiting
+from precede.check.release import NextJudge, Ready, Waiting
 from precede.check.witness import Shown
 from precede.udfs.records.messages import Heartbeat, Id, Join, Who
 
@@ -35,7 +35,7 @@ class _Clock:
         """Heartbeats that come before what they cover: the next seq, a time, a clock."""
 
 
-class ByClocks(Release):
+class ClockJudge(NextJudge):
     """`lamport` and `two_clock`."""
 
     def __init__(self, sequence: GroupSequence, highest: dict[Who, int]) -> None:

@@ -4,9 +4,9 @@ from msgspec import UNSET
 
 from precede.check.guarantees import GUARANTEES, CausalAtDestinations, Guarantee, Unmet
 from precede.check.membership import NO_END, Membership
-from precede.check.records import ABANDONED, DELIVERED, OrderedRecord, id_of
+from precede.check.records import ABANDONED, DELIVERED, OrderedRead, id_of
 from precede.check.settled import Settled
-from precede.check.witness import Findings, Shown, Violation, shown
+from precede.check.witness import Shown, Violation, Witnesses, shown
 from precede.udfs.errors import Refused
 from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Create, Id, Message, Record, Who
@@ -39,7 +39,7 @@ class _Early:
 class GroupSequence:
     """What was delivered of one group so far, as far as it decides about what comes next."""
 
-    def __init__(self, name: str, findings: Findings, *, is_whole: bool) -> None:
+    def __init__(self, name: str, findings: Witnesses, *, is_whole: bool) -> None:
         """`is_whole` tells whether it is read from its beginning; otherwise what lies before counts as delivered."""
         self.name = name
         self.is_whole = is_whole
@@ -51,7 +51,7 @@ class GroupSequence:
         self.count = 0
         self._findings = findings
         self._positions: dict[str | None, int] = {}
-        self._released: dict[str | None, OrderedRecord] = {}
+        self._released: dict[str | None, OrderedRead] = {}
         self._partition: int | None = None
         self._at_place: dict[str | None, Settled] = {}
         self._left: dict[Id, set[str]] = {}
@@ -68,7 +68,7 @@ class GroupSequence:
 
     # ── one record ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, one: OrderedRecord, record: Record | None, *, applied: bool = False, expected: bool = False) -> None:
+    def take(self, one: OrderedRead, record: Record | None, *, applied: bool = False, expected: bool = False) -> None:
         """Judge the next ordered record; `record` is what its raw part says, or None where that cannot be read.
 
         `applied` says that the raw log has already told what a membership record changes, `expected` that it shows
@@ -93,7 +93,7 @@ class GroupSequence:
             if isinstance(record, Create) and self.guarantee is not None:
                 self.membership.closed |= self.guarantee.by_clocks
 
-    def _check_place(self, one: OrderedRecord, record: Record | None) -> None:
+    def _check_place(self, one: OrderedRead, record: Record | None) -> None:
         """The fields that say where it stands."""
         place = one.destination
         last = self._positions.get(place)
@@ -114,7 +114,7 @@ class GroupSequence:
             return
         self._misplaced(one, shown(one, _name(record)), expected, before)
 
-    def _misplaced(self, one: OrderedRecord, at: Shown, expected: int, before: OrderedRecord | None) -> None:
+    def _misplaced(self, one: OrderedRead, at: Shown, expected: int, before: OrderedRead | None) -> None:
         """Say which of these fields is wrong."""
         if one.position < expected:
             why = "comes again" if one.position == expected - 1 else "comes too late"
@@ -144,7 +144,7 @@ class GroupSequence:
             wrong = "names no destination" if one.destination is None else "names a destination, and its order has none"
             self.violate("destination", f"{at} {wrong}", at)
 
-    def _message(self, one: OrderedRecord, message: Message, *, expected: bool) -> None:
+    def _message(self, one: OrderedRead, message: Message, *, expected: bool) -> None:
         id_, place = id_of(message), one.destination
         who = (id_[0], id_[1])
         is_stand_in = one.status == ABANDONED
@@ -203,7 +203,7 @@ class GroupSequence:
 
     # ── rights ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _check_right(self, who: Who, id_: Id, message: Message, one: OrderedRecord, at: Shown) -> None:
+    def _check_right(self, who: Who, id_: Id, message: Message, one: OrderedRead, at: Shown) -> None:
         """Whether the sender may speak, and whether it is for this destination."""
         membership = self.membership
         if membership.closed and self.is_whole and who not in membership.joined:

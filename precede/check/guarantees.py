@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from precede.check.membership import Membership
-from precede.check.records import OrderedRecord
+from precede.check.records import OrderedRead
 from precede.check.settled import Settled
 from precede.check.witness import Shown, shown
 from precede.udfs.records.identifiers import id_text
@@ -54,11 +54,11 @@ class Guarantee:
         """The same for the record that stands for an abandoned message."""
         return self.previous(id_) if self.keeps_turn else None
 
-    def misplaced(self, id_: Id, message: Message, one: OrderedRecord) -> tuple[Shown, str] | None:
+    def misplaced(self, id_: Id, message: Message, one: OrderedRead) -> tuple[Shown, str] | None:
         """An earlier delivery that should have come later, and why."""
         return None
 
-    def delivered(self, id_: Id, message: Message | None, one: OrderedRecord) -> None:
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRead) -> None:
         """A message, or what stands for it, was delivered."""
 
     def previous(self, id_: Id) -> Unmet | None:
@@ -131,17 +131,17 @@ class LogOrder(Guarantee):
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
         super().__init__(settled, membership)
-        self._last: tuple[int, Id, OrderedRecord] | None = None
+        self._last: tuple[int, Id, OrderedRead] | None = None
 
-    def misplaced(self, id_: Id, message: Message, one: OrderedRecord) -> tuple[Shown, str] | None:
+    def misplaced(self, id_: Id, message: Message, one: OrderedRead) -> tuple[Shown, str] | None:
         if self._last is None or self._last[0] <= self._counts_from(id_, one):
             return None
         return shown(self._last[2], id_text(self._last[1])), "it reached the log earlier"
 
-    def delivered(self, id_: Id, message: Message | None, one: OrderedRecord) -> None:
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRead) -> None:
         self._last = self._counts_from(id_, one), id_, one
 
-    def _counts_from(self, id_: Id, one: OrderedRecord) -> int:
+    def _counts_from(self, id_: Id, one: OrderedRead) -> int:
         """In a closed group, a message counts from the `join` of its sender on."""
         return max(one.offset, self.membership.joined_at.get((id_[0], id_[1]), 0))
 
@@ -156,12 +156,12 @@ class TimeOrder(Guarantee):
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
         super().__init__(settled, membership)
-        self._last: tuple[tuple[int, Id], OrderedRecord] | None = None
+        self._last: tuple[tuple[int, Id], OrderedRead] | None = None
 
     def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
         return self.previous(id_)
 
-    def misplaced(self, id_: Id, message: Message, one: OrderedRecord) -> tuple[Shown, str] | None:
+    def misplaced(self, id_: Id, message: Message, one: OrderedRead) -> tuple[Shown, str] | None:
         if self._last is None or message.time is UNSET or self._last[0] < (message.time, id_):
             return None
         (time, last), record = self._last
@@ -170,7 +170,7 @@ class TimeOrder(Guarantee):
             record, id_text(last)
         ), f"(time, sender) is ({message.time}, {id_[0]}), which is less than ({time}, {name})"
 
-    def delivered(self, id_: Id, message: Message | None, one: OrderedRecord) -> None:
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRead) -> None:
         if (
             message is not None
             and message.time is not UNSET
@@ -194,7 +194,7 @@ class TwoClockOrder(Guarantee):
         self._shown: dict[Who, int] = {}
         # Of what was delivered, only what no other exceeds in both clocks: times grow, clocks fall.
         self._times: list[int] = []
-        self._front: list[tuple[int, Id, OrderedRecord]] = []
+        self._front: list[tuple[int, Id, OrderedRead]] = []
 
     @property
     def margin_ms(self) -> int | None:
@@ -206,7 +206,7 @@ class TwoClockOrder(Guarantee):
     def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
         return self.previous(id_)
 
-    def misplaced(self, id_: Id, message: Message, one: OrderedRecord) -> tuple[Shown, str] | None:
+    def misplaced(self, id_: Id, message: Message, one: OrderedRead) -> tuple[Shown, str] | None:
         if message.time is UNSET:
             return None
         where = bisect_right(self._times, message.time)
@@ -220,7 +220,7 @@ class TwoClockOrder(Guarantee):
             record, id_text(other)
         ), f"its time {message.time} is less than {self._times[where]}, and its clock does not rule it out"
 
-    def delivered(self, id_: Id, message: Message | None, one: OrderedRecord) -> None:
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRead) -> None:
         if message is None or message.time is UNSET:
             return
         clock, who, time = self._clock(id_, message), (id_[0], id_[1]), message.time
@@ -273,7 +273,7 @@ class CausalAtDestinations(Guarantee):
         previous = self.previous(id_)
         return None if previous is None else previous._replace(watched=(*previous.who, previous.first))
 
-    def delivered(self, id_: Id, message: Message | None, one: OrderedRecord) -> None:
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRead) -> None:
         clock = self.merged.setdefault(one.destination or "", {})
         for name, epoch, seq in [id_] if message is None else message.seen or ():
             if clock.get((name, epoch), 0) < seq:

@@ -10,8 +10,8 @@ import msgspec
 from precede.check.accounts import MAY_BE_HELD_FIRST, TAKES_ID, Accounts, Letters
 from precede.check.group import GroupSequence
 from precede.check.guarantees import promise_of
-from precede.check.records import ERASED, Letter, OrderedRecord, RawRecord, UnreadableError, read_head
-from precede.check.witness import Findings, Shown, Violation, shown_raw
+from precede.check.records import ERASED, LetterRead, OrderedRead, RawRecord, UnreadableError, read_head
+from precede.check.witness import Shown, Violation, Witnesses, shown_raw
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import Create, Message
 
@@ -70,7 +70,7 @@ class Check:
         is_whole: bool = True,
     ) -> None:
         """`groups` are all without a name; `is_whole` tells whether the stream is read from its beginning."""
-        self.findings = Findings()
+        self.findings = Witnesses()
         self.ordered = self.raw = self.letters = 0
         self._wanted = frozenset(groups)
         self._order = order
@@ -111,7 +111,7 @@ class Check:
         self.ordered += 1
         self.findings.add(Violation("fields", None, f"{where} is no ordered record: {error}."))
 
-    def take(self, one: OrderedRecord) -> None:
+    def take(self, one: OrderedRead) -> None:
         """The next ordered record of its group; the raw log must have been taken up to what released it."""
         self.ordered += 1
         if self._wanted and one.group not in self._wanted:
@@ -124,7 +124,7 @@ class Check:
             return
         group.accounts.take(one)
 
-    def take_letter(self, letter: Letter) -> None:
+    def take_letter(self, letter: LetterRead) -> None:
         """The next dead letter."""
         self.letters += 1
         codes = self._letters.setdefault(letter.partition, {}).setdefault(letter.offset, {})

@@ -1,7 +1,7 @@
 """Says what is wrong with an ordered record that is not the one that must come next."""
 
 from precede.check.group import GroupSequence
-from precede.check.records import ABANDONED, OrderedRecord, RawRecord
+from precede.check.records import ABANDONED, OrderedRead, RawRecord
 from precede.check.release import Waiting
 from precede.check.witness import Shown, shown
 from precede.udfs.records.identifiers import id_text
@@ -41,7 +41,7 @@ class Book(dict[Id, Waiting]):
         self.by_offset: dict[int, Waiting] = {}
 
 
-def wrong_with_known(one: OrderedRecord, at: Shown, waiting: Waiting) -> Wrong | None:
+def wrong_with_known(one: OrderedRead, at: Shown, waiting: Waiting) -> Wrong | None:
     """What is wrong with a record of a message that waits, apart from its time."""
     is_stand_in = waiting.message is None
     if waiting.offset != one.offset:
@@ -59,7 +59,7 @@ def wrong_with_known(one: OrderedRecord, at: Shown, waiting: Waiting) -> Wrong |
 
 
 def wrong_with_unknown(
-    one: OrderedRecord, at: Shown, id_: Id, sequence: GroupSequence, book: Book, refused_as: str | None
+    one: OrderedRead, at: Shown, id_: Id, sequence: GroupSequence, book: Book, refused_as: str | None
 ) -> Wrong:
     """What is wrong with a record of a message that does not wait."""
     by_offset = book.by_offset.get(one.offset)
@@ -76,7 +76,7 @@ def wrong_with_unknown(
 
 
 def wrong_with_time(
-    one: OrderedRecord, waiting: Waiting | None, expected: Expected | None, *, is_ready: bool, is_message: bool
+    one: OrderedRead, waiting: Waiting | None, expected: Expected | None, *, is_ready: bool, is_message: bool
 ) -> Wrong:
     """It is what it says, and its time has not come."""
     at = shown(one, None if waiting is None else id_text(waiting.id))

@@ -43,7 +43,7 @@ class RawRecord(NamedTuple):
     """The group in which it counts; None for a tick, and where it belongs to no group."""
 
 
-class OrderedRecord(NamedTuple):
+class OrderedRead(NamedTuple):
     """A record of the ordered topic: its raw part, and the fields that were appended to it."""
 
     group: str
@@ -60,7 +60,7 @@ class OrderedRecord(NamedTuple):
     released_ms: int
 
 
-class Letter(msgspec.Struct, gc=False):
+class LetterRead(msgspec.Struct, gc=False):
     """What a dead letter says about one raw record."""
 
     code: str
@@ -75,11 +75,11 @@ class _Group(msgspec.Struct, gc=False):
 
 
 _group_of = lenient_reader(_Group)
-_read_letter = msgspec.json.Decoder(Letter).decode
+_read_letter = msgspec.json.Decoder(LetterRead).decode
 _text = msgspec.json.Decoder(str).decode
 
 
-def read_ordered(value: bytes) -> OrderedRecord:
+def read_ordered(value: bytes) -> OrderedRead:
     """Read one ordered record; raises UnreadableError."""
     at = value.rfind(_BEGINNING)
     found = None if at < 0 else _APPENDED.fullmatch(value, at)
@@ -87,7 +87,7 @@ def read_ordered(value: bytes) -> OrderedRecord:
         raise UnreadableError("the fields that are appended to a raw record do not stand at its end")
     position, order, status, destination, partition, offset, arrived, released, released_ms = found.groups()
     try:
-        return OrderedRecord(
+        return OrderedRead(
             _group_of(value).group,
             value[:at],
             int(position),
@@ -104,7 +104,7 @@ def read_ordered(value: bytes) -> OrderedRecord:
         raise UnreadableError(f"it is no JSON object of a group ({error})") from error
 
 
-def read_letter(value: bytes) -> Letter:
+def read_letter(value: bytes) -> LetterRead:
     """Read one dead letter; raises msgspec.DecodeError."""
     return _read_letter(value)
 
@@ -128,7 +128,7 @@ def read_raw(
     return RawRecord(partition, offset, timestamp_ms, value, record, group)
 
 
-def read_head(one: OrderedRecord, limits: Limits) -> Record | None:
+def read_head(one: OrderedRead, limits: Limits) -> Record | None:
     """What the raw part of an ordered record says; None if it is no raw record."""
     try:
         return read(one.head + b"}", limits)

@@ -35,7 +35,7 @@ Ready = tuple[Waiting, str | None]
 """A message and the destination that may have it."""
 
 
-class Release:
+class NextJudge:
     """What must come next."""
 
     def __init__(self, sequence: GroupSequence) -> None:
@@ -63,7 +63,7 @@ class Release:
         one.gone = True
 
 
-class AfterMessages(Release):
+class AfterMessages(NextJudge):
     """Each message waits for one settled id after the other; what is ready goes by rank."""
 
     def __init__(self, sequence: GroupSequence) -> None:

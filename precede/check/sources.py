@@ -13,7 +13,7 @@ import msgspec
 from precede.check.judge import Check
 from precede.check.records import (
     ERASED,
-    OrderedRecord,
+    OrderedRead,
     RawRecord,
     UnreadableError,
     read_letter,
@@ -53,7 +53,7 @@ class InStep:
         self._check = check
         self.reached: dict[int, int] = {}
         """Of each raw partition, the last offset that was read."""
-        self._waiting: dict[int, deque[OrderedRecord]] = {}
+        self._waiting: dict[int, deque[OrderedRead]] = {}
         self.waiting = 0
 
     def raw(self, one: RawRecord) -> None:
@@ -65,7 +65,7 @@ class InStep:
             self.waiting -= 1
             self._check.take(waiting.popleft())
 
-    def ordered(self, one: OrderedRecord) -> None:
+    def ordered(self, one: OrderedRead) -> None:
         waiting = self._waiting.get(one.partition)
         if not waiting and one.released_offset <= self.reached.get(one.partition, -1):
             self._check.take(one)
@@ -134,7 +134,7 @@ def _teller(tell: Tell | None, raw: Path, size: int) -> Callable[[int], None]:
 
 def _judge_lines(
     raw: Iterator[tuple[int, list[RawRecord]]],
-    ordered: Iterator[OrderedRecord],
+    ordered: Iterator[OrderedRead],
     letters: Iterator[Any],
     step: InStep,
     check: Check,
@@ -194,7 +194,7 @@ def _refused_line(text: bytes, offset: int) -> RawRecord:
     return RawRecord(0, offset, 0, text, None, None)
 
 
-def _ordered_lines(file: Any, path: Path, check: Check) -> Iterator[OrderedRecord]:
+def _ordered_lines(file: Any, path: Path, check: Check) -> Iterator[OrderedRead]:
     for number, line in enumerate(file, 1):
         text = line.rstrip(b"\r\n")
         if not text:
@@ -254,7 +254,7 @@ class TopicsCheck:
                 "deleted what came before (--from TOKEN judges the sequences alone)",
             )
         self._step = InStep(self.check)
-        self._kept: deque[OrderedRecord] = deque()
+        self._kept: deque[OrderedRead] = deque()
         self._token = token
 
     def _progress(self) -> "tuple[Owner, dict[int, int]]":
@@ -327,7 +327,7 @@ class TopicsCheck:
         step.release(self.bounds)
         check.settle(self.bounds)
 
-    def _offer(self, one: OrderedRecord) -> None:
+    def _offer(self, one: OrderedRead) -> None:
         """What a batch published after the progress was read is for the next round."""
         if one.released_offset >= self.bounds.get(one.partition, 0):
             self._kept.append(one)
@@ -355,7 +355,7 @@ class TopicsCheck:
                 following[one.partition] = one.offset + 1
                 yield read_raw(one.value, one.key, one.partition, one.offset, one.timestamp_ms, self._limits)
 
-    def _ordered(self) -> Iterator[OrderedRecord]:
+    def _ordered(self) -> Iterator[OrderedRead]:
         for one in self._records(self._settings.ordered_topic, self._ordered_next):
             try:
                 yield read_ordered(one.value or b"")
@@ -406,10 +406,10 @@ def judge_tables(settings: "Settings", groups: Collection[str], check: Check, te
         check.take(one)
 
 
-def _erased(row: dict[str, Any]) -> OrderedRecord:
+def _erased(row: dict[str, Any]) -> OrderedRead:
     """A row whose data were erased: only its place is judged."""
     released = row["released_offset"] if row["released_offset"] is not None else row["offset"]
-    return OrderedRecord(
+    return OrderedRead(
         row["group"],
         b"",
         row["position"],

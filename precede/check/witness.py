@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from precede.check.records import OrderedRecord, RawRecord
+from precede.check.records import OrderedRead, RawRecord
 
 KEPT_MAX = 100
 """So many groups are reported with a witness; what is broken in others is counted."""
@@ -58,7 +58,7 @@ class Shown(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{name} ({place})" if self.position is None else f"{name} (position {self.position}, {place})"
 
 
-def shown(one: OrderedRecord, name: str | None) -> Shown:
+def shown(one: OrderedRead, name: str | None) -> Shown:
     """An ordered record as a witness."""
     return Shown(name, one.partition, one.offset, one.position, one.destination, one.released_offset)
 
@@ -91,7 +91,7 @@ class Unjudged(NamedTuple):
     missing: str
 
 
-class Findings:
+class Witnesses:
     """All that was found: of each group the witness that says most, and how often each promise was broken."""
 
     def __init__(self) -> None:

@@ -8,17 +8,15 @@ import threading
 from datetime import UTC, datetime
 from itertools import islice
 from time import monotonic
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from confluent_kafka import KafkaException
-
-from precede.ingest.kafka import clients
-from precede.ingest.kafka.access import Address
-from precede.ingest.kafka.reading import TopicReader
-from precede.ingest.progress import decode_progress
 from precede.udfs.errors import AccessDenied, PrecedeError, Refused
 from precede.udfs.partitioner import partition_of
 from precede.udfs.records.identifiers import MessageId
+
+if TYPE_CHECKING:
+    from precede.ingest.kafka.access import Address
+    from precede.ingest.kafka.reading import TopicReader
 
 LOOK_EVERY_S = 1.0
 ANSWER_S = 1.0
@@ -83,7 +81,7 @@ class JobWatch:
     """Looks how far the job is in the partition of one group. Threads may share it."""
 
     def __init__(
-        self, bootstrap: Address | str, group: str, *, raw: str, ordered: str, progress: str, partitioner: str
+        self, bootstrap: "Address | str", group: str, *, raw: str, ordered: str, progress: str, partitioner: str
     ) -> None:
         self._bootstrap = bootstrap
         self._key = group.encode()
@@ -104,6 +102,8 @@ class JobWatch:
 
     def look(self) -> JobLook:
         """How far the job is behind, and since when the broker is away; takes a second at most, or a little more."""
+        from confluent_kafka import KafkaException  # peers have a status, too, and need no client of Kafka
+
         with self._one_at_a_time:
             if monotonic() >= self._next_s and not self._is_closed:
                 try:
@@ -125,6 +125,11 @@ class JobWatch:
 
     def _behind(self) -> int:
         """How many records of the group the job has not handled."""
+        from confluent_kafka import KafkaException
+
+        from precede.ingest.kafka import clients
+        from precede.ingest.kafka.reading import TopicReader
+
         try:
             reader = self._raw_reader = self._raw_reader or TopicReader(self._bootstrap, ANSWER_S, wait_ms=10)
             if self._partition is None:
@@ -156,6 +161,9 @@ class JobWatch:
 
     def _read_token(self) -> int | None:
         """The raw offset up to which the output of this partition is published; None if no job has said so."""
+        from precede.ingest.kafka.reading import TopicReader
+        from precede.ingest.progress import decode_progress
+
         reader = self._progress_reader
         if reader is None:
             found = TopicReader(self._bootstrap, ANSWER_S, wait_ms=10)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from precede.check.judge import Check
-from precede.check.records import ERASED, OrderedRecord, read_ordered
+from precede.check.records import ERASED, OrderedRead, read_ordered
 from precede.check.sources import judge_files
 from precede.udfs.limits import Limits
 from tests.door.command import precede
@@ -112,7 +112,7 @@ def test_a_line_that_is_no_ordered_record_is_named(replayed: Path) -> None:
 def test_an_erased_record_counts_and_only_its_place_is_judged(replayed: Path) -> None:
     records = [read_ordered(line) for line in (replayed / "ordered.jsonl").read_bytes().splitlines()]
     one = records[1]
-    records[1] = OrderedRecord(
+    records[1] = OrderedRead(
         one.group, b"", one.position, one.order, ERASED, None, 0, one.offset, 0, one.released_offset, 0
     )
     judged = Check(has_raw=False)

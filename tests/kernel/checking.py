@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from precede.check.judge import Check, Report
-from precede.check.records import OrderedRecord, read_letter, read_ordered, read_raw
+from precede.check.records import OrderedRead, read_letter, read_ordered, read_raw
 from precede.udfs.limits import Limits
 from tests.kernel.feeding import Outcome, Taken
 
@@ -311,7 +311,7 @@ def _field(
     random: Random,
     outcome: Outcome,
     name: str,
-    new: Callable[[OrderedRecord], object],
+    new: Callable[[OrderedRead], object],
     names: set[str],
     chosen: list[int] | None = None,
     *,
