@@ -10,13 +10,12 @@ fail like anything else.
 """
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
-
-from confluent_kafka import KafkaException
 
 from precede.udfs.errors import PrecedeError
 
@@ -24,7 +23,8 @@ QUIET_S = 60.0
 STOP_S = 2.0
 LAST_PAUSE_S = 30.0
 """The longest pause after an error in precede; the first one is a second."""
-PASSING = (KafkaException, PrecedeError, OSError)
+PASSING = (PrecedeError, OSError)
+"""What passes, with what the client of Kafka raises, where one is loaded."""
 
 _LOGGER = logging.getLogger("precede")
 
@@ -107,7 +107,7 @@ class Monitor(Generic[Client]):
                 try:
                     with self._opens() as client:
                         self._look_until_ended(client)
-                except self._passing as error:
+                except (*self._passing, *_kafka_errors()) as error:
                     self._failed(error)
                     self._pause(self._every_s)
                 except Exception as error:  # noqa: BLE001 (whatever it is, it is said, and the next look is taken)
@@ -121,7 +121,7 @@ class Monitor(Generic[Client]):
             pause_s = None
             try:
                 pause_s = self._look(client)
-            except self._passing as error:
+            except (*self._passing, *_kafka_errors()) as error:
                 self._failed(error)
             else:
                 self._succeeded()
@@ -161,6 +161,12 @@ def troubles() -> list[str]:
     return [monitor.trouble for monitor in list(_running) if monitor.trouble is not None]
 
 
+def _kafka_errors() -> tuple[type[Exception], ...]:
+    """What a client of Kafka raises; peers have monitors, too, and load none."""
+    client = sys.modules.get("confluent_kafka")
+    return () if client is None else (client.KafkaException,)
+
+
 def _sentence(error: Exception) -> str:
-    text = str(error.args[0].str()) if isinstance(error, KafkaException) else str(error)
+    text = str(error.args[0].str()) if isinstance(error, _kafka_errors()) else str(error)
     return f"{type(error).__name__}: {text}".rstrip(". ") if not isinstance(error, PrecedeError) else text.rstrip(". ")
