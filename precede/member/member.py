@@ -260,9 +260,9 @@ class Member(GroupMember):
             waits = tuple(MessageId(*id_) for id_ in islice(knowledge.missing, WAITS_MAX))
             missing, unsent, own = len(knowledge.missing), len(self._publisher.outbox), self._publisher.undelivered()
         connection = self._connection(look)
-        doubled = self._publisher.why_doubled
-        synced = connection.state == "live" and not (missing or unsent or own or doubled)
-        trouble = doubled or next((one.trouble for one in self._monitors if one.trouble is not None), None)
+        ended = self._why_ended()
+        synced = connection.state == "live" and not (missing or unsent or own or ended)
+        trouble = ended or next((one.trouble for one in self._monitors if one.trouble is not None), None)
         return Status(synced, missing, knowledge.given_up, unsent, own, waits, connection, trouble)
 
     def _connection(self, look: JobLook) -> Connection:
@@ -343,14 +343,18 @@ class Member(GroupMember):
     def _check_may_send(self) -> None:
         if self._left:
             raise Refused(f"{self.name} has left {self.group}: open the member again to come back.")
-        if self._speaker.knowledge.is_out(self.name, self.epoch):
-            raise Refused(
+        why_not = self._why_ended() or self._speaker.why_forged()
+        if why_not is not None:
+            raise Refused(why_not)
+
+    def _why_ended(self) -> str | None:
+        """Why nothing more counts that is said under this epoch, though the member did not leave; None if it does."""
+        if not self._left and self._speaker.knowledge.is_out(self.name, self.epoch):
+            return (
                 f"Epoch {self.epoch} of {self.name} has ended in {self.group}: open the member again, and it comes back"
                 " with a new one."
             )
-        why_not = self._publisher.why_doubled or self._speaker.why_forged()
-        if why_not is not None:
-            raise Refused(why_not)
+        return self._publisher.why_doubled
 
     # ── receiving ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -59,7 +59,7 @@ class Status(NamedTuple):
     """The first of the messages that the group is known to wait for."""
     connection: Connection = Connection("live")
     trouble: str | None = None
-    """What this member cannot do, and why: nothing more is sent while its name is open elsewhere, too."""
+    """What this member cannot do, and why: nothing more is sent where its epoch has ended."""
 
     def __str__(self) -> str:
         named = {"missing": self.missing, "unsent": self.unsent, "not delivered yet": self.own_pending}

@@ -190,6 +190,21 @@ def test_a_seq_that_this_member_did_not_use_is_noticed_too(relay: Relay) -> None
         assert ann.send("two") == ("ann", 1, 1)
 
 
+def test_a_member_that_was_put_out_says_so_in_its_status_and_comes_back_when_it_is_opened_again(relay: Relay) -> None:
+    with relay.member("ann") as ann:
+        ann.send("one")
+        assert take(ann, 1) == ["one"]
+        assert ann.status.trouble is None
+        relay.publish(relay.raw, b'{"group":"g","kind":"evict","member":["ann",0],"cut":1}')
+        wait_for(lambda: ann.poll(0.1) is None and ann.status.trouble is not None, "it reads that it was put out")
+        assert str(ann.status.trouble).startswith("Epoch 0 of ann has ended in g: open the member again")
+        assert not ann.status.synced
+        with pytest.raises(Refused, match="Epoch 0 of ann has ended"):
+            ann.send("two")
+    with relay.member("ann") as ann:
+        assert ann.send("two") == ("ann", 1, 1)
+
+
 def test_a_created_group_s_order_is_learned_even_before_anything_of_it_is_ordered(relay: Relay) -> None:
     create(relay, "causal")
     with relay.member("ann") as ann, relay.member("bob") as bob:
