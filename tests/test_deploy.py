@@ -25,6 +25,7 @@ from precede.ingest.kafka.topics import Retention
 from precede.ingest.live.kernel import KernelState, StreamIdentity
 from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.ingest.service.running import host_and_port
+from precede.streaming.monitoring.history_monitor import HistoryMonitor
 from precede.streaming.monitoring.metrics import Metrics
 from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.monitoring.retention_monitor import RetentionMonitor
@@ -157,6 +158,8 @@ def told_metrics() -> dict[str, set[str]]:
     metrics.keepers = [QueryKeeper(name, lambda: None, print, 1, print) for name in names]  # type: ignore[arg-type, return-value]
     metrics.keepers[0].progress_at, metrics.keepers[0].behind = 1.0, 0
     metrics.keepers[1].reached = {("precede.ordered", 0): 5}
+    metrics.history = HistoryMonitor(settings, print)  # type: ignore[arg-type]
+    metrics.history.differences["deliveries"] = 0
     metrics.observe("order", "triggerExecution", 1.0)
     told: dict[str, set[str]] = {}
     for family in (*metrics.registry.collect(), *gateway_metrics(settings), *check_metrics()):
@@ -247,6 +250,7 @@ def test_the_dashboard_shows_every_metric_that_an_alarm_goes_by() -> None:
     seldom = {
         "precede_query_restarts_total",
         "precede_check_broken_groups",
+        "precede_history_difference_rows",
     }  # the alarm and its page say all there is to say
     assert set().union(*(metrics(alarm["expr"]) for alarm in ALARMS.values())) - shown == seldom
 

@@ -246,7 +246,7 @@ def _history(settings: Settings, topics: dict[str, Topic]) -> Iterator[Finding]:
         return
     yield from tried(
         lambda: checkpoint.check_history(settings, _kept(settings).history, topics),
-        f"The Delta tables in {settings.delta} and the checkpoint belong together.",
+        f"The Delta tables in {settings.delta} and the checkpoint belong together, and have all rows.",
     )
 
 

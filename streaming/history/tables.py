@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
+import msgspec
+
 from precede.ingest.kafka.topics import Topic
 from precede.ingest.service.running import reason_of
+from precede.streaming.history import row_counts
+from precede.streaming.history.row_counts import LOG, Comparison
 from precede.streaming.places import place, spark_files
 from precede.streaming.places.place import Place
 from precede.streaming.places.spark_files import NO_BATCH
@@ -18,8 +22,6 @@ if TYPE_CHECKING:
 
 REBUILD = "precede run --rebuild-delta"
 """What to do when a table and its checkpoint do not belong together."""
-
-LOG = "_delta_log"
 
 DELIVERIES = "deliveries"
 DEAD_LETTERS = "dead_letters"
@@ -140,6 +142,47 @@ def check(settings: Settings, table: str, wanted: str | None) -> None:
         raise Refused(f"The Delta table {folder} is not the one that the checkpoint {settings.checkpoint} writes.")
     if found is not None and table in BY_BATCHES:
         _check_same_batch(settings, table, found)
+        compared = compare_rows(settings, table)
+        if compared is not None and compared.broken:
+            raise Refused(wrong_rows(settings, table, compared))
+
+
+def compare_rows(settings: Settings, table: str) -> Comparison | None:
+    """The rows of a table that its query fills by batches, and those that were written; None before there is a table.
+
+    What is kept of it stands in the checkpoint (`keep_rows`).
+    """
+    from deltalake.exceptions import DeltaError
+
+    folder, query = path(settings, table), _query_id(settings, table)
+    if query is None or not (folder / LOG).exists():
+        return None
+    kept = row_counts.load(settings.history_checkpoint(table))
+    try:
+        opened = open_table(folder, settings.storage_options)
+        batch = opened.transaction_version(query)
+        return row_counts.compare(folder, opened, query, NO_BATCH if batch is None else batch, kept)
+    except (DeltaError, OSError, msgspec.DecodeError) as error:
+        raise Refused(f"The rows of the Delta table {folder} cannot be counted: {error}.") from error
+
+
+def keep_rows(settings: Settings, table: str, compared: Comparison) -> None:
+    """Note in the checkpoint how many rows the table has; a number that is not right changes nothing there."""
+    if compared.broken is None:
+        row_counts.save(settings.history_checkpoint(table), compared.found)
+
+
+def wrong_rows(settings: Settings, table: str, compared: Comparison) -> str:
+    """The sentence about a table that has not the rows that were written to it."""
+    missing = f"{-compared.difference:,} are missing"
+    wrong = missing if compared.difference < 0 else f"{compared.difference:,} are too many"
+    back = (
+        "" if compared.undone_by is None else f"bring its version {compared.undone_by} back with Delta's RESTORE, or "
+    )
+    return (
+        f"The Delta table {path(settings, table)} has {compared.found.rows:,} rows, but {compared.expected:,} were "
+        f"written to it: {wrong} {compared.broken}. To mend it, {back}rebuild the table from the topic: {REBUILD}."
+    )
 
 
 def _query_id(settings: Settings, table: str) -> str | None:

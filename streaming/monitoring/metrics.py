@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from precede.ingest.service.broker_monitor import BrokerMonitor
 from precede.streaming.history.tables import TABLES, history_name
+from precede.streaming.monitoring.history_monitor import HistoryMonitor
 from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.monitoring.retention_monitor import RetentionMonitor
 from precede.streaming.order import counts as counts_file
@@ -51,6 +52,8 @@ class Metrics(Collector):
         self.keepers: list[QueryKeeper] = []
         self.retention: RetentionMonitor | None = None
         """Where the raw topic has a retention."""
+        self.history: HistoryMonitor | None = None
+        """Where the job writes history."""
         self.registry = CollectorRegistry()
         self._phases = Histogram(
             "precede_batch_seconds",
@@ -99,6 +102,8 @@ class Metrics(Collector):
                     self.retention.used,
                 )
         yield from self._queries()
+        if self.history is not None:
+            yield self._history_difference(self.history.differences.copy())
         yield self._disks()
 
     def _ordering(self, counts: JobCounts) -> Iterator[Metric]:
@@ -153,6 +158,16 @@ class Metrics(Collector):
                     waited_s = [self.broker.waited_s(*place, offset) for place, offset in keeper.reached.items()]
                     lag.add_metric([table], max(waited_s))
         return lag
+
+    def _history_difference(self, differences: dict[str, int]) -> Metric:
+        rows = GaugeMetricFamily(
+            "precede_history_difference_rows",
+            "Rows that the table has and that were not written to it, or, below 0, those it lacks; seen every 60 s.",
+            labels=["table"],
+        )
+        for table, difference in differences.items():
+            rows.add_metric([table], difference)
+        return rows
 
     def _queries(self) -> Iterator[Metric]:
         running = GaugeMetricFamily("precede_query_running", "1 while the query runs.", labels=["query"])

@@ -15,6 +15,7 @@ from precede.ingest.service.running import Announcer
 from precede.streaming.history import tables
 from precede.streaming.history.tables import GAPS, TABLES, history_name
 from precede.streaming.job.job import Job
+from precede.streaming.monitoring.history_monitor import HistoryMonitor
 from precede.streaming.monitoring.query_keeper import QueryKeeper
 from precede.streaming.order.sink import Sink
 from precede.streaming.places import spark_files
@@ -63,6 +64,8 @@ class SparkJob(Job):
         spark = self.spark or self._start_spark(stack)
         self.begin("it starts its queries")
         self._write_checkpoint(spark, self.planned, self.topics)
+        if self.writes_history:
+            self._watch_history(stack)
         order, history = self._keepers(spark)
         if self.monitoring:
             self.monitoring.show(order + history, self.sink)
@@ -77,6 +80,13 @@ class SparkJob(Job):
         if self.patiently(self._is_control_topic_empty):
             history = [keeper for keeper in history if keeper.name != history_name(GAPS)]
         self.keep_running(history)
+
+    def _watch_history(self, stack: ExitStack) -> None:
+        monitor = HistoryMonitor(self.settings, self.say)
+        if self.monitoring:
+            self.monitoring.metrics.history = monitor
+        monitor.start()
+        stack.callback(lambda: monitor.stop(is_owner=self.lost is None))
 
     def _start_spark(self, stack: ExitStack) -> "SparkSession":
         from precede.streaming.spark import session

@@ -1,6 +1,7 @@
 """Real broker, real Spark, real Delta: what goes in comes out, once, and the same whatever happens in between."""
 
 import datetime
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from precede.udfs.records.wire import encode_message
 from tests.faults import judge
 from tests.records import by_group, by_kernel, conversation
 from tests.system.stream import Stream, contiguous, forget_last_commit
+from tests.system.test_doctor import config, examine
 
 BAD: list[tuple[bytes | None, bytes | None, str]] = [
     (b"group-1", b"not json", "malformed"),
@@ -270,6 +272,35 @@ def test_history_goes_on_where_it_was_and_refuses_tables_it_did_not_write(
         stream.once(spark)
     stream.once(spark, rebuild_delta=True, checkpoint=str(tmp_path / "fresh"), only="history")
     assert sorted(row["record"] for row in stream.table("deliveries")) == all_records(stream)
+
+
+def test_rows_that_a_restore_took_away_refuse_the_next_start(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(broker.bootstrap, tmp_path)
+    talk = conversation(200)
+    for part in (talk[:100], talk[100:]):
+        stream.send([*part, (b"group-1", b"not json")])
+        stream.once(spark)
+    for name in ("deliveries", "dead_letters"):
+        folder = tmp_path / "delta" / name
+        before = len(stream.table(name))
+        spark.sql(f"OPTIMIZE delta.`{folder}`").collect()
+        stream.once(spark)
+        whole = DeltaTable(folder).version()
+        for harm in (f"RESTORE TABLE delta.`{folder}` TO VERSION AS OF 1", f"DELETE FROM delta.`{folder}`"):
+            spark.sql(harm).collect()
+            since = rf"[\d,]+ are missing since its version {DeltaTable(folder).version()} \({harm.split()[0]} of"
+            sentence = rf"{name} has [\d,]+ rows, but {before:,} were written to it: {since} .* --rebuild-delta"
+            with pytest.raises(Refused, match=sentence):
+                stream.once(spark)
+            status, _, stops = examine(config(stream, tmp_path, f"shards = {stream.settings.shards}\n"))
+            assert status == 1
+            [line] = stops
+            assert re.search(sentence, line)
+            spark.sql(f"RESTORE TABLE delta.`{folder}` TO VERSION AS OF {whole}").collect()
+            stream.once(spark)
+        assert len(stream.table(name)) == before
 
 
 def abort_one(stream: Stream) -> None:
