@@ -169,7 +169,7 @@ class GroupSequence:
         if guarantee is not None:
             if unmet is not None:
                 self._came_early(id_, unmet, shown(one, id_text(id_)))
-            if guarantee.looks_back and not is_stand_in:
+            if guarantee.looks_back and not is_stand_in and (self.is_whole or not guarantee.needs_beginning):
                 wrong = guarantee.misplaced(id_, message, one)
                 if wrong is not None and self.order is not None:
                     at = shown(one, id_text(id_))
@@ -177,7 +177,7 @@ class GroupSequence:
             if guarantee.looks_back:
                 guarantee.delivered(id_, None if is_stand_in else message, one)
         if self._early and who in self._early:
-            self._fill(who, id_, shown(one, id_text(id_)))
+            self._fill(who, id_, message, shown(one, id_text(id_)))
 
     def settle(self, id_: Id, message: Message, place: str | None, *, is_stand_in: bool) -> bool:
         """An id is delivered or given up on at one destination; False if it was before."""
@@ -238,7 +238,7 @@ class GroupSequence:
         self._early_count += 1
         self._early.setdefault(unmet.who, []).append(_Early(id_, at, unmet, violation))
 
-    def _fill(self, who: Who, id_: Id, at: Shown) -> None:
+    def _fill(self, who: Who, id_: Id, message: Message, at: Shown) -> None:
         """What was missing has come: now the witness is whole."""
         kept = []
         for one in self._early[who]:
@@ -247,10 +247,12 @@ class GroupSequence:
                 kept.append(one)
                 continue
             self._early_count -= 1
+            whole = self._violation_of(one.id, one.at, one.unmet, at)
+            if self.guarantee is not None and self.guarantee.circle(message, one.id) is not None:
+                whole.sentence = f"{whole.sentence[:-1]}, and which depends on it in turn: a circle."
             if one.violation is None:
-                self._findings.add(self._violation_of(one.id, one.at, one.unmet, at))
+                self._findings.add(whole)
             else:
-                whole = self._violation_of(one.id, one.at, one.unmet, at)
                 one.violation.records, one.violation.sentence = whole.records, whole.sentence
         if kept:
             self._early[who] = kept

@@ -5,6 +5,7 @@ of the two shows a violation depends on how the documents state the guarantee.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import UNSET
@@ -17,6 +18,8 @@ from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Id, Message, Who
 
 NO_CLOCK = -(10**30)
+KEPT_MAX = 1_000
+"""In `object`, so many messages of a sender are kept that came before earlier ones of it."""
 
 
 class Unmet(NamedTuple):
@@ -37,6 +40,8 @@ class Guarantee:
     """Whether a stand-in, too, follows the previous message of its sender."""
     looks_back = False
     """Whether it compares a message with what was delivered before."""
+    needs_beginning = False
+    """Whether that can only be judged of a sequence that is known from its beginning."""
     by_clocks = False
     both_clocks = False
     answers_first = False
@@ -61,6 +66,10 @@ class Guarantee:
     def delivered(self, id_: Id, message: Message | None, one: OrderedRead) -> None:
         """A message, or what stands for it, was delivered."""
 
+    def circle(self, message: Message, other: Id) -> list[Id] | None:
+        """What leads from a message back to another one that must follow it; None where nothing does."""
+        return None
+
     def previous(self, id_: Id) -> Unmet | None:
         """What is missing of the sender's earlier messages."""
         who = (id_[0], id_[1])
@@ -83,16 +92,132 @@ class ReplyAfterQuestion(Guarantee):
         return _one(after[0])
 
 
+class _Ahead(NamedTuple):
+    """A message that was delivered while earlier ones of its sender had not come."""
+
+    seq: int
+    instance: tuple[int, str | int]
+    op: str | None
+    """The method that its instance executes."""
+    to: frozenset[str]
+    at: Shown
+
+
 class AfterItsDependencies(Guarantee):
-    """`object`: a message follows all that it names."""
+    """`object`: a message follows all that it names, and its significant predecessors of its own sender.
+
+    Of one sender, a message precedes a later one with a common destination if one instance said both, or two whose
+    methods conflict, the earlier one first (the object-based protocol, Table 1). A sender knows what it said, so it
+    names these, directly or through others. What it did not know of another sender has the order of its delivery.
+    """
 
     name = "object"
+    looks_back = needs_beginning = True
+
+    def __init__(self, settled: Settled, membership: Membership) -> None:
+        super().__init__(settled, membership)
+        self._ahead: dict[Who, list[_Ahead]] = {}
+        self._loose = Settled()
+        """What was given up on, and what follows it: there what a message names no longer leads back to all."""
+        self._is_any_loose = False
+        self._named: dict[Id, list[Id]] = {}
+        """Of the last messages, what they name."""
 
     def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
         for one in message.after or ():
             if one not in self.settled:
                 return _one(one)
         return None
+
+    def misplaced(self, id_: Id, message: Message, one: OrderedRead) -> tuple[Shown, str] | None:
+        ahead = self._ahead.get((id_[0], id_[1]))
+        if ahead is None or ahead[-1].seq <= id_[2]:
+            return None
+        own = _as_ahead(id_, message, one)
+        if own is None:
+            return None
+        found: tuple[Shown, str] | None = None
+        for other in ahead[bisect_right(ahead, own.seq, key=_seq_of) :]:
+            why = self._why(own, other)
+            if why is not None:
+                way = self.circle(message, (id_[0], id_[1], other.seq))
+                if way is not None:
+                    return other.at, f"{why}; {_round(way)}"
+                found = found or (other.at, why)
+        return found
+
+    def _why(self, one: _Ahead, other: _Ahead) -> str | None:
+        """Why a message must come before one that its sender said later."""
+        common = one.to & other.to
+        if not common:
+            return None
+        where = f"both go to {min(common)}"
+        if one.instance == other.instance:
+            return f"one instance said it earlier, and {where}"
+        is_earlier = one.instance[1] == other.instance[1] and one.instance[0] < other.instance[0]
+        if not is_earlier or one.op is None or other.op is None:
+            return None
+        conflicts = self.membership.options.conflicts or ()
+        if (one.op, other.op) not in conflicts and (other.op, one.op) not in conflicts:
+            return None
+        return f"it was said earlier, {one.op} and {other.op} conflict, and {where}"
+
+    def circle(self, message: Message, other: Id) -> list[Id] | None:
+        ways = [[id_] for id_ in message.after or ()]
+        seen = {way[0] for way in ways}
+        for way in ways:  # grows during the loop
+            if way[-1] == other:
+                return way
+            for id_ in self._named.get(way[-1], ()):
+                if id_ not in seen:
+                    seen.add(id_)
+                    ways.append([*way, id_])
+        return None
+
+    def delivered(self, id_: Id, message: Message | None, one: OrderedRead) -> None:
+        who, after = (id_[0], id_[1]), None if message is None else message.after or None
+        is_loose = message is None
+        if after:
+            self._named[id_] = after
+            if len(self._named) > KEPT_MAX:
+                del self._named[next(iter(self._named))]
+            is_loose = self._is_any_loose and any(other in self._loose for other in after)
+        if is_loose:
+            self._is_any_loose = True
+            self._loose.add(id_)
+        upto = self.settled.upto(who)
+        ahead = self._ahead.get(who)
+        if ahead is not None and ahead[0].seq <= upto:
+            del ahead[: bisect_right(ahead, upto, key=_seq_of)]
+            if not ahead:
+                del self._ahead[who]
+        if upto >= id_[2] or is_loose or message is None:
+            return
+        own = _as_ahead(id_, message, one)
+        if own is not None:
+            ahead = self._ahead.setdefault(who, [])
+            ahead.insert(bisect_right(ahead, own.seq, key=_seq_of), own)
+            if len(ahead) > KEPT_MAX:
+                del ahead[0]
+
+
+def _as_ahead(id_: Id, message: Message, one: OrderedRead) -> _Ahead | None:
+    """What a message says about its instance; None if that can order nothing."""
+    stamp = message.object
+    if stamp is UNSET or stamp.instance is UNSET or not message.to:
+        return None
+    op = None if stamp.sender_op is UNSET else stamp.sender_op
+    return _Ahead(id_[2], stamp.instance, op, frozenset(message.to), shown(one, id_text(id_)))
+
+
+def _seq_of(one: _Ahead) -> int:
+    return one.seq
+
+
+def _round(way: Sequence[Id]) -> str:
+    """How a message depends on what must follow it."""
+    through = " through " + ", ".join(map(id_text, way[:-1])) if len(way) > 1 else ""
+    return f"it depends on that one{through} all the same, which is a circle"
 
 
 class SendersOrder(Guarantee):

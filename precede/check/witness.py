@@ -18,7 +18,7 @@ PROMISES = {
     "total": "the sequence is the log's",
     "lamport": "the sequence is the one of (time, sender)",
     "two_clock": "what both clocks put first comes first",
-    "object": "what a request depends on comes before it",
+    "object": "what a request depends on comes before it, and so does what its sender said in conflict with it",
     "position": "positions are 1, 2, 3, without a hole and without a repetition",
     "once": "each message is delivered once",
     "released": "a record is released by a record of the log, not before it arrived, and one after the other",

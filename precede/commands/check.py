@@ -50,7 +50,7 @@ def check(
         typer.Option(
             "--from",
             metavar="TOKEN",
-            help="Begin at this token of `precede.follow`: what lies before counts as delivered.",
+            help="Begin at this token of `precede.follow`, and no other: what lies before counts as delivered.",
         ),
     ] = None,
     follow: Annotated[

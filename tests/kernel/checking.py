@@ -12,7 +12,10 @@ from typing import Any
 from precede.check.judge import Check, Report
 from precede.check.records import OrderedRead, read_letter, read_ordered, read_raw
 from precede.udfs.limits import Limits
-from tests.kernel.feeding import Outcome, Taken
+from precede.udfs.records.messages import Id
+from precede.udfs.records.wire import encode_message
+from tests.kernel.feeding import Outcome, Taken, feed
+from tests.kernel.object_clients import Group
 
 Records = list[bytes]
 """Ordered records."""
@@ -52,6 +55,84 @@ def checked(
     return check.report()
 
 
+# ── objects ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CONFLICTS = [("op1", "op2")]
+OBJECTS = ("i", "j", "k")
+
+
+def object_history(random: Random, count: int) -> list[Taken]:
+    """Instances at three objects say messages to each other; the log has them in disorder, and not all of them."""
+    group = Group(*OBJECTS, conflicts=CONFLICTS)
+    running = [group.start(name, random.choice(["op1", "op2", "op3"])) for name in OBJECTS]
+    said: list[Id] = []
+    reached: list[Id] = []
+    for _ in range(count):
+        at = random.randrange(len(running))
+        if random.random() < 0.3:
+            group.commit(running[at])
+            running[at] = group.start(OBJECTS[at], random.choice(["op1", "op2", "op3"]))
+        to = random.sample(OBJECTS, random.randint(0, 2))
+        group.send(running[at], random.choice(["op1", "op2", "op3"]), *to)
+        said += [id_ for id_ in group.said if id_ not in said and id_ not in reached]
+        while said and random.random() < 0.5:  # what comes late, and what its members see
+            reached.append(said.pop(random.randrange(len(said))))
+            if all(before in reached for before in group.significant[reached[-1]]):
+                group.deliver(group.said[reached[-1]])
+    random.shuffle(said)
+    lost = {id_ for id_ in said if random.random() < 0.2}
+    options = {"order": "object", "conflicts": CONFLICTS}
+    create = {"kind": "create", "group": "g", "members": list(OBJECTS), "options": options}
+    values = [json.dumps(create).encode()]
+    for id_ in [*reached, *(id_ for id_ in said if id_ not in lost)]:
+        one = group.said[id_]
+        stamp = {"instance": one.instance, "op": one.op, "sender_op": one.sender_op, "type": one.type}
+        data = f"message {id_[2]}"
+        values.append(encode_message("g", *id_, after=list(one.after), to=list(one.to), object=stamp, data=data))
+    for sender, epoch, seq in sorted(lost):
+        value = {"kind": "abandon", "group": "g", "sender": "k", "ids": [[sender, epoch, seq, seq]]}
+        values.insert(random.randint(1, len(values)), json.dumps(value).encode())
+    return [(value, b"g", 0, offset, offset) for offset, value in enumerate(values)]
+
+
+def _before_what_it_conflicts_with(random: Random, log: Sequence[Taken], *, in_a_circle: bool) -> Broken | None:
+    """A later message of a sender names nothing any more, and reaches the log before one that must precede it."""
+    known: dict[int, dict[str, Any]] = {at: parts(taken[0] or b"") for at, taken in enumerate(log)}
+    pairs = [
+        (early, late)
+        for early, one in known.items()
+        for late, other in known.items()
+        if "object" in one and "object" in other and _precedes(one, other)
+    ]
+    random.shuffle(pairs)
+    for early, late in pairs:
+        values = {at: taken[0] for at, taken in enumerate(log)}
+        one, other = dict(known[early]), dict(known[late])
+        other["after"] = []
+        if in_a_circle:
+            one["after"] = [[other["sender"], other["epoch"], other["seq"]]]
+        first, last = min(early, late), max(early, late)
+        values[first], values[last] = (json.dumps(each).encode() for each in (other, one))
+        changed = [(values[at], *taken[1:]) for at, taken in enumerate(log)]
+        outcome = feed(changed, order="object")
+        delivered = [each for each in map(parts, outcome.ordered) if "object" in each]
+        misplaced = (each for at, each in enumerate(delivered) if any(_precedes(each, two) for two in delivered[:at]))
+        first_wrong = next(misplaced, None)
+        if first_wrong is not None and (one["sender"], one["seq"]) == (first_wrong["sender"], first_wrong["seq"]):
+            return Broken(outcome.ordered, outcome.dead, {"object"}, changed)
+    return None
+
+
+def _precedes(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether Table 1 puts one message of a sender before another, as the stamps say."""
+    if one["sender"] != other["sender"] or one["seq"] >= other["seq"] or not set(one["to"]) & set(other["to"]):
+        return False
+    if one["object"]["instance"] == other["object"]["instance"]:
+        return True
+    ops = one["object"]["sender_op"], other["object"]["sender_op"]
+    return one["object"]["instance"] < other["object"]["instance"] and (ops in CONFLICTS or ops[::-1] in CONFLICTS)
+
+
 # ── what can be wrong ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -63,7 +144,8 @@ class Broken:
     dead: list[bytes]
     names: set[str]
     """The promises that this breaks, each of which names it rightly."""
-    order: str = ""
+    log: Sequence[Taken] | None = None
+    """The raw log, where that says so, too."""
 
 
 def parts(value: bytes) -> dict[str, Any]:
@@ -279,6 +361,16 @@ def wrongly_abandoned(random: Random, outcome: Outcome, log: Sequence[Taken], or
     return _field(random, outcome, "status", lambda _: "abandoned", {"account", "bytes", "destination", "late", order})
 
 
+def unnamed_conflict(random: Random, outcome: Outcome, log: Sequence[Taken], order: str) -> Broken | None:
+    """A message is delivered before an earlier one that conflicts with it and has a destination in common."""
+    return _before_what_it_conflicts_with(random, log, in_a_circle=False) if order == "object" else None
+
+
+def circle_of_conflicts(random: Random, outcome: Outcome, log: Sequence[Taken], order: str) -> Broken | None:
+    """What must come first because of a conflict depends on what must come after it."""
+    return _before_what_it_conflicts_with(random, log, in_a_circle=True) if order == "object" else None
+
+
 def refused_and_delivered(random: Random, outcome: Outcome, log: Sequence[Taken], order: str) -> Broken | None:
     """A delivered message has a dead letter, too."""
     at = _any(random, messages(outcome))
@@ -363,6 +455,8 @@ CATALOGUE: dict[str, Seed] = {
         wrong_time,
         wrong_destination,
         wrongly_abandoned,
+        unnamed_conflict,
+        circle_of_conflicts,
         refused_and_delivered,
         refused_twice,
         unrefused,
