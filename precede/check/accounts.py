@@ -3,7 +3,7 @@ must.
 
 The raw log is followed step by step. One step is one record; everything it frees is delivered before the next one. So
 at each step it is known what has to come next, and what comes is compared with that. Which records were refused is
-taken from the dead letters, and what a refusal leaves is the contract's.
+taken from the dead letters, which are judged as far as that is sure; what a refusal leaves is the contract's.
 """
 
 from collections import deque
@@ -24,21 +24,12 @@ from precede.check.mismatch import (
     wrong_with_unknown,
 )
 from precede.check.records import ABANDONED, DELIVERED, OrderedRead, RawRecord, id_of, read_head
+from precede.check.refusals import MAY_BE_HELD_FIRST, ON_ENTRY, TAKES_ID, Letters, why_wrong
 from precede.check.release import AfterMessages, AtDestinations, NextJudge, Waiting
 from precede.check.witness import Shown, Witnesses, shown, shown_raw
 from precede.udfs.limits import Limits
 from precede.udfs.records.identifiers import id_text
 from precede.udfs.records.messages import Abandon, Create, Evict, Heartbeat, Id, Join, Leave, Message, Record, Who
-
-TAKES_ID = ("self_parent", "cycle", "orphan")
-"""Refusals that take the id, in `s_b`."""
-MAY_BE_HELD_FIRST = (*TAKES_ID, "fenced", "abandoned", "not_member", "late", "clock_regression")
-"""Codes that a message may get after it was held; with every other code it was refused at once."""
-ON_ENTRY = ("late", "clock_regression")
-"""Codes that a message by clocks may get when its turn comes."""
-
-Letters = dict[int, dict[str | None, str]]
-"""Of one raw partition: by offset, and by destination, the code of a dead letter that no record has met yet."""
 
 
 class Accounts:
@@ -153,7 +144,7 @@ class Accounts:
             if self._must:
                 return self._must[0]
             release = self._release
-            if release is None:
+            if release is None or self.is_off:
                 return None
             ready = release.next()
             if ready is None:
@@ -184,6 +175,8 @@ class Accounts:
         self._withdraw(one)
         if code in TAKES_ID and self._promise.answers_first:
             self._condemned.add(one.id)
+        elif code != "self_parent" and not self.is_off:
+            self._break_refusal(one.arrived, one.id, code, "nothing was in the way of its delivery")
         return True
 
     def _expect_stand_in(self, release: AtDestinations, one: Waiting) -> None:
@@ -295,7 +288,8 @@ class Accounts:
             return None
         expected = self._next()
         if expected is None:
-            self._not_expected(one, None)
+            if not self.is_off:
+                self._not_expected(one, None)
             return None
         waiting, arrived = expected.one, expected.arrived
         is_stand_in = waiting is not None and waiting.message is None
@@ -450,11 +444,14 @@ class Accounts:
         """Whether the record was refused when it came; some messages are held first."""
         codes = self._letters[raw.offset]
         code = next(iter(codes.values()))
-        if isinstance(record, Message) and code in MAY_BE_HELD_FIRST:
-            id_ = id_of(record)
+        if not isinstance(record, Message):
+            del self._letters[raw.offset]
+            return True
+        id_ = id_of(record)
+        is_known = id_ in self.open or id_ in self.sequence.settled or id_ in self._condemned
+        if code in MAY_BE_HELD_FIRST:
             who = (id_[0], id_[1])
             membership = self.sequence.membership
-            is_known = id_ in self.open or id_ in self.sequence.settled or id_ in self._condemned
             if code in TAKES_ID and self._promise.answers_first:
                 if not is_known:
                     self._condemned.add(id_)
@@ -472,7 +469,14 @@ class Accounts:
                 elif code == "self_parent" and not membership.is_in(who):
                     return False
         del self._letters[raw.offset]
+        why = why_wrong(code, raw, record, self.sequence, self._promise, self.open.get(id_), is_new=not is_known)
+        if why is not None:
+            self._break_refusal(raw, id_, code, why)
         return True
+
+    def _break_refusal(self, raw: RawRecord, id_: Id, code: str, why: str) -> None:
+        at = shown_raw(raw, id_text(id_))
+        self._break("refused", f"{at} was refused as {code}, though {why}", at)
 
     @property
     def _promise(self) -> "type[Guarantee]":

@@ -15,7 +15,7 @@ from precede.check.records import OrderedRead
 from precede.check.settled import Settled
 from precede.check.witness import Shown, shown
 from precede.udfs.records.identifiers import id_text
-from precede.udfs.records.messages import Id, Message, Who
+from precede.udfs.records.messages import SEQ_MAX, Id, Message, Who
 
 NO_CLOCK = -(10**30)
 KEPT_MAX = 1_000
@@ -36,6 +36,8 @@ class Guarantee:
     """One order's promise. `settled` is what was delivered or abandoned so far, in the whole group."""
 
     name = ""
+    needs: tuple[str, ...] | None = None
+    """The stamps that its messages must have; None where that is not known."""
     keeps_turn = False
     """Whether a stand-in, too, follows the previous message of its sender."""
     looks_back = False
@@ -50,6 +52,11 @@ class Guarantee:
     def __init__(self, settled: Settled, membership: Membership) -> None:
         self.settled = settled
         self.membership = membership
+
+    @classmethod
+    def contradicts(cls, message: Message) -> bool:
+        """Whether the stamps of a message contradict themselves, are no clocks, or lack one that is needed."""
+        return any(getattr(message, field) is UNSET for field in cls.needs or ())
 
     def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
         """The first that must come before this message and has not; None if it may be delivered."""
@@ -83,7 +90,12 @@ class ReplyAfterQuestion(Guarantee):
     """`s_b`: a message follows the one that it answers."""
 
     name = "s_b"
+    needs = ("after",)
     answers_first = True
+
+    @classmethod
+    def contradicts(cls, message: Message) -> bool:
+        return super().contradicts(message) or len(message.after or ()) > 1
 
     def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
         after = message.after
@@ -112,6 +124,7 @@ class AfterItsDependencies(Guarantee):
     """
 
     name = "object"
+    needs = ("after",)
     looks_back = needs_beginning = True
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
@@ -224,6 +237,7 @@ class SendersOrder(Guarantee):
     """`fifo`: a message follows the previous one of its sender."""
 
     name = "fifo"
+    needs = ()
     keeps_turn = True
 
     def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
@@ -234,7 +248,12 @@ class CausalOrder(Guarantee):
     """`causal`: a message follows everything that its vector counts."""
 
     name = "causal"
+    needs = ("seen",)
     keeps_turn = True
+
+    @classmethod
+    def contradicts(cls, message: Message) -> bool:
+        return super().contradicts(message) or not _counts_itself(message)
 
     def unmet(self, id_: Id, message: Message, place: str | None) -> Unmet | None:
         upto = self.settled.upto
@@ -252,6 +271,7 @@ class LogOrder(Guarantee):
     """`total`: the sequence of the log."""
 
     name = "total"
+    needs = ()
     looks_back = True
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
@@ -275,9 +295,14 @@ class TimeOrder(Guarantee):
     """`lamport`: by linear time, then by the sender's name."""
 
     name = "lamport"
+    needs = ("time",)
     looks_back = True
     keeps_turn = True
     by_clocks = True
+
+    @classmethod
+    def contradicts(cls, message: Message) -> bool:
+        return super().contradicts(message) or (message.time is not UNSET and message.time < 0)
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
         super().__init__(settled, membership)
@@ -308,9 +333,16 @@ class TwoClockOrder(Guarantee):
     """`two_clock`: a linear extension of the relation by both clocks."""
 
     name = "two_clock"
+    needs = ("time", "clock_ms")
     looks_back = True
     keeps_turn = True
     by_clocks = both_clocks = True
+
+    @classmethod
+    def contradicts(cls, message: Message) -> bool:
+        is_no_clock = message.clock_ms is not UNSET and abs(message.clock_ms) > SEQ_MAX
+        is_no_time = message.time is not UNSET and message.time < 0
+        return super().contradicts(message) or is_no_clock or is_no_time
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
         super().__init__(settled, membership)
@@ -375,7 +407,12 @@ class CausalAtDestinations(Guarantee):
     """`causal_p2p`: at each destination, a message follows what its `sent` names for that destination."""
 
     name = "causal_p2p"
+    needs = ("to", "seen", "sent")
     looks_back = True
+
+    @classmethod
+    def contradicts(cls, message: Message) -> bool:
+        return super().contradicts(message) or not _counts_itself(message)
 
     def __init__(self, settled: Settled, membership: Membership) -> None:
         super().__init__(settled, membership)
@@ -403,6 +440,12 @@ class CausalAtDestinations(Guarantee):
         for name, epoch, seq in [id_] if message is None else message.seen or ():
             if clock.get((name, epoch), 0) < seq:
                 clock[name, epoch] = seq
+
+
+def _counts_itself(message: Message) -> bool:
+    """Whether a vector clock has its own message in it, and once."""
+    own = [seq for name, epoch, seq in message.seen or () if (name, epoch) == (message.sender, message.epoch or 0)]
+    return own == [message.seq]
 
 
 def _one(id_: Id) -> Unmet:

@@ -7,10 +7,11 @@ from collections.abc import Collection
 
 import msgspec
 
-from precede.check.accounts import MAY_BE_HELD_FIRST, TAKES_ID, Accounts, Letters
+from precede.check.accounts import Accounts
 from precede.check.group import GroupSequence
 from precede.check.guarantees import promise_of
 from precede.check.records import ERASED, LetterRead, OrderedRead, RawRecord, UnreadableError, read_head
+from precede.check.refusals import MAY_BE_HELD_FIRST, TAKES_ID, Letters
 from precede.check.witness import Shown, Violation, Witnesses, shown_raw
 from precede.udfs.limits import Limits
 from precede.udfs.records.messages import Create, Message

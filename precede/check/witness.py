@@ -33,12 +33,13 @@ PROMISES = {
     "late": "nothing waits longer than it must",
     "sequence": "what is released together comes in one fixed sequence",
     "account": "each raw record is delivered, a dead letter, an exact copy, or held",
+    "refused": "no good message is refused",
 }
 """Each promise by its name, in the words of the documents."""
 
 ORDER_PROMISES = ("s_b", "fifo", "causal", "causal_p2p", "total", "lamport", "two_clock", "object")
 
-FIRST = tuple(sorted(PROMISES, key=lambda name: name not in ("released", "invented", "bytes", "once")))
+FIRST = tuple(sorted(PROMISES, key=lambda name: name not in ("released", "invented", "bytes", "once", "refused")))
 """Where one mistake breaks several promises, the one that stands first says most."""
 
 

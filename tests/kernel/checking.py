@@ -380,7 +380,23 @@ def refused_and_delivered(random: Random, outcome: Outcome, log: Sequence[Taken]
     letter = {"code": "malformed", "partition": one.partition, "offset": one.offset, "group": one.group}
     dead = [*outcome.dead, json.dumps(letter).encode()]
     dead.sort(key=lambda value: parts(value)["offset"])
-    return Broken(outcome.ordered, dead, {"account", "invented", "fields", "early", "late"})
+    return Broken(outcome.ordered, dead, {"refused", "account", "invented", "fields", "early", "late"})
+
+
+def wrongly_refused(random: Random, outcome: Outcome, log: Sequence[Taken], order: str) -> Broken | None:
+    """A good message has a dead letter and is not delivered."""
+    first = {read_ordered(value).group: at for at, value in reversed(list(enumerate(outcome.ordered)))}
+    at = _any(random, [at for at in messages(outcome) if at not in first.values()])
+    if at is None:
+        return None
+    one = read_ordered(outcome.ordered[at])
+    codes = ["missing_stamp", "bad_stamp", "self_parent", "equivocation", "fenced", "forged", "malformed", "wrong_key"]
+    codes += ["abandoned", "not_member"] if order != "causal_p2p" else []
+    codes += ["late"] if order not in ("lamport", "two_clock") else []
+    letter = {"code": random.choice(codes), "partition": one.partition, "offset": one.offset, "group": one.group}
+    dead = sorted([*outcome.dead, json.dumps(letter).encode()], key=lambda value: parts(value)["offset"])
+    left = [each for each in outcome.ordered if read_ordered(each).offset != one.offset]
+    return Broken(renumbered(left), dead, {"refused"})
 
 
 def refused_twice(random: Random, outcome: Outcome, log: Sequence[Taken], order: str) -> Broken | None:
@@ -458,6 +474,7 @@ CATALOGUE: dict[str, Seed] = {
         unnamed_conflict,
         circle_of_conflicts,
         refused_and_delivered,
+        wrongly_refused,
         refused_twice,
         unrefused,
     )

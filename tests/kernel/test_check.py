@@ -12,12 +12,14 @@ import pytest
 
 from precede.udfs.orders import ORDERS
 from precede.udfs.records.messages import Id
+from precede.udfs.records.signatures import sign
 from precede.udfs.records.wire import encode_message
 from tests.churn import PATIENCE, Churn
 from tests.kernel import traffic
 from tests.kernel.checking import CATALOGUE, checked, object_history, with_field
 from tests.kernel.effort import seeds
 from tests.kernel.feeding import Outcome, Taken, feed
+from tests.signing import private, publics
 from tests.simulation import Arrival, converse
 
 ROOT = Path(__file__).parent.parent.parent
@@ -108,6 +110,25 @@ def test_what_follows_a_message_that_was_given_up_on_may_come_before_what_that_o
     outcome = feed(log, order="object")
     assert [json.loads(one)["seq"] for one in outcome.ordered[1:]] == [2, 3, 1]
     assert checked(log, outcome, "object").status == checked(log, outcome, "object", has_raw=False).status == 0
+
+
+@pytest.mark.parametrize("code", ["forged", "not_member"])
+def test_a_signed_message_that_was_refused_as_forged_is_found(code: str) -> None:
+    options = {"order": "fifo", "closed": True, "keys": publics("A", "B")}
+    create = {"kind": "create", "group": "g", "sender": "A", "members": ["A", "B"], "options": options}
+    said = [("A", "A", 1), ("B", "A", 2), ("B", "B", 1), ("C", "B", 2), ("B", "B", 2)]
+    values = [sign(encode_message("g", name, 0, seq), private(by)) for by, name, seq in said]
+    values.insert(0, sign(json.dumps(create).encode(), private("A")))
+    log = [(value, b"g", 0, offset, offset) for offset, value in enumerate(values)]
+    outcome = feed(log, order="fifo")
+    assert [json.loads(one)["code"] for one in outcome.dead] == ["forged", "forged"]
+    assert checked(log, outcome, "fifo").status == 0
+    letter = json.dumps({"code": code, "partition": 0, "offset": 5, "group": "g"}).encode()
+    broken = replace(outcome, ordered=outcome.ordered[:-1], dead=[*outcome.dead, letter])
+    (found,) = checked(log, broken, "fifo").violations
+    assert found.guarantee == "refused"
+    why = "a key of B has signed it" if code == "forged" else "nothing was in the way of its delivery"
+    assert found.sentence == f"B:2 (offset 0:5) was refused as {code}, though {why}."
 
 
 CHAIN: list[tuple[int, list[Id]]] = [(1, []), (2, [("A", 0, 1)]), (3, [("A", 0, 2)])]
