@@ -85,6 +85,7 @@ def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Found]
             write_deltalake(tmp_path / name, pa.Table.from_pylist(rows))
         monkeypatch.setattr(judge, "read", lambda _, topic: topics[topic])
         monkeypatch.setattr(judge, "replay", lambda *_: found.replayed)
+        monkeypatch.setattr(judge, "as_checked", lambda _: [])  # reads topics itself, and has a catalogue of its own
         monkeypatch.setattr(held, "read", lambda *_, **__: iter(found.held))
         stream: Any = type("AStream", (), {"settings": settings})
         return judge.judge(stream, tmp_path, None)
