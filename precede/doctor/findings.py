@@ -50,6 +50,7 @@ def origins(
     """Name, value and origin of all settings, those that are not left to their default first."""
     in_file = from_file(Path(config_file)) if config_file else {}
     in_environment = from_environment(environ)
+    derived = {"state_topic": settings.state_topic_name}
     found = []
     for field in msgspec.structs.fields(Settings):
         name = field.name
@@ -61,7 +62,7 @@ def origins(
             origin = str(config_file)
         else:
             origin = ""
-        found.append((name, _shown(getattr(settings, name)), origin))
+        found.append((name, _shown(derived.get(name, getattr(settings, name))), origin))
     return sorted(found, key=lambda one: not one[2])
 
 

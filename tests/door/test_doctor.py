@@ -68,3 +68,9 @@ def test_a_table_without_entries_is_shown_as_not_set_and_one_with_entries_by_its
     file.write_text('[kafka]\n"client.rack" = "a"\n')
     shown = {name: value for name, value, _ in origins(settings.load({}, {}, file), {}, {}, file)}
     assert (shown["kafka"], shown["spark"], shown["storage"]) == ("<client.rack>", "-", "-")
+
+
+def test_the_state_topic_is_shown_by_the_name_that_it_gets() -> None:
+    given = Settings(ordered_topic="orders.ordered")
+    shown = {name: value for name, value, _ in origins(given, {}, {}, None)}
+    assert shown["state_topic"] == "orders.state"
