@@ -1,11 +1,10 @@
 """Restoring: reads the state topic and writes the state beside a fresh checkpoint, split by shard."""
 
-import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from time import perf_counter
 from typing import TypeVar
 
+from precede.ingest.gc_paused import gc_paused
 from precede.ingest.kafka import reading
 from precede.ingest.state_topic import read_state
 from precede.streaming.job import starting_point
@@ -68,7 +67,7 @@ def restore(
 ) -> RestoredFiles:
     """Write the files for the shards of these settings; the log is then read from these offsets on."""
     began = perf_counter()
-    with _without_gc():
+    with gc_paused():  # millions of small objects without cycles are made here
         found = read_state(
             settings.bootstrap, settings.state_topic_name, offsets, stream=state.stream, check_stop=check_stop
         )
@@ -117,13 +116,3 @@ def set_aside(folder: Place) -> Place:
         number += 1
     folder.rename(aside)
     return aside
-
-
-@contextmanager
-def _without_gc() -> Iterator[None]:
-    """Millions of small objects without cycles are made here; looking for cycles would take longer than the rest."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
